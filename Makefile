@@ -1,0 +1,54 @@
+# `make demo` and `make test` set up everything they need: Python 3.11+ with venv and pip is enough.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
+BIN := .venv/bin
+LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
+
+.PHONY: demo test setup lint typecheck unit packaging bench lock clean
+
+demo: setup
+	$(BIN)/python examples/post_training.py
+
+test: lint typecheck unit packaging
+
+setup: .venv/.ready
+
+.tools/uv-$(UV_VERSION)/bin/uv:
+	$(PYTHON) -m venv .tools/uv-$(UV_VERSION)
+	.tools/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# The lock names no address, so its packages come from the configured index first (hashes checked), then the workspace.
+.venv/.ready: .tools/uv-$(UV_VERSION)/bin/uv $(LOCKED)
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	$(UV) export --quiet --locked --all-packages --no-emit-workspace --output-file .venv/requirements.txt
+	$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r .venv/requirements.txt
+	$(UV) sync --quiet --locked --all-packages
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check && $(BIN)/ruff format --check
+
+typecheck: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest -m "not packaging"
+
+packaging: setup
+	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
+	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging
+
+bench: setup
+	for file in benchmarks/bench_*.py; do $(BIN)/python "$$file"; done
+
+# Resolve anew, then drop the addresses: any index or mirror serves the same hashes.
+lock: .tools/uv-$(UV_VERSION)/bin/uv
+	$(UV) lock --quiet
+	sed -E -i -e 's#registry = "https?://[^"]*"#registry = "wheels"#' -e 's#url = "https?://[^"]*/([^/"]+)"#path = "\1"#' uv.lock
+	$(UV) lock --check --quiet
+
+clean:
+	rm -rf .venv .tools .cache .mypy_cache .ruff_cache .hypothesis dist build out .coverage*

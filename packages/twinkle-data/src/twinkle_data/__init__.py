@@ -1,0 +1,1 @@
+"""A data loader that knows the device mesh: exact, resumable, elastic."""

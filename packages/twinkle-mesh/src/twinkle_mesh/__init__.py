@@ -1,0 +1,1 @@
+"""Device groups and device meshes: topology as pure-Python values."""

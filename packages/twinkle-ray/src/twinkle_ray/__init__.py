@@ -1,0 +1,1 @@
+"""The Ray backend of twinkle: placement, data plane, collectives and weight sync."""

@@ -1,0 +1,1 @@
+"""Two decorators that turn a plain class into a mesh of workers."""

@@ -1,0 +1,1 @@
+"""Write a distributed post-training loop as plain Python over meshes of workers."""

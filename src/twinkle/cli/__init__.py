@@ -1,0 +1,6 @@
+"""The `twinkle` command."""
+
+
+def main() -> int:
+    """Run the command line."""
+    return 0
