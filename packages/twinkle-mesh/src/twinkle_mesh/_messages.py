@@ -1,0 +1,48 @@
+"""The parts of an error message that say what would do."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def either(values: Iterable[object]) -> str:
+    """Return `1, 2, 4 or 8`."""
+    words = [str(value) for value in values]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, ascending."""
+    low: list[int] = []
+    high: list[int] = []
+    step = 1
+    while step * step <= number:
+        if number % step == 0:
+            low.append(step)
+            if step * step != number:
+                high.append(number // step)
+        step += 1
+    return low + high[::-1]
+
+
+def nearest_divisors(number: int, wanted: int, limit: int = 4) -> list[int]:
+    """Return up to `limit` divisors of `number`, those nearest to `wanted`, ascending."""
+    return sorted(sorted(divisors(number), key=lambda value: (abs(value - wanted), value))[:limit])
+
+
+def would(names: Iterable[object]) -> str:
+    """Return `1, 2 or 4 would`."""
+    return f"{either(names)} would"
+
+
+def preview(values: Iterable[object], limit: int = 8) -> str:
+    """Return the values of a sequence joined by commas, cut after `limit`."""
+    shown: list[str] = []
+    for value in values:
+        if len(shown) == limit:
+            shown.append("...")
+            break
+        shown.append(str(value))
+    return ", ".join(shown)

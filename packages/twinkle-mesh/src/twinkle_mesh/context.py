@@ -1,0 +1,63 @@
+"""Which rank the running code stands for."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Token
+    from types import TracebackType
+
+_RANK: ContextVar[int | None] = ContextVar("twinkle_mesh_rank", default=None)
+
+
+def current_rank() -> int | None:
+    """Return the mesh rank that `use_rank` set for the running code, or None outside a worker."""
+    return _RANK.get()
+
+
+class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextlib would double the import time
+    """Make `rank` the current one for a block; None means "no worker" again.
+
+    The value lives in a ContextVar, so threads and tasks do not see one another's rank.
+    """
+
+    __slots__ = ("_rank", "_tokens")
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+        self._tokens: list[Token[int | None]] = []
+
+    def __enter__(self) -> int | None:
+        self._tokens.append(_RANK.set(self._rank))
+        return self._rank
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _RANK.reset(self._tokens.pop())
+
+
+def running_rank(world_size: int, first_rank: Callable[[], int]) -> int:
+    """Return the running worker's rank: `use_rank`'s, else the launcher's RANK, else the only rank there is.
+
+    Raises:
+        ValueError: when none of these tells.
+    """
+    rank = _RANK.get()
+    if rank is not None:
+        return rank
+    launched = os.environ.get("RANK")
+    if launched is not None:
+        if not launched.strip().isdecimal():
+            raise ValueError(f"the environment's RANK={launched!r} is not a rank; pass rank= instead")
+        return int(launched)
+    if world_size == 1:
+        return first_rank()
+    raise ValueError(
+        f"no current rank: the mesh has {world_size} ranks and this process is no worker of it; "
+        "pass rank=, or call this inside a worker"
+    )

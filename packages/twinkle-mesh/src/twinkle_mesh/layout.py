@@ -1,0 +1,244 @@
+"""Coordinates to ranks by arithmetic.
+
+A dim is a tuple of (size, stride) factors, outermost first: one factor for a dim that steps evenly, several for one that
+was flattened out of dims which are not neighbours (CuTe's nested layouts, as in torch's DeviceMesh), none for a dim of size 1.
+Factors are merged where they can be, so that equal functions have equal factors.
+"""
+
+from __future__ import annotations
+
+from .ranks import Ranks, expand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Factors = tuple[tuple[int, int], ...]
+
+
+def merged(factors: Iterable[tuple[int, int]]) -> Factors:
+    """Return the factors without sizes of 1 and with neighbours joined where one continues the other."""
+    result: list[tuple[int, int]] = []
+    for size, stride in factors:
+        if size == 1:
+            continue
+        if result and result[-1][1] == size * stride:
+            result[-1] = (result[-1][0] * size, stride)
+        else:
+            result.append((size, stride))
+    return tuple(result)
+
+
+def product(factors: Factors) -> int:
+    """Return how many ranks the factors span."""
+    total = 1
+    for size, _ in factors:
+        total *= size
+    return total
+
+
+def split(factors: Factors, inner: int) -> tuple[Factors, Factors] | None:
+    """Cut a dim into an outer part and an inner part of `inner` coordinates; None where no arithmetic cut exists."""
+    tail: list[tuple[int, int]] = []
+    for index in range(len(factors) - 1, -1, -1):
+        if inner == 1:
+            return factors[: index + 1], tuple(tail)
+        size, stride = factors[index]
+        if inner % size == 0:
+            tail.insert(0, (size, stride))
+            inner //= size
+        elif size % inner == 0:
+            tail.insert(0, (inner, stride))
+            return (*factors[:index], (size // inner, stride * inner)), tuple(tail)
+        else:
+            return None
+    return ((), tuple(tail)) if inner == 1 else None
+
+
+def nested(factors: Iterable[tuple[int, int]]) -> bool:
+    """Tell whether greedy division by the largest stride first finds every coordinate (then no rank occurs twice)."""
+    reach = 0
+    for size, stride in sorted(factors, key=lambda factor: factor[1]):
+        if stride <= reach:
+            return False
+        reach += (size - 1) * stride
+    return True
+
+
+def _detect(values: Sequence[int]) -> Factors | None:
+    """Return the factors of a function given by its values (the first is 0), or None where it has none."""
+    length = len(values)
+    if length == 1:
+        return ()
+    step = values[1]
+    run = 1
+    while run < length and values[run] == run * step:
+        run += 1
+    if step <= 0 or length % run:
+        return None
+    outer = values[::run]
+    if any(values[i] != outer[i // run] + i % run * step for i in range(length)):
+        return None
+    rest = _detect(outer)
+    return None if rest is None else (*rest, (run, step))
+
+
+class Layout:
+    """Ranks of an n-dimensional mesh: factors per dim and an offset, or a map where ranks are irregular."""
+
+    __slots__ = ("_digits", "_places", "factors", "offset", "shape", "size", "table")
+
+    def __init__(
+        self, factors: tuple[Factors, ...], offset: int = 0, table: tuple[int, ...] | None = None
+    ) -> None:
+        self.factors = factors
+        self.offset = offset
+        self.table = table
+        shape: list[int] = []
+        total = 1
+        for dim in factors:
+            size = 1
+            for factor in dim:
+                size *= factor[0]
+            shape.append(size)
+            total *= size
+        self.shape = tuple(shape)
+        self.size = total
+        self._digits: tuple[tuple[int, int, int, int], ...] | None = None
+        self._places: dict[int, int] | None = None
+
+    @classmethod
+    def contiguous(cls, shape: Sequence[int], offset: int = 0) -> Layout:
+        """Number the ranks in row-major order from `offset` on."""
+        factors: list[Factors] = []
+        stride = 1
+        for size in reversed(shape):
+            factors.append(((size, stride),) if size > 1 else ())
+            stride *= size
+        factors.reverse()
+        return cls(tuple(factors), offset)
+
+    @classmethod
+    def of_ranks(cls, ranks: Sequence[int], shape: Sequence[int]) -> Layout:
+        """Find the arithmetic behind explicit, distinct ranks in row-major order, or keep them as a map."""
+        found: list[Factors] = []
+        weight = len(ranks)
+        for size in shape:
+            above, weight = weight, weight // size
+            factors = _detect([rank - ranks[0] for rank in ranks[:above:weight]])
+            if factors is None:
+                break
+            found.append(factors)
+        flat = [factor for factors in found for factor in factors]
+        if len(found) == len(shape) and nested(flat) and expand(tuple(flat), ranks[0]) == list(ranks):
+            return cls(tuple(found), ranks[0])
+        return cls(cls.contiguous(shape).factors, 0, tuple(ranks))
+
+    @property
+    def key(self) -> tuple[tuple[Factors, ...], int, tuple[int, ...] | None]:
+        """What makes two layouts equal."""
+        return self.factors, self.offset, self.table
+
+    def ranks(self, dims: Iterable[int] | None = None, origin: int | None = None) -> Ranks:
+        """Return the ranks that differ from the place `origin` in `dims` only, in row-major order.
+
+        `origin` is what `place` returns for coordinates that are 0 in `dims`.
+        """
+        chosen = self.factors if dims is None else [self.factors[dim] for dim in dims]
+        flat = merged([factor for factors in chosen for factor in factors])
+        return Ranks(flat, self.offset if origin is None else origin, self.table)
+
+    def place(self, coords: Sequence[int]) -> int:
+        """Return where coordinates lie: the rank itself, or the index into the map."""
+        place = self.offset
+        for coord, factors in zip(coords, self.factors, strict=True):
+            for size, stride in reversed(factors):
+                coord, digit = divmod(coord, size)
+                place += digit * stride
+        return place
+
+    def rank(self, coords: Sequence[int]) -> int:
+        """Return the rank at coordinates that are within the shape."""
+        place = self.place(coords)
+        return place if self.table is None else self.table[place]
+
+    def coords(self, rank: int) -> list[int] | None:
+        """Return a rank's coordinates, or None for a rank that the mesh does not hold."""
+        if self.table is not None:
+            if self._places is None:
+                self._places = {held: place for place, held in enumerate(self.table)}
+            found = self._places.get(rank)
+            if found is None:
+                return None
+            rank = found
+        digits = self._digits
+        if digits is None:
+            digits = self._digits = self._weigh()
+        rest = rank - self.offset
+        if rest < 0:
+            return None
+        coords = [0] * len(self.shape)
+        for stride, size, dim, weight in digits:
+            digit = rest // stride
+            if digit >= size:
+                return None
+            rest -= digit * stride
+            coords[dim] += digit * weight
+        return None if rest else coords
+
+    def _weigh(self) -> tuple[tuple[int, int, int, int], ...]:
+        digits: list[tuple[int, int, int, int]] = []
+        for dim, factors in enumerate(self.factors):
+            weight = 1
+            for size, stride in reversed(factors):
+                digits.append((stride, size, dim, weight))
+                weight *= size
+        return tuple(sorted(digits, reverse=True))
+
+    def derive(self, change: Callable[[Layout], Layout]) -> Layout:
+        """Apply an arithmetic change; a map is read through it and looked at anew."""
+        if self.table is None:
+            return change(self)
+        positions = change(Layout(self.factors))
+        table = self.table
+        return Layout.of_ranks([table[place] for place in positions.ranks()], positions.shape)
+
+    def through(self, dims: Sequence[int], rank_coords: Sequence[int]) -> Layout:
+        """Keep `dims` in the given order, with the other coordinates fixed."""
+        origin = [0 if dim in dims else coord for dim, coord in enumerate(rank_coords)]
+        return self.derive(
+            lambda base: Layout(tuple([base.factors[dim] for dim in dims]), base.place(origin))
+        )
+
+    def fused(self, parts: Sequence[Sequence[int]]) -> Layout:
+        """Flatten each listed run of dims into one, row-major as listed."""
+
+        def fuse(base: Layout) -> Layout:
+            dims = [merged([factor for dim in part for factor in base.factors[dim]]) for part in parts]
+            return Layout(tuple(dims), base.offset)
+
+        return self.derive(fuse)
+
+    def divided(self, dim: int, sizes: Sequence[int]) -> Layout:
+        """Unflatten one dim into `sizes`, outermost first."""
+
+        def divide(base: Layout) -> Layout:
+            pieces: list[Factors] = []
+            rest: Factors = base.factors[dim]
+            for size in reversed(sizes):
+                cut = split(rest, size)
+                if cut is None:
+                    shape = (*base.shape[:dim], *sizes, *base.shape[dim + 1 :])
+                    return Layout.of_ranks(list(base.ranks()), shape)
+                rest, piece = cut
+                pieces.insert(0, piece)
+            return Layout((*base.factors[:dim], *pieces, *base.factors[dim + 1 :]), base.offset)
+
+        if self.table is not None:
+            return Layout.of_ranks(self.table, (*self.shape[:dim], *sizes, *self.shape[dim + 1 :]))
+        return divide(self)
+
+    def by_stride(self, dims: Iterable[int]) -> Factors:
+        """Return the factors of `dims` from the largest stride to the smallest: the ranks ascending."""
+        flat = [factor for dim in dims for factor in self.factors[dim]]
+        return merged(sorted(flat, key=lambda factor: -factor[1]))

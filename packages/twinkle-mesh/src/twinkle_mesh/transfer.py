@@ -1,0 +1,67 @@
+"""Which pieces of one component's results the next component's data ranks read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ._messages import preview
+from .data import balanced_slice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .mesh import DeviceMesh
+
+
+class Piece(NamedTuple):
+    """Rows `start` to `stop` of what data rank `source` holds (positions are that rank's own)."""
+
+    source: int
+    start: int
+    stop: int
+
+
+def plan_transfer(
+    source: DeviceMesh | int, target: DeviceMesh | int, lengths: Sequence[int]
+) -> tuple[tuple[Piece, ...], ...]:
+    """Say, for each data rank of `target`, which pieces of the data ranks of `source` it reads, in order.
+
+    The target's split is the balanced split of the total, so a lazy and an eager hand-over give each rank the same rows.
+
+    Args:
+        source: The mesh that made the results, or its data world size.
+        target: The mesh that reads them, or its data world size.
+        lengths: Rows on each data rank of `source`, each at least 0.
+
+    Raises:
+        ValueError: when `lengths` does not have one entry for each data rank of `source`, or one is negative.
+    """
+    sources = source if isinstance(source, int) else source.data_world_size
+    targets = target if isinstance(target, int) else target.data_world_size
+    for name, count in (("source", sources), ("target", targets)):
+        if count < 1:
+            raise ValueError(f"{name}={count} must be a mesh or a data world size of at least 1")
+    if len(lengths) != sources:
+        raise ValueError(
+            f"lengths has {len(lengths)} entries, but source has data_world_size={sources}; give {sources} lengths, "
+            "one for each data rank"
+        )
+    if min(lengths) < 0:
+        raise ValueError(f"lengths=({preview(lengths)}) must be at least 0 each")
+
+    total = sum(lengths)
+    plan: list[tuple[Piece, ...]] = []
+    rank, before = 0, 0
+    for index in range(targets):
+        want = balanced_slice(total, targets, index)
+        pieces: list[Piece] = []
+        position: int = want.start
+        while position < want.stop:
+            while before + lengths[rank] <= position:
+                before += lengths[rank]
+                rank += 1
+            stop = min(want.stop, before + lengths[rank])
+            pieces.append(Piece(rank, position - before, stop - before))
+            position = stop
+        plan.append(tuple(pieces))
+    return tuple(plan)
