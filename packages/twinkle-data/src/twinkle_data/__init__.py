@@ -1,1 +1,20 @@
 """A data loader that knows the device mesh: exact, resumable, elastic."""
+
+from twinkle_data.batch import Batch, BatchInfo
+from twinkle_data.cursor import merge_states
+from twinkle_data.errors import BadSampleError, LoaderProcessError, StateMismatchError
+from twinkle_data.loader import DataLoader
+from twinkle_data.permutation import Permutation
+from twinkle_data.sampler import DeviceMeshSampler
+
+__all__ = [
+    "BadSampleError",
+    "Batch",
+    "BatchInfo",
+    "DataLoader",
+    "DeviceMeshSampler",
+    "LoaderProcessError",
+    "Permutation",
+    "StateMismatchError",
+    "merge_states",
+]

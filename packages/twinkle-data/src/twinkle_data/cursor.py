@@ -1,0 +1,136 @@
+"""The position in a run, and the small state that brings it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from twinkle_data.errors import StateMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+STATE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Cursor:
+    """How far a run has come: whole epochs, and samples delivered in the current one."""
+
+    epoch: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an order of samples is a function of; two runs agree on their samples exactly when these agree.
+
+    Attributes:
+        algorithm: Name and version of the rule that orders the samples.
+        seed: Seed of the order and of the samples' randomness.
+        length: Samples in an epoch; None where the source does not tell.
+        fingerprint: Digest of the dataset.
+    """
+
+    algorithm: str
+    seed: int
+    length: int | None
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `state_dict` saves: an identity, a cursor, and what was learnt on the way.
+
+    Attributes:
+        identity: The order that the cursor counts in.
+        cursor: The position, at the first sample that was not delivered.
+        quarantine: Indices of bad samples, ascending.
+        source: Where an iterable source is, in its own words.
+    """
+
+    identity: Identity
+    cursor: Cursor
+    quarantine: tuple[int, ...] = ()
+    source: Any = field(default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as plain JSON values."""
+        state: dict[str, Any] = {
+            "version": STATE_VERSION,
+            "algorithm": self.identity.algorithm,
+            "seed": self.identity.seed,
+            "length": self.identity.length,
+            "fingerprint": self.identity.fingerprint,
+            "epoch": self.cursor.epoch,
+            "position": self.cursor.position,
+            "quarantine": list(self.quarantine),
+        }
+        if self.source is not None:
+            state["source"] = self.source
+        return state
+
+
+def read_state(state: Mapping[str, Any], own: Identity) -> State:
+    """Read a saved state and check that it belongs to this order of samples.
+
+    Raises:
+        StateMismatchError: It does not; the message shows every difference.
+    """
+    missing = {"version", "algorithm", "seed", "length", "fingerprint", "epoch", "position"} - set(state)
+    if missing:
+        raise StateMismatchError(
+            f"this is no loader state: {sorted(missing)} missing, got keys {sorted(state)}"
+        )
+    if state["version"] != STATE_VERSION:
+        raise StateMismatchError(
+            f"the state has version {state['version']}, this release reads {STATE_VERSION}"
+        )
+    wrong = [
+        f"{name}: saved {state[name]!r}, here {here!r}"
+        for name, here in (
+            ("length", own.length),
+            ("fingerprint", own.fingerprint),
+            ("seed", own.seed),
+            ("algorithm", own.algorithm),
+        )
+        if state[name] != here
+    ]
+    if wrong:
+        raise StateMismatchError(
+            "the state was saved over another order of samples, so its position means nothing here ("
+            + "; ".join(wrong)
+            + "); build the loader with the saved dataset, seed and shuffle, or start anew without the state"
+        )
+    epoch, position = state["epoch"], state["position"]
+    limit = own.length
+    if not _is_count(epoch) or not _is_count(position) or (limit is not None and position > limit):
+        raise StateMismatchError(
+            f"epoch={epoch!r} and position={position!r} must be whole numbers, the position in [0, {limit}]"
+        )
+    quarantine = state.get("quarantine", ())
+    return State(
+        own, Cursor(epoch, position), tuple(sorted(int(index) for index in quarantine)), state.get("source")
+    )
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all ranks, which agree on everything but the bad samples that each has met.
+
+    Raises:
+        StateMismatchError: They were not saved at the same step of the same run.
+    """
+    gathered = [dict(state) for state in states]
+    if not gathered:
+        raise ValueError("merge_states needs at least one state")
+    found = {index for state in gathered for index in state.get("quarantine", ())}
+    merged = {**gathered[0], "quarantine": sorted(found)}
+    for rank, state in enumerate(gathered):
+        if {**state, "quarantine": merged["quarantine"]} != merged:
+            differ = sorted(key for key in merged if key != "quarantine" and state.get(key) != merged[key])
+            raise StateMismatchError(f"states 0 and {rank} were not saved at the same step: {differ} differ")
+    return merged
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

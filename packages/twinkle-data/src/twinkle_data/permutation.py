@@ -1,0 +1,140 @@
+"""The order of an epoch: a bijection of [0, n) that needs no memory and starts at once.
+
+A generalised Feistel network (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002) over a grid
+of rows * columns >= n cells, walking its cycles until it lands below n. Small n, where few rounds would be
+biased, take a sort of 64-bit hashes instead. All arithmetic is on integers modulo 2**64: the order is the
+same on every platform and in every version.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ALGORITHM: Final = "feistel8-v1"
+SORTED_BELOW: Final = 1 << 14
+ROUNDS: Final = 8
+MAX_LENGTH: Final = 1 << 62
+
+_MASK: Final = (1 << 64) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_MIX_1: Final = 0xBF58476D1CE4E5B9
+_MIX_2: Final = 0x94D049BB133111EB
+_BLOCK: Final = 1 << 13
+_HALF: Final = np.uint64(32)
+
+
+def mix64(value: int) -> int:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
+    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def derive(*parts: int) -> int:
+    """One 64-bit key out of several integers; order matters."""
+    key = 0
+    for part in parts:
+        key = mix64(key + _GOLDEN + mix64(part + _GOLDEN))
+    return key
+
+
+def mix_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix64` of every element."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(_MIX_1)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(_MIX_2)
+    return values ^ (values >> np.uint64(31))
+
+
+class Permutation:
+    """A bijection of [0, length), a function of (length, seed, epoch) alone.
+
+    Args:
+        length: Number of elements, in [0, 2**62].
+        seed: In [0, 2**64 - 1].
+        epoch: At least 0.
+    """
+
+    __slots__ = ("_columns", "_keys", "_rows", "_sorted", "length")
+
+    def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
+        if not 0 <= length <= MAX_LENGTH:
+            raise ValueError(f"length={length} is outside [0, 2**62]")
+        self.length = length
+        key = derive(length, seed, epoch)
+        self._rows = isqrt(max(length - 1, 0)) + 1
+        self._columns = -(-length // self._rows)
+        self._keys = [derive(key, turn) for turn in range(ROUNDS)]
+        self._sorted: NDArray[np.int64] | None = None
+        if length < SORTED_BELOW:
+            # Distinct inputs of a bijection have distinct hashes: there are no ties to break.
+            steps = np.arange(length, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+            self._sorted = np.argsort(mix_array(steps), kind="stable").astype(np.int64)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, position: int) -> int:
+        """The element at one position."""
+        return int(self.take(np.array([position]))[0])
+
+    def block(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The elements at positions [start, stop)."""
+        return self.take(np.arange(start, stop, dtype=np.int64))
+
+    def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The elements at the given positions.
+
+        Args:
+            positions: One-dimensional, each in [0, length - 1].
+
+        Raises:
+            IndexError: A position is outside.
+        """
+        if positions.size and not (positions.min() >= 0 and positions.max() < self.length):
+            raise IndexError(
+                f"positions {positions.min()} to {positions.max()} are not all in [0, {self.length - 1}]"
+            )
+        if self._sorted is not None:
+            return self._sorted[positions]
+        found = np.empty(len(positions), dtype=np.int64)
+        for start in range(0, len(positions), _BLOCK):
+            found[start : start + _BLOCK] = self._walk(positions[start : start + _BLOCK].astype(np.uint64))
+        return found
+
+    def _walk(self, cells: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        limit = np.uint64(self.length)
+        cells = self._network(cells)
+        outside = np.flatnonzero(cells >= limit)
+        while outside.size:
+            moved = self._network(cells[outside])
+            cells[outside] = moved
+            outside = outside[moved >= limit]
+        return cells
+
+    def _network(self, cells: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        columns = np.uint64(self._columns)
+        left = cells // columns
+        right = cells - left * columns
+        rounds = np.empty_like(left)
+        for turn, key in enumerate(self._keys):
+            side, other, size = (left, right, self._rows) if turn % 2 == 0 else (right, left, self._columns)
+            np.add(other, np.uint64(key), out=rounds)
+            np.multiply(rounds, np.uint64(_MIX_1), out=rounds)
+            np.bitwise_xor(rounds, rounds >> _HALF, out=rounds)
+            np.multiply(rounds, np.uint64(_MIX_2), out=rounds)
+            np.right_shift(rounds, _HALF, out=rounds)
+            # A 32-bit hash becomes a number below `size` by its product with it: no division.
+            np.multiply(rounds, np.uint64(size), out=rounds)
+            np.right_shift(rounds, _HALF, out=rounds)
+            np.add(side, rounds, out=side)
+            # side < 2 * size: one subtraction reduces it; where it would go below zero it wraps to a larger
+            # number.
+            np.minimum(side, side - np.uint64(size), out=side)
+        return left * columns + right

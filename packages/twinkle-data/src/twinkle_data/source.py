@@ -1,0 +1,151 @@
+"""Map-style datasets of every kind behind one small interface: a length, samples by index, a fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from twinkle_data.fingerprint import digest
+
+_PROBES = 32
+
+
+class Source(Protocol):
+    """Samples by index.
+
+    Attributes:
+        plain: Reading runs nobody's code, so no randomness is drawn.
+        fingerprint: Digest of the contents, as far as that is cheap; the same in every process.
+    """
+
+    plain: bool
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Any:
+        """One sample."""
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, at once where the dataset can."""
+
+
+class Rows:
+    """A list, a tuple or an array of samples.
+
+    Args:
+        rows: What holds them.
+    """
+
+    plain = True
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+        self.fingerprint = digest([rows[place] for place in _probes(len(rows))])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> Any:
+        """One row."""
+        return self._rows[index]
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """The rows, one by one."""
+        rows = self._rows
+        return [rows[index] for index in indices]
+
+
+class Columns:
+    """Columns of equal length; a sample is a dict of their rows.
+
+    Args:
+        columns: Arrays, tensors or lists by name.
+    """
+
+    plain = True
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
+        self._columns = dict(columns)
+        self._length = next(iter(lengths.values()))
+        self.fingerprint = digest([list(columns), [self.read(place) for place in _probes(self._length)]])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, index: int) -> dict[str, Any]:
+        """One row of every column."""
+        return {name: column[index] for name, column in self._columns.items()}
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """The rows, one by one."""
+        return [self.read(index) for index in indices]
+
+
+class Objects:
+    """Any object with `__len__` and `__getitem__`: torch and Hugging Face datasets, and the user's own.
+
+    Args:
+        dataset: The object. With `__getitems__` it is asked for several samples at once, as torch does. Its
+            fingerprint is its attribute `fingerprint` or `_fingerprint` where it has one, else its type's
+            name.
+    """
+
+    plain = False
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+        own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
+        self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def read(self, index: int) -> Any:
+        """One sample."""
+        if self._many is not None:
+            return self._many([index])[0]
+        return self._dataset[index]
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, at once where the dataset can."""
+        if self._many is not None:
+            return list(self._many(list(indices)))
+        dataset = self._dataset
+        return [dataset[index] for index in indices]
+
+
+def open_source(dataset: object) -> Source:
+    """Make a source of a dataset; a callable without `__getitem__` is called to build one.
+
+    Raises:
+        TypeError: It is none of the kinds that can be read by index.
+    """
+    if callable(dataset) and (isinstance(dataset, type) or not hasattr(dataset, "__getitem__")):
+        return open_source(dataset())
+    if isinstance(dataset, Mapping):
+        return Columns(dataset)
+    if isinstance(dataset, (str, bytes)):
+        raise TypeError(f"a dataset is not a {type(dataset).__name__}; pass a list of samples")
+    if isinstance(dataset, (list, tuple, range)) or _is_array(dataset):
+        return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return Objects(dataset)
+    raise TypeError(
+        f"{type(dataset).__name__} has not both __len__ and __getitem__; a dataset is a list, a dict of "
+        "columns, an object with these two, or a callable that builds one"
+    )
+
+
+def _is_array(dataset: object) -> bool:
+    return type(dataset).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(dataset, "dtype")
+
+
+def _probes(length: int) -> list[int]:
+    if length <= _PROBES:
+        return list(range(length))
+    return [place * (length - 1) // (_PROBES - 1) for place in range(_PROBES)]
