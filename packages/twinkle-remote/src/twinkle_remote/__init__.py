@@ -1,1 +1,59 @@
 """Two decorators that turn a plain class into a mesh of workers."""
+
+from twinkle_remote.component import is_handle
+from twinkle_remote.context import WorkerContext, current_worker
+from twinkle_remote.decorators import remote_class, remote_function
+from twinkle_remote.errors import (
+    AlreadyInitializedError,
+    BackendError,
+    CallTimeoutError,
+    CollectError,
+    DispatchError,
+    NotInitializedError,
+    PlacementError,
+    RemoteCallError,
+    TwinkleError,
+    WorkerDiedError,
+)
+from twinkle_remote.explain import explain
+from twinkle_remote.lazy import Lazy
+from twinkle_remote.placement import on
+from twinkle_remote.runtime import initialize, session, shutdown, stats
+from twinkle_remote.slots import Replicate
+from twinkle_remote.split import Splitter, register_splitter
+from twinkle_remote.stats import CallRecord
+from twinkle_remote.submit import run_on_workers, submit, submit_on_workers
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyInitializedError",
+    "BackendError",
+    "CallRecord",
+    "CallTimeoutError",
+    "CollectError",
+    "DispatchError",
+    "Lazy",
+    "NotInitializedError",
+    "PlacementError",
+    "RemoteCallError",
+    "Replicate",
+    "Splitter",
+    "TwinkleError",
+    "WorkerContext",
+    "WorkerDiedError",
+    "current_worker",
+    "explain",
+    "initialize",
+    "is_handle",
+    "on",
+    "register_splitter",
+    "remote_class",
+    "remote_function",
+    "run_on_workers",
+    "session",
+    "shutdown",
+    "stats",
+    "submit",
+    "submit_on_workers",
+]

@@ -1,0 +1,1 @@
+"""Backends that come with the protocol: this process, and threads of it."""

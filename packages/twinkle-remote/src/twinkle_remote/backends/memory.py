@@ -1,0 +1,36 @@
+"""The store of backends whose workers share one process: values are their own references, and slices are views."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+from twinkle_remote.split import take
+
+
+class Memory:
+    """A `Store` that never copies."""
+
+    def put(self, value: object) -> None:
+        """Nothing is stored: the value itself is sent."""
+        return
+
+    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
+        """The value, or rows of it; nothing moves."""
+        if start is None or stop is None:
+            return ref, 0
+        return take(ref, start, stop), 0
+
+    def keep(self, value: object) -> tuple[object, int]:
+        """The value; its bytes where it tells them."""
+        return value, int(getattr(value, "nbytes", 0))
+
+
+def seed_process(seed: int) -> None:
+    """Seed Python's random numbers, and numpy's and torch's where they are loaded."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)

@@ -1,0 +1,137 @@
+"""The one path of every call: bind, dispatch, submit to N ranks, collect; the same on every backend."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.component import is_handle
+from twinkle_remote.dispatch import dispatch
+from twinkle_remote.failure import driver_line
+from twinkle_remote.inflight import Call
+from twinkle_remote.lazy import Lazy
+from twinkle_remote.protocol import Share, Task
+from twinkle_remote.runtime import running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.dispatch import Shares
+    from twinkle_remote.protocol import Kind
+    from twinkle_remote.spec import FunctionSpec
+
+
+def call_method(
+    component: Component,
+    method: str,
+    spec: FunctionSpec,
+    names: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    itself: object,
+    lazy: bool | None = None,
+) -> Any:
+    """Call a remote function of a component.
+
+    Args:
+        component: Whose method.
+        method: Its name.
+        spec: Its options.
+        names: Parameter names of the positional arguments.
+        args: Positional arguments, already bound.
+        kwargs: Keyword arguments, already bound.
+        itself: What the caller holds for the component.
+        lazy: Return a lazy result or not; None follows the function's option, then the runtime's.
+
+    Returns:
+        A lazy result, or the value.
+    """
+    name = f"{component.name}.{method}"
+    own_share = not is_handle(itself)
+    call = start(component, "method", method, name, spec, names, args, kwargs, own_share=own_share)
+    if spec.sync:
+        call.wait()
+    result: Lazy[Any] = Lazy(call, itself)
+    if lazy is None:
+        lazy = running().lazy_collect if spec.lazy_collect is None else spec.lazy_collect
+    return result if lazy else result.result()
+
+
+def start(
+    component: Component,
+    kind: Kind,
+    target: Any,
+    name: str,
+    spec: FunctionSpec,
+    names: Sequence[str] = (),
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    own_share: bool = False,
+) -> Call:
+    """Divide the arguments, submit one task to each called rank, and return the call in flight.
+
+    Args:
+        component: Whose workers.
+        kind: What they do.
+        target: With what: the class, the method's name, the function.
+        name: Class.method, for messages.
+        spec: Options of the call.
+        names: Parameter names of the positional arguments.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        own_share: This process is one of the ranks, so that a batch that is marked as its share goes whole.
+
+    Raises:
+        NotInitializedError: There is no runtime.
+        DispatchError: The arguments cannot be divided as asked.
+    """
+    runtime = running()
+    began = time.perf_counter()
+    group = runtime.backend.group(component.group)
+    ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
+    record = runtime.stats.open(name, group.name, len(ranks))
+    shares = dispatch(
+        spec,
+        names,
+        args,
+        kwargs or {},
+        ranks=ranks,
+        mesh=component.mesh,
+        store=runtime.backend.store,
+        name=name,
+        own_share=own_share,
+    )
+    tasks = _tasks(component, kind, target, name, spec, shares)
+    replies = [group.submit(rank, tasks[shares.of_rank[i]], shares.inputs) for i, rank in enumerate(ranks)]
+    record.driver_sent = shares.stored_bytes
+    record.driver_seconds = time.perf_counter() - began
+    line, mesh = driver_line(), component.mesh
+    call = Call(runtime.backend, group, name, spec, mesh, replies, line=line, record=record, timeout=spec.timeout)
+    runtime.track(call)
+    return call
+
+
+def _tasks(
+    component: Component, kind: Kind, target: Any, name: str, spec: FunctionSpec, shares: Shares
+) -> Sequence[Task]:
+    return [
+        Task(
+            kind,
+            component.instance,
+            name,
+            target,
+            args,
+            kwargs,
+            slots=shares.slots,
+            share=None if shares.count is None else Share(index, shares.count),
+            total=shares.real,
+            rows=shares.rows[index] if shares.rows else None,
+            uneven=spec.uneven,
+            lists_only=spec.dispatch == "slice" and spec.split is None,
+            handed=shares.handed,
+            mesh=component.mesh if kind == "create" else None,
+        )
+        for index, (args, kwargs) in enumerate(shares.arguments)
+    ]

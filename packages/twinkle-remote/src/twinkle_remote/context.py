@@ -1,0 +1,59 @@
+"""Where the running code is: on the driver, or in which worker of which group."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinkle_mesh import use_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from twinkle_mesh import DeviceMesh
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """The place of the running code.
+
+    Attributes:
+        group: Name of the worker's group; None on the driver.
+        rank: Rank in [0, world_size - 1]; None on the driver.
+        world_size: Number of workers of the group; 1 on the driver.
+        mesh: Mesh of the component whose method is running; None without one.
+    """
+
+    group: str | None = None
+    rank: int | None = None
+    world_size: int = 1
+    mesh: DeviceMesh | None = None
+
+    @property
+    def coordinate(self) -> Mapping[str, int]:
+        """Coordinate of this rank on the component's mesh, by dim name; empty without a mesh or on the driver."""
+        if self.mesh is None or self.rank is None:
+            return {}
+        return self.mesh.coordinate(self.rank)
+
+
+_DRIVER = WorkerContext()
+_current: ContextVar[WorkerContext] = ContextVar("twinkle_worker", default=_DRIVER)
+
+
+def current_worker() -> WorkerContext:
+    """Where the caller runs; on the driver the rank is None."""
+    return _current.get()
+
+
+@contextmanager
+def working_as(context: WorkerContext) -> Iterator[None]:
+    """Run a block as the given worker: what every backend does around a user's method."""
+    token = _current.set(context)
+    try:
+        with use_rank(context.rank):
+            yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,220 @@
+"""What travels when a worker fails, and how the driver says it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twinkle_remote.errors import RemoteCallError, WorkerDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Who a worker is, as error messages and log lines name it.
+
+    Attributes:
+        group: Name of the group.
+        rank: Rank in [0, size - 1].
+        size: Number of workers of the group.
+        node: Host name of the worker.
+        pid: Process id on that host.
+    """
+
+    group: str
+    rank: int
+    size: int
+    node: str = ""
+    pid: int = 0
+
+    def label(self, coordinate: Mapping[str, int] | None = None) -> str:
+        """The worker in a few characters: `actor[3/8 dp=1 tp=1]`."""
+        place = "".join(f" {dim}={index}" for dim, index in (coordinate or {}).items())
+        return f"{self.group}[{self.rank}/{self.size}{place}]"
+
+
+def here(group: str, rank: int, size: int) -> WorkerInfo:
+    """The info of a worker that runs in this process."""
+    return WorkerInfo(group, rank, size, socket.gethostname(), os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One rank's failure, in a form that always pickles.
+
+    Attributes:
+        label: The worker, with its coordinate.
+        node: Host and pid.
+        type_name: Qualified name of the exception's type.
+        message: Its text.
+        method: Class.method that raised.
+        trace: The worker's traceback, user frames only.
+        pickled: The exception itself where it pickles, else empty.
+        died: The worker is gone, and no method raised.
+        upstream: This rank never ran: what it was to be given had failed.
+        live: The exception itself, in backends that share the process.
+    """
+
+    label: str
+    node: str
+    type_name: str
+    message: str
+    method: str = ""
+    trace: str = ""
+    pickled: bytes = b""
+    died: bool = False
+    upstream: bool = False
+    live: BaseException | None = None
+
+    def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
+        told = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
+        return Failure, (*told, self.pickled, self.died, self.upstream)
+
+    def as_upstream(self) -> Failure:
+        """The same failure as a call sees it that was to be given the result."""
+        return replace(self, upstream=True)
+
+    def exception(self) -> BaseException | None:
+        """What the worker raised, or None when it could not travel."""
+        if self.live is not None:
+            return self.live
+        if not self.pickled:
+            return None
+        try:
+            loaded = pickle.loads(self.pickled)
+        except Exception:  # the type may not be importable here: the text still tells
+            return None
+        return loaded if isinstance(loaded, BaseException) else None
+
+
+def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, live: bool) -> Failure:
+    """Turn an exception that a user's method raised into a failure that can travel.
+
+    Args:
+        error: What was raised.
+        label: The worker, with its coordinate.
+        info: The worker.
+        method: Class.method that was running.
+        live: Keep the exception object itself: the driver shares this process.
+    """
+    return Failure(
+        label=label,
+        node=f"{info.node} pid {info.pid}",
+        type_name=_type_name(error),
+        message=_text(error),
+        method=method,
+        trace=_user_trace(error),
+        pickled=b"" if live else _pickle(error),
+        live=error if live else None,
+    )
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # a user's __str__ may itself fail
+        return f"<str() of the exception raised {type(broken).__name__}>"
+
+
+def _user_trace(error: BaseException) -> str:
+    parts = traceback.TracebackException.from_exception(error)
+    kept = [frame for frame in parts.stack if not frame.filename.startswith(_PACKAGE)]
+    parts.stack = traceback.StackSummary.from_list(kept or list(parts.stack))
+    return "".join(parts.format()).rstrip()
+
+
+def _pickle(error: BaseException) -> bytes:
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # such an exception cannot travel: type name, text and trace do
+        return b""
+    return data
+
+
+def driver_line() -> str:
+    """File and line of the innermost caller outside of this package: where the user made the call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> None:
+    """Raise the first failure, the others folded under it.
+
+    Args:
+        name: Class.method of the call.
+        group: Name of the group that was called.
+        failures: At least one, in completion order.
+        line: File and line of the driver that made the call.
+
+    Raises:
+        WorkerDiedError: The first failure is a lost worker.
+        RemoteCallError: Otherwise; also an instance of the type that the worker raised.
+    """
+    roots = [failure for failure in failures if not failure.upstream] or list(failures)
+    first = roots[0]
+    text = _message(name, group, first, [failure for failure in failures if failure is not first], line)
+    if first.died:
+        raise WorkerDiedError(text)
+    original = first.exception()
+    error = _as_both(original, text)
+    error.failures = (first, *(failure for failure in failures if failure is not first))
+    raise error from (original if first.live is not None else None)
+
+
+def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], line: str) -> str:
+    if first.died:
+        head = f"{first.label} died during {name} on {first.node or 'an unknown node'}: {first.message}"
+    else:
+        head = f"{first.method} failed on {first.label} (node {first.node}): {first.type_name}: {first.message}"
+    if first.upstream:
+        head = f"{name} did not run, because what it was to be given failed: {head}"
+    rows = [head]
+    if line:
+        rows.append(f"  called from {line}")
+    if first.trace:
+        rows.append("  on the worker:")
+        rows.extend("    " + row for row in first.trace.splitlines())
+    if rest:
+        rows.append(f"  and {len(rest)} more of group {group!r}, after it or because of it:")
+        folded: dict[str, list[str]] = {}
+        for failure in rest:
+            folded.setdefault(f"{failure.type_name}: {failure.message[:200]}", []).append(failure.label)
+        rows.extend(f"    {', '.join(labels)}: {what}" for what, labels in folded.items())
+    return "\n".join(rows)
+
+
+def _as_both(original: BaseException | None, text: str) -> RemoteCallError:
+    if not isinstance(original, Exception) or isinstance(original, RemoteCallError):
+        error: RemoteCallError = RemoteCallError(text)
+        if isinstance(original, RemoteCallError):
+            error = original
+    else:
+        kind = type(original)
+        try:
+            both = type(kind.__name__, (RemoteCallError, kind), {"__module__": kind.__module__})
+            error = both.__new__(both, *original.args)
+            error.args = original.args
+            error.__dict__.update(original.__dict__)
+        except TypeError:  # the type refuses subclasses, or its constructor does
+            error = RemoteCallError(text)
+    error._text = text
+    return error

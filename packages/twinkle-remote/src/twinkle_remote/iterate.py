@@ -1,0 +1,82 @@
+"""Remote classes in a driver's `for` loop: steps are asked for ahead, and none is lost.
+
+A step is asked for on every worker that holds the component. What a loop leaves behind when it breaks off stays for the
+next loop over the same handle, unless the component's `__iter__` starts afresh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call import start
+from twinkle_remote.errors import CollectError
+from twinkle_remote.lazy import Lazy
+from twinkle_remote.spec import FunctionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twinkle_remote.component import Component
+    from twinkle_remote.inflight import Call
+
+_OPEN = FunctionSpec(dispatch="all", collect="none", sync=True)
+
+
+class RemoteIterator:
+    """The iterator of a component.
+
+    Args:
+        component: What is iterated.
+        spec: How each step is collected; by default its rows are joined in data order.
+        itself: What the caller holds for the component.
+        ahead: Steps that are asked for beyond the one that is waited for, at or above 0.
+    """
+
+    def __init__(self, component: Component, spec: FunctionSpec, itself: object, ahead: int = 1) -> None:
+        self._component = component
+        self._spec = spec
+        self._itself = itself
+        self._ahead = ahead
+        self._steps: deque[Call] = deque()
+        self._ended = False
+
+    def open(self) -> None:
+        """Call `__iter__` on the workers; steps that were asked for stay when it returns the component itself."""
+        if self._steps and self._resumes:
+            return
+        name = f"{self._component.name}.__iter__"
+        call = start(self._component, "iterate", "__iter__", name, _OPEN)
+        call.wait()
+        self._resumes = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
+        self._steps.clear()
+        self._ended = False
+
+    _resumes = True
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._ended and len(self._steps) <= self._ahead:
+            self._steps.append(self._ask())
+        if not self._steps:
+            raise StopIteration
+        call = self._steps.popleft()
+        call.wait()
+        ended = call.ended()
+        if not any(ended):
+            return Lazy(call, self._itself)
+        self._ended = True
+        self._steps.clear()
+        if not all(ended):
+            at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
+            raise CollectError(
+                f"{self._component.name}.__next__: ranks {at_end} are at their end and the others of {list(call.ranks)} "
+                "are not; every rank takes the same number of steps"
+            )
+        raise StopIteration
+
+    def _ask(self) -> Call:
+        name = f"{self._component.name}.__next__"
+        return start(self._component, "next", "__next__", name, self._spec)

@@ -1,0 +1,165 @@
+"""A call's result before anybody needs it: behaves like the value when used, and moves worker to worker when passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import operator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from twinkle_remote.collect import combine, how_made, ranks_read
+from twinkle_remote.protocol import HandOver, Itself
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from twinkle_remote.inflight import Call
+    from twinkle_remote.protocol import Reply
+
+R = TypeVar("R")
+
+
+class Lazy(Generic[R]):
+    """The result of a remote call.
+
+    Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, numpy's and torch's functions use the value, which
+    waits for it and fetches it to this process, once. Passed to another remote call, anywhere inside its arguments, it
+    is not fetched here: each worker that needs rows of it reads those from the workers that made them.
+
+    Args:
+        call: The call in flight.
+        itself: What stands for the component where its method returned it.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_itself", "_value")
+    __hash__ = None  # type: ignore[assignment]  # equality is the value's, which need not be hashable
+
+    def __init__(self, call: Call, itself: object = None) -> None:
+        self._call = call
+        self._itself = itself
+        self._value: tuple[R] | None = None
+
+    def result(self, timeout: float | None = None) -> R:
+        """The value, collected on this process.
+
+        Args:
+            timeout: Seconds to wait, beside the call's own deadline; None adds no limit.
+
+        Raises:
+            RemoteCallError: A worker raised; also an instance of what it raised.
+            WorkerDiedError: A worker was lost.
+            CallTimeoutError: The time is over.
+            CollectError: The results do not fit the function's collect.
+        """
+        if self._value is None:
+            self._value = (self._fetch(timeout),)
+        return self._value[0]
+
+    def done(self) -> bool:
+        """Whether every worker has answered; never waits."""
+        return self._call.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for every worker without fetching the value; raises what `result` raises."""
+        self._call.wait(timeout)
+
+    def _fetch(self, timeout: float | None) -> R:
+        call = self._call
+        call.wait(timeout)
+        outcomes = [call.outcome(rank) for rank in ranks_read(call.spec.collect, call.ranks, call.mesh)]
+        value = combine(
+            how_made(call.spec, call.ranks),
+            [call.fetch(outcome) for outcome in outcomes],
+            name=call.name,
+            mesh=call.mesh,
+            weight=call.spec.weight,
+            rows_given=[outcome.rows_given for outcome in outcomes],
+            rows=outcomes[0].total if call.spec.uneven == "pad" else None,
+        )
+        if value is Itself.ITSELF or (isinstance(value, list) and value and value[0] is Itself.ITSELF):
+            value = self._itself
+        return cast("R", value)
+
+    def hand_over(self, offset: int) -> tuple[Sequence[Reply], HandOver]:
+        """The replies that a consumer needs, and how it makes the value of their outcomes.
+
+        Args:
+            offset: Index at which the replies will stand among the consumer's inputs.
+        """
+        call = self._call
+        replies = [call.reply(rank) for rank in ranks_read(call.spec.collect, call.ranks, call.mesh)]
+        how = how_made(call.spec, call.ranks)
+        stop = offset + len(replies)
+        return replies, HandOver(offset, stop, how, call.mesh, call.spec.weight, call.spec.uneven == "pad")
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+
+    def __repr__(self) -> str:
+        state = "fetched" if self._value is not None else self._call.state()
+        return f"<Lazy {self._call.name} on {self._call.where()}, {state}>"
+
+    def __str__(self) -> str:
+        return str(self.result())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.result(), spec)
+
+    def __call__(self) -> R:
+        return self.result()
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _value, (self.result(),)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.result(), name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(cast("Any", self.result()))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        numpy = importlib.import_module("numpy")
+        if copy is None:
+            return numpy.asarray(self.result(), dtype=dtype)
+        return numpy.array(self.result(), dtype=dtype, copy=copy)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [arg.result() if isinstance(arg, Lazy) else arg for arg in args]
+        named = {key: arg.result() if isinstance(arg, Lazy) else arg for key, arg in (kwargs or {}).items()}
+        return function(*plain, **named)
+
+
+def _value(value: R) -> R:
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return value.result() if isinstance(value, Lazy) else value
+
+
+def _forward(name: str, function: Any) -> None:
+    def method(self: Lazy[Any], *args: Any) -> Any:
+        return function(self.result(), *map(_plain, args))
+
+    method.__name__ = name
+    setattr(Lazy, name, method)
+
+
+def _forward_reflected(name: str, function: Any) -> None:
+    def method(self: Lazy[Any], other: Any) -> Any:
+        return function(_plain(other), self.result())
+
+    method.__name__ = name
+    setattr(Lazy, name, method)
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem", "neg", "pos", "abs", "index"):
+    _forward(f"__{_name}__", getattr(operator, _name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor"):
+    _forward(f"__{_name.rstrip('_')}__", getattr(operator, _name))
+    _forward_reflected(f"__r{_name.rstrip('_')}__", getattr(operator, _name))
+for _kind in (len, bool, int, float, round, reversed):
+    _forward(f"__{_kind.__name__}__", _kind)

@@ -1,0 +1,72 @@
+"""What the decorators record: the options of a class and of a function, checked once, at decoration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from twinkle_mesh import DeviceMesh
+
+Execute: TypeAlias = Literal["first", "all"]
+DispatchFunction: TypeAlias = Callable[
+    [int, int, tuple[Any, ...], dict[str, Any], "DeviceMesh | None"], tuple[Sequence[Any], Mapping[str, Any]]
+]
+CollectFunction: TypeAlias = Callable[[list[Any], "DeviceMesh | None"], Any]
+Dispatch: TypeAlias = Literal["slice", "all", "slice_dp"] | DispatchFunction
+Collect: TypeAlias = Literal["none", "flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
+Uneven: TypeAlias = Literal["strict", "pad", "drop"]
+Weight: TypeAlias = Literal["rows"] | Callable[[Any], float]
+
+EXECUTES = ("first", "all")
+DISPATCHES = ("slice", "all", "slice_dp")
+COLLECTS = ("none", "flatten", "mean", "sum", "first", "last_pp")
+UNEVENS = ("strict", "pad", "drop")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """The options of one remote function; `remote_function` documents them."""
+
+    dispatch: Dispatch = "slice"
+    execute: Execute = "all"
+    collect: Collect = "none"
+    sync: bool = False
+    lazy_collect: bool | None = None
+    timeout: float | None = None
+    split: tuple[str, ...] | None = None
+    replicate: tuple[str, ...] = ()
+    uneven: Uneven | None = None
+    weight: Weight | None = None
+
+    def __post_init__(self) -> None:
+        choose("dispatch", self.dispatch, DISPATCHES, or_callable=True)
+        choose("execute", self.execute, EXECUTES)
+        choose("collect", self.collect, COLLECTS, or_callable=True)
+        if self.uneven is not None:
+            choose("uneven", self.uneven, UNEVENS)
+        if self.weight is not None:
+            choose("weight", self.weight, ("rows",), or_callable=True)
+            if self.collect not in ("mean", "sum"):
+                raise ValueError(f"weight= weighs a reduction: collect must be 'mean' or 'sum', got {self.collect!r}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"timeout must be above 0 seconds, got {self.timeout}; None means no deadline")
+        if self.split and set(self.split) & set(self.replicate):
+            raise ValueError(f"split={self.split} and replicate={self.replicate} name the same arguments")
+        if (self.split is not None or self.uneven) and self.dispatch not in ("slice", "slice_dp"):
+            raise ValueError(f"split= and uneven= need dispatch 'slice' or 'slice_dp', got {self.dispatch!r}")
+
+
+def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool = False) -> None:
+    """Check one option against its valid values.
+
+    Raises:
+        ValueError: With the field, the value and what is valid.
+    """
+    if isinstance(value, str) and value in valid:
+        return
+    if or_callable and callable(value):
+        return
+    listing = ", ".join(repr(name) for name in valid) + (" or a callable" if or_callable else "")
+    raise ValueError(f"{field}={value!r} is not valid: it is one of {listing}")

@@ -1,0 +1,38 @@
+"""What a function says of rows that its data ranks do not divide: by default a balanced split, else strict, pad or drop."""
+
+from __future__ import annotations
+
+from twinkle_remote.errors import DispatchError
+
+
+def settle(uneven: str | None, total: int, count: int, name: str) -> int:
+    """Number of rows that are sent out: above `total` when padded, below when dropped.
+
+    Args:
+        uneven: "strict", "pad" or "drop"; None splits as evenly as it goes, and ranks may get no rows.
+        total: Rows that there are, at or above 0.
+        count: Number of shares, at or above 1.
+        name: Class.method, for messages.
+
+    Raises:
+        DispatchError: The function does not take this total.
+    """
+    rest = total % count
+    if uneven is None or (not rest and total):
+        return total
+    if uneven == "strict":
+        near = [size for size in (total - rest, total - rest + count) if size]
+        raise DispatchError(
+            f"{name} takes equal shares only (uneven='strict'): {total} rows do not divide over {count} data ranks; "
+            f"{' or '.join(map(str, near))} would"
+        )
+    if uneven == "pad":
+        if total == 0:
+            raise DispatchError(f"{name} pads by repeating rows (uneven='pad'), and there are 0 rows; give at least 1")
+        return total + count - rest
+    if total < count:
+        raise DispatchError(
+            f"{name} drops the rows that do not divide (uneven='drop'): of {total} rows over {count} data ranks none "
+            f"would be left; give at least {count}"
+        )
+    return total - rest
