@@ -16,6 +16,7 @@ from twinkle_remote.runtime import running
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_remote.component import Component
     from twinkle_remote.dispatch import Shares
     from twinkle_remote.protocol import Kind
     from twinkle_remote.spec import FunctionSpec

@@ -10,7 +10,7 @@ from twinkle_remote.call import call_method
 from twinkle_remote.component import component_of, is_handle
 from twinkle_remote.context import current_worker
 from twinkle_remote.handle import NAMES, SPEC, SUBMIT
-from twinkle_remote.placement import construct, strip_placement
+from twinkle_remote.placement import construct, strip_placement, with_mesh
 from twinkle_remote.spec import (
     EXECUTES,
     Collect,
@@ -47,10 +47,10 @@ class _Class(Protocol):
 def remote_class(execute: Execute = "all") -> _Class:
     """Let objects of a class live on a group of workers.
 
-    Three keywords are added to the constructor, and taken off unless it declares them: `remote_group` (name of a group),
-    `device_mesh` (the component's mesh, as large as the group) and `instance_id`. Without a `remote_group`, in "local" mode,
-    or on a worker of that very group, the object is built in the process; otherwise on the group's workers, and the
-    caller holds a handle of the same type whose remote functions run there.
+    Three keywords are added to the constructor, and taken off unless it declares them: `remote_group` (name of a
+    group), `device_mesh` (the component's mesh, as large as the group) and `instance_id`. Without a `remote_group`, in
+    "local" mode, or on a worker of that very group, the object is built in the process; otherwise on the group's
+    workers, and the caller holds a handle of the same type whose remote functions run there.
 
     Args:
         execute: "all" builds it on every worker, "first" on the first one only (a dataset, a tokenizer).
@@ -100,6 +100,9 @@ def _strip_init(cls: Any) -> None:
 
     @functools.wraps(original)
     def init(self: object, *args: Any, **kwargs: Any) -> None:
+        component = component_of(self)
+        if component is not None:
+            kwargs = with_mesh(kwargs, component.mesh, declared)
         original(self, *args, **strip_placement(type(self), kwargs, declared))
 
     cls.__init__ = init
@@ -117,7 +120,7 @@ def _follow_subclasses(cls: Any) -> None:
         if "__init__" in vars(subclass) and not getattr(subclass, "__twinkle_handle__", False):
             _strip_init(subclass)
 
-    cls.__init_subclass__ = classmethod(follow)
+    cls.__init_subclass__ = classmethod(cast("Any", follow))
 
 
 @overload
@@ -175,21 +178,21 @@ def remote_function(
     """Let a method of a remote class be called from elsewhere; called inside its worker it just runs.
 
     Args:
-        dispatch: "slice" splits list arguments evenly over the workers; "all" sends everything whole; "slice_dp" splits
-            lists, tuples, arrays and tensors, also inside dicts and dataclasses, by the mesh's data ranks; or a callable
-            `(length, i, args, kwargs, device_mesh) -> (args_i, kwargs_i)` for worker i of length.
+        dispatch: "slice" splits list arguments evenly over the workers; "all" sends everything whole; "slice_dp"
+            splits lists, tuples, arrays and tensors, also inside dicts and dataclasses, by the mesh's data ranks; or a
+            callable `(length, i, args, kwargs, device_mesh) -> (args_i, kwargs_i)` for worker i of length.
         execute: "all" workers that hold the component, or the "first".
         collect: "none" gives the list of the workers' results (the bare result of one worker); "flatten" joins rows,
-            "mean" and "sum" reduce, each counting a data rank once; "first" is the first worker's; "last_pp" the list of
-            the last pipeline stage's, one per data rank; or a callable `(results, device_mesh)`.
+            "mean" and "sum" reduce, each counting a data rank once; "first" is the first worker's; "last_pp" the list
+            of the last pipeline stage's, one per data rank; or a callable `(results, device_mesh)`.
         sync: Wait for every worker before returning.
         lazy_collect: Leave results on the workers until they are used; None follows `initialize`.
         timeout: Seconds from the call to its deadline; None for none.
         split: Names of the arguments to split; then nothing else is.
         replicate: Names of the arguments that go whole.
-        uneven: Rows that the data ranks do not divide: None splits as evenly as it goes (ranks without rows get an empty
-            slice of the same type), "strict" refuses, "pad" repeats rows and drops their results, "drop" leaves the
-            rest out.
+        uneven: Rows that the data ranks do not divide: None splits as evenly as it goes (ranks without rows get an
+            empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results, "drop" leaves
+            the rest out.
         weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, a callable by its
             value for each result.
 
@@ -221,7 +224,10 @@ def remote_function(
         def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
             component = component_of(self)
             assert component is not None
-            signature.bind(self, *args, **kwargs)
+            try:
+                signature.bind(self, *args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{component.name}.{function.__name__}{signature}: {error}") from None
             bound = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))]
             return call_method(component, function.__name__, spec, bound, args, kwargs, itself=self, lazy=lazy)
 

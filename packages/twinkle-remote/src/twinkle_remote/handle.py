@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component import COMPONENT, component_of
 from twinkle_remote.errors import TwinkleError
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from twinkle_remote.component import Component
 
-T = TypeVar("T")
 SPEC = "__twinkle_spec__"
 SUBMIT = "__twinkle_submit__"
 NAMES = "__twinkle_names__"
@@ -27,7 +26,7 @@ class RemoteAttributeError(TwinkleError, AttributeError):
     """Something that is not a remote function was read from a handle."""
 
 
-def make_handle(cls: type[T], component: Component) -> T:
+def make_handle(cls: Any, component: Component) -> Any:
     """A handle of a component."""
     handle = object.__new__(handle_type(cls))
     object.__setattr__(handle, COMPONENT, component)
@@ -35,7 +34,7 @@ def make_handle(cls: type[T], component: Component) -> T:
 
 
 @cache
-def handle_type(cls: type[T]) -> type[T]:
+def handle_type(cls: Any) -> Any:
     """The class of the handles of a remote class: a subclass of it that holds no state."""
     body: dict[str, Any] = {
         "__twinkle_handle__": True,
@@ -60,14 +59,14 @@ def handle_type(cls: type[T]) -> type[T]:
         body["__iter__"], body["__next__"] = _iter, _next
     if hasattr(cls, "__enter__"):
         body["__enter__"], body["__exit__"] = _enter, _exit
-    return cast("type[T]", type(cls)(cls.__name__, (cls,), body))
+    return type(cls)(cls.__name__, (cls,), body)
 
 
 def _nothing(self: object, *args: object, **kwargs: object) -> None:
     return None
 
 
-def _restore(cls: type[T], component: Component) -> T:
+def _restore(cls: type, component: Component) -> object:
     return make_handle(cls, component)
 
 
@@ -92,10 +91,12 @@ def _getattribute(self: object, name: str) -> Any:
         return object.__getattribute__(self, name)
     component = component_of(self)
     assert component is not None
-    kind = "a method" if inspect.isfunction(found) else "a property" if isinstance(found, property) else "an attribute"
+    subject = "the method"
+    if not inspect.isfunction(found):
+        subject = "the property's getter" if isinstance(found, property) else "a method that returns it"
     raise RemoteAttributeError(
-        f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are called "
-        f"from elsewhere: decorate {kind if found is not None else 'a method that returns it'} with @remote_function()"
+        f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are "
+        f"called from elsewhere: decorate {subject} with @remote_function()"
     )
 
 

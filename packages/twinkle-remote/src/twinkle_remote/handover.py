@@ -1,4 +1,4 @@
-"""A task's arguments on the worker: slots become values, and of a lazy result only the rows of this rank are fetched."""
+"""A task's arguments on the worker: slots become values, of a lazy result only the rows of this rank are fetched."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Inputs:
         total = sum(lengths)
         if self.total is not None and total != self.total:
             raise DispatchError(
-                f"{self._task.name}: what one call splits must have one number of rows, but a lazy argument has {total} "
-                f"and another argument {self.total}; mark what must go whole with Replicate(value)"
+                f"{self._task.name}: what one call splits must have one number of rows, but a lazy argument has "
+                f"{total} and another argument {self.total}; mark what must go whole with Replicate(value)"
             )
         self.total = total
         wanted = settle(self._task.uneven, total, share.count, self._task.name)

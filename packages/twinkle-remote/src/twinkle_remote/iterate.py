@@ -72,8 +72,8 @@ class RemoteIterator:
         if not all(ended):
             at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
             raise CollectError(
-                f"{self._component.name}.__next__: ranks {at_end} are at their end and the others of {list(call.ranks)} "
-                "are not; every rank takes the same number of steps"
+                f"{self._component.name}.__next__: ranks {at_end} are at their end and the others of "
+                f"{list(call.ranks)} are not; every rank takes the same number of steps"
             )
         raise StopIteration
 

@@ -1,4 +1,4 @@
-"""A call's result before anybody needs it: behaves like the value when used, and moves worker to worker when passed on."""
+"""A call's result before anybody needs it: acts as the value when used, moves worker to worker when passed on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ R = TypeVar("R")
 class Lazy(Generic[R]):
     """The result of a remote call.
 
-    Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, numpy's and torch's functions use the value, which
-    waits for it and fetches it to this process, once. Passed to another remote call, anywhere inside its arguments, it
-    is not fetched here: each worker that needs rows of it reads those from the workers that made them.
+    Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, numpy's and torch's functions use the value,
+    which waits for it and fetches it to this process, once. Passed to another remote call, anywhere inside its
+    arguments, it is not fetched here: each worker that needs rows of it reads those from the workers that made them.
 
     Args:
         call: The call in flight.
@@ -127,6 +127,7 @@ class Lazy(Generic[R]):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A torch function of lazy results is that function of their values."""
         plain = [arg.result() if isinstance(arg, Lazy) else arg for arg in args]
         named = {key: arg.result() if isinstance(arg, Lazy) else arg for key, arg in (kwargs or {}).items()}
         return function(*plain, **named)

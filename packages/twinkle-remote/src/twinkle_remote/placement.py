@@ -37,6 +37,11 @@ def strip_placement(cls: Any, kwargs: dict[str, Any], declared: frozenset[str] |
     return {key: value for key, value in kwargs.items() if key not in (GROUP, MESH, INSTANCE) or key in declared}
 
 
+def with_mesh(kwargs: dict[str, Any], mesh: DeviceMesh | None, declared: frozenset[str]) -> dict[str, Any]:
+    """Constructor keywords with the mesh that the component really has, where the constructor declares one."""
+    return {**kwargs, MESH: mesh} if mesh is not None and MESH in declared else kwargs
+
+
 def construct(
     cls: type[T], execute: Execute, args: tuple[Any, ...], kwargs: dict[str, Any], build: Callable[[], T]
 ) -> T:
@@ -64,7 +69,7 @@ def construct(
             f"{cls.__name__}(remote_group={name!r}): twinkle is not initialized; call "
             "twinkle.initialize(mode, groups=[DeviceGroup(...)]) first, or leave remote_group out to build it here"
         )
-    return make_handle(cls, _build_on_group(cls, execute, name, args, kwargs, runtime))
+    return cast("T", make_handle(cls, _build_on_group(cls, execute, name, args, kwargs, runtime)))
 
 
 def _build_on_group(
@@ -80,11 +85,13 @@ def _build_on_group(
     mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size, execute)
     instance = kwargs.get(INSTANCE) or f"{cls.__name__}-{os.getpid():x}-{next(_count)}"
     component = Component(name, str(instance), cls.__name__, ranks, mesh)
-    passed = dict(kwargs)
-    if mesh is not None and MESH in passed:
-        passed[MESH] = mesh
     signature = inspect.signature(cls.__init__)
-    signature.bind(None, *args, **strip_placement(cls, passed, frozenset(signature.parameters)))
+    declared = frozenset(signature.parameters)
+    passed = with_mesh(kwargs, mesh, declared)
+    try:
+        signature.bind(None, *args, **strip_placement(cls, passed, declared))
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     timeout = getattr(runtime.backend, "start_timeout", None)
     spec = FunctionSpec(dispatch="all", sync=True, timeout=timeout)
     names = [f"args[{i}]" for i in range(len(args))]
@@ -100,8 +107,9 @@ def _mesh_for(
         return shared if shared is not None and shared.world_size == size else None
     if execute == "all" and (mesh.world_size != size or set(mesh.ranks) != set(range(size))):
         raise PlacementError(
-            f"{cls.__name__}: device_mesh has {mesh.world_size} ranks and group {group!r} has {size} workers with ranks 0 to "
-            f"{size - 1}; they must be the same: give the group ranks={mesh.world_size}, or the mesh world_size={size}"
+            f"{cls.__name__}: device_mesh has {mesh.world_size} ranks and group {group!r} has {size} workers, ranks 0 "
+            f"to {size - 1}; they must be the same: give the group ranks={mesh.world_size}, or the mesh "
+            f"world_size={size}"
         )
     return mesh
 
@@ -115,7 +123,7 @@ def _adopt(cls: type[T], runtime: Runtime, name: str | None, kwargs: dict[str, A
     if mesh is None and runtime.mesh is not None and runtime.mesh.world_size == group.size:
         mesh = runtime.mesh
     if mesh is not None and group.size == 1:
-        mesh = kwargs[MESH] = _whole(mesh)
+        mesh = _whole(mesh)
     elif mesh is not None:
         _mesh_for(cls, mesh, runtime, group.name, group.size, "all")
     made = build()
@@ -143,11 +151,11 @@ class On:
         self._mesh = device_mesh
 
     def create(self, cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Build a component: `cls(*args, remote_group=group, device_mesh=device_mesh, **kwargs)` with its arguments typed."""
+        """Build a component: `cls(*args, remote_group=group, device_mesh=mesh, **kwargs)`, its arguments typed."""
         place: dict[str, Any] = {GROUP: self._group}
         if self._mesh is not None:
             place[MESH] = self._mesh
-        return cast("Any", cls)(*args, **kwargs, **place)
+        return cast("T", cast("Any", cls)(*args, **kwargs, **place))
 
 
 def on(group: str, device_mesh: DeviceMesh | None = None) -> On:

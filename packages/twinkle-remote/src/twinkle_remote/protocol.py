@@ -1,8 +1,9 @@
 """The contract between the call path and a backend: what is sent to a worker, and what comes back.
 
-A backend owns groups of workers. It takes one `Task` for each called rank, has the worker's `twinkle_remote.worker.Worker`
-run it, and hands back a `Reply` for each. Everything else (what is split, what is collected, what an error says) is the
-same for all of them and lives above this line. `twinkle_remote.conformance` is the executable form of this page.
+A backend owns groups of workers. It takes one `Task` for each called rank, has the worker's
+`twinkle_remote.worker.Worker` run it, and hands back a `Reply` for each. Everything else (what is split, what is
+collected, what an error says) is the same for all of them and lives above this line. `twinkle_remote.conformance` is the
+executable form of this page.
 
 A third party's backend is a class with this interface, registered under the entry-point group `twinkle.backends`.
 """
@@ -28,7 +29,8 @@ class Itself(Enum):
     ITSELF = "itself"
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Share:
     """Which part of the rows a rank takes: part `index` of `count`."""
 
     index: int
@@ -56,7 +58,8 @@ class HandOver(NamedTuple):
     padded: bool = False
 
 
-class HandedSlot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HandedSlot:
     """Stands in the arguments where a lazy result goes.
 
     Attributes:
@@ -250,7 +253,8 @@ class Backend(Protocol):
 class BackendFactory(Protocol):
     """What an entry point of `twinkle.backends` names: called with the groups and the options of `initialize`."""
 
-    def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend: ...
+    def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
+        """Start the groups; every worker is ready when it returns."""
 
 
 @runtime_checkable

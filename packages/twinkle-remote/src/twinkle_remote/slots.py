@@ -46,7 +46,7 @@ class Encoder:
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
 
     def whole(self, value: Any) -> Any:
-        """A value that goes undivided, with slots at any depth of lists, tuples, dicts, dataclasses and named tuples."""
+        """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses."""
         kind = type(value)
         if kind in PLAIN:
             return value

@@ -181,7 +181,7 @@ def join(values: Sequence[T], path: str = "result") -> T:
         if strangers:
             raise CollectError(f"{path}: flatten joins values of one type, got {type(first).__name__} and {strangers}")
         full = [value for value in values if splitter.length(value)]
-        return cast("T", _concat(splitter.concat, full or values[:1], path))
+        return _concat(splitter.concat, full or values[:1], path)
     parts = columns(first)
     if parts is None:
         return _same(values, path)

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def submit(bound_method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Lazy[R]:
-    """Call a remote function of a component lazily, whatever its `lazy_collect` says; the typed spelling of a lazy call.
+    """Call a remote function lazily, whatever its `lazy_collect` says; the typed spelling of a lazy call.
 
     Args:
         bound_method: `component.method`.

@@ -1,4 +1,4 @@
-"""What a function says of rows that its data ranks do not divide: by default a balanced split, else strict, pad or drop."""
+"""What a function says of rows that its data ranks do not divide: balanced by default, else strict, pad or drop."""
 
 from __future__ import annotations
 

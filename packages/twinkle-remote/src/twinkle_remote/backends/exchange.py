@@ -59,8 +59,8 @@ class Exchange:
             except RuntimeError as error:
                 rest = [other for other in range(self._size) if other not in out]
                 raise CallTimeoutError(
-                    f"rank {self._rank} waited {seconds:g} s for rank {rank} of {self._size}: the processes of a program "
-                    "make the same calls in the same order",
+                    f"rank {self._rank} waited {seconds:g} s for rank {rank} of {self._size}: the processes of a "
+                    "program make the same calls in the same order",
                     sorted(out),
                     rest,
                 ) from error
