@@ -1,1 +1,95 @@
-"""Write a distributed post-training loop as plain Python over meshes of workers."""
+"""Write a distributed post-training loop as plain Python over meshes of workers.
+
+Everything that a loop needs, under one name. Each name is loaded from its package on first use, so that
+`import twinkle` loads neither torch, ray nor numpy.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from twinkle_data import Batch, DataLoader, DeviceMeshSampler
+    from twinkle_mesh import DeviceGroup, DeviceMesh, plan_transfer
+    from twinkle_ray import Collective, MeshCollective, Shard, WeightSync
+    from twinkle_remote import (
+        CallTimeoutError,
+        CollectError,
+        DispatchError,
+        Lazy,
+        NotInitializedError,
+        PlacementError,
+        RemoteCallError,
+        Replicate,
+        TwinkleError,
+        WorkerContext,
+        WorkerDiedError,
+        current_worker,
+        explain,
+        initialize,
+        on,
+        register_splitter,
+        remote_class,
+        remote_function,
+        session,
+        shutdown,
+        stats,
+        submit,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "CallTimeoutError",
+    "CollectError",
+    "Collective",
+    "DataLoader",
+    "DeviceGroup",
+    "DeviceMesh",
+    "DeviceMeshSampler",
+    "DispatchError",
+    "Lazy",
+    "MeshCollective",
+    "NotInitializedError",
+    "PlacementError",
+    "RemoteCallError",
+    "Replicate",
+    "Shard",
+    "TwinkleError",
+    "WeightSync",
+    "WorkerContext",
+    "WorkerDiedError",
+    "current_worker",
+    "explain",
+    "initialize",
+    "on",
+    "plan_transfer",
+    "register_splitter",
+    "remote_class",
+    "remote_function",
+    "session",
+    "shutdown",
+    "stats",
+    "submit",
+]
+
+_HOMES = {
+    "twinkle_mesh": ("DeviceGroup", "DeviceMesh", "plan_transfer"),
+    "twinkle_data": ("Batch", "DataLoader", "DeviceMeshSampler"),
+    "twinkle_ray": ("Collective", "MeshCollective", "Shard", "WeightSync"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    home = next((module for module, names in _HOMES.items() if name in names), "twinkle_remote")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

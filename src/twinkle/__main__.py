@@ -1,0 +1,7 @@
+"""`python -m twinkle` is the `twinkle` command."""
+
+import sys
+
+from twinkle.cli import main
+
+sys.exit(main())
