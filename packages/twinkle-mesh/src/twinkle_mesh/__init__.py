@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .balance import balanced_slice
 from .context import current_rank, use_rank
-from .data import balanced_slice
 from .mesh import DeviceMesh
 
 TYPE_CHECKING = False

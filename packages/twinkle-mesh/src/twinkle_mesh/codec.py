@@ -18,7 +18,7 @@ def to_dict(mesh: DeviceMesh) -> dict[str, object]:
     layout = mesh._layout
     state: dict[str, object] = {
         "version": _VERSION,
-        "dims": {name: size for name, size in zip(mesh.dim_names, mesh.shape, strict=True)},
+        "dims": dict(zip(mesh.dim_names, mesh.shape, strict=True)),
         "device_type": mesh.device_type,
     }
     if layout.table is not None:
@@ -26,7 +26,7 @@ def to_dict(mesh: DeviceMesh) -> dict[str, object]:
     else:
         state["strides"] = [[list(factor) for factor in factors] for factors in layout.factors]
         state["offset"] = layout.offset
-    optional = {
+    optional: dict[str, tuple[object, object]] = {
         "ulysses_size": (mesh.ulysses_size, 1),
         "ep_size": (mesh.ep_size, 1),
         "etp_size": (mesh._etp, None),
@@ -44,9 +44,7 @@ def to_dict(mesh: DeviceMesh) -> dict[str, object]:
 def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
     """Build a mesh from what `to_dict` returned, checking it as any other input."""
     if state.get("version") != _VERSION:
-        raise ValueError(
-            f"the state's version is {state.get('version')!r}; this package reads version {_VERSION}"
-        )
+        raise ValueError(f"the state's version is {state.get('version')!r}; this package reads version {_VERSION}")
     try:
         dims: Mapping[str, int] = state["dims"]
         if "ranks" in state:

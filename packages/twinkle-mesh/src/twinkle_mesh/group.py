@@ -39,8 +39,7 @@ class DeviceGroup:
         kind = _device_type(device_type)
         visible = None if visible_devices is None else _visible(visible_devices, kind)
         held = ranks if isinstance(ranks, int) else tuple(ranks)
-        if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"name={name!r} must be a word that remote_group= can refer to")
+        _check_name(name)
         _check_ranks(held, kind)
         count = held if isinstance(held, int) else len(held)
         _check_share(gpus_per_worker, count, kind)
@@ -75,30 +74,31 @@ class DeviceGroup:
         return None if self.visible_devices is None else tuple(map(int, self.visible_devices.split(",")))
 
 
-def _device_type(device_type: str) -> str:
+def _device_type(device_type: object) -> str:
     if not isinstance(device_type, str) or not device_type.strip():
         raise ValueError(f"device_type={device_type!r} must name the hardware; GPU, CPU or NPU would")
     kind = device_type.strip().upper()
     return _ALIASES.get(kind, kind)
 
 
-def _visible(visible_devices: str, kind: str) -> tuple[int, ...]:
+def _visible(visible_devices: object, kind: str) -> tuple[int, ...]:
     if kind == "CPU":
-        raise ValueError(
-            f"visible_devices={visible_devices!r} needs devices; a CPU group has none to choose from"
-        )
+        raise ValueError(f"visible_devices={visible_devices!r} needs devices; a CPU group has none to choose from")
     parts = [part.strip() for part in str(visible_devices).split(",")]
     if not all(re.fullmatch(r"\d+", part) for part in parts):
-        raise ValueError(
-            f'visible_devices={visible_devices!r} must be device indices with commas, such as "8,9"'
-        )
+        raise ValueError(f'visible_devices={visible_devices!r} must be device indices with commas, such as "8,9"')
     devices = tuple(map(int, parts))
     if len(set(devices)) != len(devices):
         raise ValueError(f"visible_devices={visible_devices!r} names a device twice")
     return devices
 
 
-def _check_ranks(ranks: int | tuple[int, ...], kind: str) -> None:
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"name={name!r} must be a word that remote_group= can refer to")
+
+
+def _check_ranks(ranks: int | tuple[object, ...], kind: str) -> None:
     if isinstance(ranks, bool):
         raise ValueError(f"ranks={ranks!r} must be a count or a list of device indices")
     if isinstance(ranks, int):
@@ -110,14 +110,12 @@ def _check_ranks(ranks: int | tuple[int, ...], kind: str) -> None:
     if not ranks:
         raise ValueError("ranks=[] must name at least one device")
     if any(isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 for rank in ranks):
-        raise ValueError(
-            f"ranks=[{preview(ranks)}] must be device indices, each a whole number of at least 0"
-        )
+        raise ValueError(f"ranks=[{preview(ranks)}] must be device indices, each a whole number of at least 0")
     if len(set(ranks)) != len(ranks):
         raise ValueError(f"ranks=[{preview(ranks)}] names a device twice")
 
 
-def _check_share(gpus_per_worker: int, count: int, kind: str) -> None:
+def _check_share(gpus_per_worker: object, count: int, kind: str) -> None:
     if isinstance(gpus_per_worker, bool) or not isinstance(gpus_per_worker, int) or gpus_per_worker < 1:
         raise ValueError(f"gpus_per_worker={gpus_per_worker!r} must be a whole number of at least 1")
     if kind == "CPU" and gpus_per_worker != 1:

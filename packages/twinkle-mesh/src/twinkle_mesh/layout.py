@@ -1,8 +1,8 @@
 """Coordinates to ranks by arithmetic.
 
-A dim is a tuple of (size, stride) factors, outermost first: one factor for a dim that steps evenly, several for one that
-was flattened out of dims which are not neighbours (CuTe's nested layouts, as in torch's DeviceMesh), none for a dim of size 1.
-Factors are merged where they can be, so that equal functions have equal factors.
+A dim is a tuple of (size, stride) factors, outermost first: one factor for a dim that steps evenly, several for one
+that was flattened out of dims which are not neighbours (CuTe's nested layouts), none for a dim of size 1. Factors are
+merged where they can be, so that equal functions have equal factors.
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ class Layout:
 
     __slots__ = ("_digits", "_places", "factors", "offset", "shape", "size", "table")
 
-    def __init__(
-        self, factors: tuple[Factors, ...], offset: int = 0, table: tuple[int, ...] | None = None
-    ) -> None:
+    def __init__(self, factors: tuple[Factors, ...], offset: int = 0, table: tuple[int, ...] | None = None) -> None:
         self.factors = factors
         self.offset = offset
         self.table = table
@@ -138,6 +136,13 @@ class Layout:
     def key(self) -> tuple[tuple[Factors, ...], int, tuple[int, ...] | None]:
         """What makes two layouts equal."""
         return self.factors, self.offset, self.table
+
+    @property
+    def highest(self) -> int:
+        """The largest rank."""
+        if self.table is not None:
+            return max(self.table)
+        return self.offset + sum((size - 1) * stride for dim in self.factors for size, stride in dim)
 
     def ranks(self, dims: Iterable[int] | None = None, origin: int | None = None) -> Ranks:
         """Return the ranks that differ from the place `origin` in `dims` only, in row-major order.
@@ -206,9 +211,7 @@ class Layout:
     def through(self, dims: Sequence[int], rank_coords: Sequence[int]) -> Layout:
         """Keep `dims` in the given order, with the other coordinates fixed."""
         origin = [0 if dim in dims else coord for dim, coord in enumerate(rank_coords)]
-        return self.derive(
-            lambda base: Layout(tuple([base.factors[dim] for dim in dims]), base.place(origin))
-        )
+        return self.derive(lambda base: Layout(tuple([base.factors[dim] for dim in dims]), base.place(origin)))
 
     def fused(self, parts: Sequence[Sequence[int]]) -> Layout:
         """Flatten each listed run of dims into one, row-major as listed."""
@@ -238,7 +241,29 @@ class Layout:
             return Layout.of_ranks(self.table, (*self.shape[:dim], *sizes, *self.shape[dim + 1 :]))
         return divide(self)
 
+    def ascending(self, dims: Iterable[int], place: int | None = None) -> Ranks:
+        """Return the ranks that differ from those at `place` in `dims` only, from the lowest to the highest."""
+        if self.table is None:
+            return Ranks(self.by_stride(dims), self.offset if place is None else place)
+        return Ranks.of(sorted(self.ranks(dims, place)))
+
     def by_stride(self, dims: Iterable[int]) -> Factors:
-        """Return the factors of `dims` from the largest stride to the smallest: the ranks ascending."""
+        """Return the factors of `dims` from the largest stride to the smallest."""
         flat = [factor for dim in dims for factor in self.factors[dim]]
         return merged(sorted(flat, key=lambda factor: -factor[1]))
+
+    @classmethod
+    def stacked(cls, layouts: Sequence[Layout]) -> Layout | None:
+        """Put layouts of one shape along a new outermost dim; None when they share a rank."""
+        first = layouts[0]
+        step = layouts[1].offset - first.offset if len(layouts) > 1 else 1
+        outer = merged([(len(layouts), step)])
+        flat = [*outer, *(factor for dim in first.factors for factor in dim)]
+        even = all(
+            layout.table is None and layout.factors == first.factors and layout.offset == first.offset + i * step
+            for i, layout in enumerate(layouts)
+        )
+        if even and nested(flat):
+            return cls((outer, *first.factors), first.offset)
+        ranks = [rank for layout in layouts for rank in layout.ranks()]
+        return cls.of_ranks(ranks, (len(layouts), *first.shape)) if len(set(ranks)) == len(ranks) else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ._messages import either
+from ._messages import would
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from .layout import Layout
 
 DEFAULT = ("fsdp", "pp", "dp", "cp", "tp")
 EXPERT_DIMS = ("ep_shard", "ep", "etp")
@@ -17,8 +19,13 @@ _TOKENS = ("tp", "cp", "ep", "dp", "pp", "fsdp")
 def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Read an order string; return all dims and the expert dims, both outermost first.
 
-    A name of `given` (dims larger than 1) has to be in the order, as in Megatron; only fsdp, which Megatron does not
-    know, goes outermost when it is left out. Other names that are left out go outermost.
+    As in Megatron, whatever is larger than 1 has to be in the order; only fsdp, which Megatron does not know, goes
+    outermost when it is left out, as it does by default.
+
+    Args:
+        order: Dims innermost first, joined by "-".
+        ep_size: Expert parallel ranks.
+        given: The dims that are larger than 1.
 
     Raises:
         ValueError: for an unknown or repeated name, or one that is needed and missing.
@@ -26,18 +33,28 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
     tokens = order.lower().split("-")
     for token in tokens:
         if token not in _TOKENS:
-            raise ValueError(f"order={order!r} holds {token!r}; {either(_TOKENS)} would, joined by '-'")
+            raise ValueError(f"order={order!r} holds {token!r}; {would(_TOKENS)}, joined by '-'")
         if tokens.count(token) > 1:
             raise ValueError(f"order={order!r} names {token!r} twice; once would")
-    needed = [name for name in given if name != "fsdp"] + (["ep"] if ep_size > 1 else [])
-    for name in needed:
-        if name not in tokens:
-            raise ValueError(
-                f"order={order!r} does not place {name}, which is larger than 1; {order}-{name} would"
-            )
-    tokens += [name for name in _TOKENS if name not in tokens and name != "fsdp"]
-    if "fsdp" not in tokens:
-        tokens.append("fsdp")
-    outward = tuple(reversed(tokens))
-    dense = tuple(name for name in outward if name != "ep")
-    return dense, tuple(_EXPERT_NAMES[name] for name in outward if name in _EXPERT_NAMES)
+    for name in [*given, *(["ep"] if ep_size > 1 else [])]:
+        if name not in tokens and name != "fsdp":
+            raise ValueError(f"order={order!r} does not place {name}, which is larger than 1; '{order}-{name}' would")
+    tokens += [name for name in _TOKENS if name not in tokens]
+    outward = tokens[::-1]
+    return (
+        tuple([name for name in outward if name != "ep"]),
+        tuple([_EXPERT_NAMES[name] for name in outward if name in _EXPERT_NAMES]),
+    )
+
+
+def inferred_expert_order(names: Sequence[str], layout: Layout) -> tuple[str, ...]:
+    """Return the expert dims, outermost first, of a mesh that was given no order.
+
+    ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp.
+    """
+
+    def stride(*dims: str) -> int:
+        return max([step for dim in dims if dim in names for _, step in layout.factors[names.index(dim)]], default=0)
+
+    data = stride("dp") or stride("fsdp", "dp_shard", "dp_replicate")
+    return ("etp", "ep_shard", "ep") if 0 < data < stride("tp") else EXPERT_DIMS

@@ -5,16 +5,17 @@ from __future__ import annotations
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import overload
-
-    from .layout import Factors
-else:
+if not TYPE_CHECKING:
 
     def overload(function: object) -> object:
         """Stand in for typing.overload, whose import costs more than this package."""
         return function
+else:
+    from typing import overload
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .layout import Factors
 
 
 def expand(factors: Factors, offset: int) -> list[int]:
@@ -29,7 +30,7 @@ def expand(factors: Factors, offset: int) -> list[int]:
 class Ranks(Sequence[int]):
     """An immutable sequence of ranks: equal to any list, tuple or range of the same ranks.
 
-    Arithmetic ranks keep their (size, stride) factors and an offset only; irregular ones look positions up in a map.
+    Arithmetic ranks keep their (size, stride) factors and an offset only; irregular ones look their places up in a map.
     """
 
     __slots__ = ("_factors", "_length", "_offset", "_table")
@@ -122,9 +123,7 @@ class Groups(Sequence[Ranks]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (Groups, list, tuple)):
             return NotImplemented
-        return len(self) == len(other) and all(
-            mine == theirs for mine, theirs in zip(self, other, strict=True)
-        )
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
         return hash(tuple(self))

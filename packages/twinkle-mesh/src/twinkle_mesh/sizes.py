@@ -1,10 +1,10 @@
-"""Sizes: inference of the one that is open, and the checks with what would do instead."""
+"""Sizes: the one that is left open, and the checks that say what would do instead."""
 
 from __future__ import annotations
 
 from operator import index
 
-from ._messages import divisors, either, nearest_divisors, would
+from ._messages import either, nearest_divisors, would
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,105 +25,95 @@ def whole(field: str, value: object) -> int:
 
 def at_least_one(field: str, value: object) -> int:
     """Return a size, which is at least 1."""
-    number = whole(field, value)
+    number = value if type(value) is int else whole(field, value)
     if number < 1:
         raise ValueError(f"{field}={number} must be at least 1; 1 would")
     return number
 
 
-def infer(sizes: Mapping[str, int | None], world_size: int | None) -> dict[str, int]:
-    """Return every given dim's size, the open one inferred; dp is always among them.
+def infer(sizes: Mapping[str, object], world_size: object = None) -> dict[str, int]:
+    """Return the size of every dim that was given, with the open one inferred; dp is always among them.
 
     Args:
         sizes: Size by dim name (without "_size"): None when not given, -1 for the one to infer.
-        world_size: How many ranks there are, or None for the product.
+        world_size: How many ranks there are; None for the product, and so is 1 while the sizes multiply to more.
+
+    Raises:
+        ValueError: naming the size, the rule, the values and what would do.
     """
     known: dict[str, int] = {}
     open_dims: list[str] = []
-    for name, size in sizes.items():
-        if size is None:
+    total = 1
+    for name, given in sizes.items():
+        if given is None:
             continue
-        if type(size) is not int:
-            size = whole(f"{name}_size", size)
+        size = given if type(given) is int else whole(f"{name}_size", given)
         if size == -1:
             open_dims.append(name)
             size = 1
         elif size < 1:
             raise ValueError(f"{name}_size={size} must be at least 1, or -1 to infer it; 1 would")
         known[name] = size
+        total *= size
     if len(open_dims) > 1:
         listed = " and ".join(f"{name}_size=-1" for name in open_dims)
         raise ValueError(f"{listed}: only one size can be inferred; give all but one of them")
-
-    dp_given = "dp" in known
+    inferred = open_dims[0] if open_dims else None if "dp" in known else "dp"
     known.setdefault("dp", 1)
-    total = 1
-    for size in known.values():
-        total *= size
-    if world_size is not None:
-        world_size = at_least_one("world_size", world_size)
-        if world_size == 1 and total > 1:
-            world_size = None
-    if world_size is None:
+    world = None if world_size is None else at_least_one("world_size", world_size)
+    if world is None or (world == 1 and total > 1):
         if open_dims:
-            raise ValueError(
-                f"{open_dims[0]}_size=-1 needs world_size to be inferred from; world_size={total} would"
-            )
+            raise ValueError(f"{inferred}_size=-1 needs a world_size to be inferred from; world_size={total} would")
         return known
-    if total == world_size and not open_dims:
-        return known
-    inferred = open_dims[0] if open_dims else None if dp_given else "dp"
-    if inferred is None or world_size % total:
-        raise ValueError(_disagreement(known, inferred, world_size, total))
-    known[inferred] = world_size // total
+    if inferred is None and total != world:
+        raise ValueError(_unequal(known, world, total))
+    if world % total:
+        raise ValueError(_indivisible({name: size for name, size in known.items() if size > 1}, world, total))
+    if inferred is not None:
+        known[inferred] = world // total
     return known
 
 
-def _disagreement(known: Mapping[str, int], inferred: str | None, world_size: int, total: int) -> str:
-    fixed = {
-        name: size for name, size in known.items() if name != inferred and (size > 1 or inferred is None)
-    }
-    listed = " * ".join(f"{name}_size={size}" for name, size in fixed.items())
-    amount = listed if len(fixed) == 1 else f"{listed} = {total}"
-    rule = "is not" if inferred is None else "does not divide"
-    remedies: list[str] = []
+def _unequal(known: Mapping[str, int], world: int, total: int) -> str:
+    remedies = []
+    for name, size in known.items():
+        if world % (total // size) == 0:
+            remedies.append(f"{name}_size={world // (total // size)}")
+    remedies.append(f"world_size={total}")
+    return f"{_listed(known, total)} is not world_size={world}; {would(remedies)}"
+
+
+def _indivisible(fixed: Mapping[str, int], world: int, total: int) -> str:
+    remedies = []
     for name, size in fixed.items():
-        others = total // size
-        if world_size % others:
-            continue
-        room = world_size // others
-        if inferred is None:
-            remedies.append(f"{name}_size={room}")
-        elif len(fixed) == 1:
-            remedies += [str(value) for value in nearest_divisors(room, size)]
-        else:
-            remedies.append(f"{name}_size={either(nearest_divisors(room, size))}")
-    below = world_size // total * total
-    worlds = [f"{n}" for n in (below, below + total) if n]
-    if inferred is None:
-        remedies.append(f"world_size={total}")
-    elif not remedies:
+        if world % (total // size) == 0:
+            near = nearest_divisors(world // (total // size), size)
+            remedies.append(either(near) if len(fixed) == 1 else f"{name}_size={either(near)}")
+    if not remedies:
+        worlds = [number for number in (world // total * total, world // total * total + total) if number]
         remedies.append(f"world_size={either(worlds)}")
-    if len(fixed) == 1 and inferred is not None and remedies and remedies[0].isdecimal():
-        return f"{amount} {rule} world_size={world_size}; {would(remedies)}"
-    return f"{amount} {rule} world_size={world_size}; {would(remedies)}"
+    return f"{_listed(fixed, total)} does not divide world_size={world}; {'; or '.join(remedies)} would"
 
 
-def check_divides(field: str, size: int, of: str, total: int, *, times: int = 1) -> None:
-    """Refuse a size (times another) that does not divide `total`, naming the nearest ones that do."""
-    if total % (size * times):
-        room = total // times
-        near = nearest_divisors(room, size) if total % times == 0 and room else divisors(total)[:4]
-        raise ValueError(f"{field}={size} does not divide {of}={room if times > 1 else total}; {would(near)}")
+def _listed(sizes: Mapping[str, int], total: int) -> str:
+    shown = {name: size for name, size in sizes.items() if size > 1} or dict(sizes)
+    listed = " * ".join(f"{name}_size={size}" for name, size in shown.items())
+    return listed if len(shown) == 1 else f"{listed} = {total}"
 
 
-def check_names(names: Iterable[str]) -> tuple[str, ...]:
+def check_divides(size: int, total: int, message: str) -> None:
+    """Refuse a size that does not divide `total`; the message gets the nearest ones that do."""
+    if total % size:
+        raise ValueError(f"{message}; {would(nearest_divisors(total, size))}")
+
+
+def check_names(names: Iterable[object]) -> tuple[str, ...]:
     """Return dim names that are words and differ."""
-    checked = tuple(names)
-    for name in checked:
+    checked: list[str] = []
+    for name in names:
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"dim name {name!r} must be a word such as 'dp' or 'ep_shard'")
-    if len(set(checked)) != len(checked):
-        twice = next(name for name in checked if checked.count(name) > 1)
-        raise ValueError(f"dim_names={checked} holds {twice!r} twice; dim names must differ")
-    return checked
+        if name in checked:
+            raise ValueError(f"dim_names={tuple(checked)} already holds {name!r}; dim names must differ")
+        checked.append(name)
+    return tuple(checked)

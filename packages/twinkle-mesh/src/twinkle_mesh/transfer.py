@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ._messages import preview
-from .data import balanced_slice
+from .balance import balanced_slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def plan_transfer(
 ) -> tuple[tuple[Piece, ...], ...]:
     """Say, for each data rank of `target`, which pieces of the data ranks of `source` it reads, in order.
 
-    The target's split is the balanced split of the total, so a lazy and an eager hand-over give each rank the same rows.
+    The target's split is the balanced split of the total: a lazy and an eager hand-over give each rank the same rows.
 
     Args:
         source: The mesh that made the results, or its data world size.

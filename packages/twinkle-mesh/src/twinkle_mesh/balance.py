@@ -1,0 +1,70 @@
+"""The balanced split: the one rule by which rows are shared out."""
+
+from __future__ import annotations
+
+from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
+
+TYPE_CHECKING = False
+if not TYPE_CHECKING:
+
+    def overload(function: object) -> object:
+        """Stand in for typing.overload, whose import costs more than this package."""
+        return function
+else:
+    from typing import overload
+
+
+def balanced_slice(total: int, parts: int, index: int) -> slice:
+    """Return part `index` of `total` rows cut into `parts`: the first `total % parts` parts get one more.
+
+    Args:
+        total: Number of rows, at least 0.
+        parts: Number of parts, at least 1.
+        index: The part asked for, in [0, parts - 1].
+    """
+    if parts < 1:
+        raise ValueError(f"parts={parts} must be at least 1; 1 would")
+    if total < 0:
+        raise ValueError(f"total_length={total} must be at least 0; 0 would")
+    if not 0 <= index < parts:
+        raise ValueError(f"index={index} is outside [0, {parts - 1}], the {parts} parts")
+    share, longer = divmod(total, parts)
+    start = index * share + min(index, longer)
+    return slice(start, start + share + (index < longer))
+
+
+class Slices(Sequence[slice]):
+    """The balanced split of `total` rows into `parts` slices, each made when it is asked for."""
+
+    __slots__ = ("_parts", "_total")
+
+    def __init__(self, total: int, parts: int) -> None:
+        balanced_slice(total, parts, 0)
+        self._total = total
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return self._parts
+
+    @overload
+    def __getitem__(self, index: int) -> slice: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[slice, ...]: ...
+    def __getitem__(self, index: int | slice) -> slice | tuple[slice, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(self._parts)))
+        place = index + self._parts if index < 0 else index
+        if not 0 <= place < self._parts:
+            raise IndexError(f"index {index} is outside the {self._parts} slices")
+        return balanced_slice(self._total, self._parts, place)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Slices, list, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((self._total, self._parts))
+
+    def __repr__(self) -> str:
+        return f"Slices(total={self._total}, parts={self._parts})"

@@ -1,0 +1,58 @@
+"""The ranks as a mixture-of-experts layer sees them.
+
+The rule is Megatron's: the expert dims (etp, ep, expert data parallelism) fill the ranks of a pipeline stage in the
+places that tp, ep and dp have in the order, and pipeline groups are those of the dense layers.
+"""
+
+from __future__ import annotations
+
+from .layout import Layout, merged, split
+from .mesh import DeviceMesh
+from .order import EXPERT_DIMS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .layout import Factors
+
+
+def expert_view(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh (pp, ep_shard, ep, etp) over the ranks of `mesh`."""
+    dense = mesh.world_size // mesh.pp_size
+    sizes = {"ep": mesh.ep_size, "etp": mesh.etp_size, "ep_shard": dense // (mesh.ep_size * mesh.etp_size)}
+    order = mesh.expert_order
+    stage = mesh.dim_names.index("pp") if "pp" in mesh.dim_names else None
+
+    def view(base: Layout) -> Layout:
+        pp = base.factors[stage] if stage is not None else ()
+        rest = base.by_stride([dim for dim in range(len(base.shape)) if dim != stage])
+        cut = _cut(rest, [sizes[name] for name in order])
+        if cut is not None:
+            dims = dict(zip(order, cut, strict=True))
+            return Layout((pp, *(dims[name] for name in EXPERT_DIMS)), base.offset)
+        # The sizes cut across one another: number each stage's ranks from the lowest up.
+        whole = Layout((pp, rest), base.offset)
+        shape = (whole.shape[0], *(sizes[name] for name in order))
+        by_order = Layout.of_ranks(list(whole.ranks()), shape)
+        places = [0, *(order.index(name) + 1 for name in EXPERT_DIMS)]
+        return by_order.derive(lambda found: Layout(tuple([found.factors[place] for place in places]), found.offset))
+
+    return DeviceMesh(
+        mesh._layout.derive(view),
+        ("pp", *EXPERT_DIMS),
+        device_type=mesh.device_type,
+        vpp_size=mesh.vpp_size,
+        data_dims=(),
+        nodes=mesh.nodes,
+    )
+
+
+def _cut(factors: Factors, sizes: list[int]) -> list[Factors] | None:
+    """Cut factors, largest stride first, into dims of the given sizes, outermost first."""
+    dims: list[Factors] = []
+    for size in reversed(sizes):
+        parts = split(factors, size)
+        if parts is None:
+            return None
+        factors, inner = parts
+        dims.insert(0, merged(inner))
+    return dims

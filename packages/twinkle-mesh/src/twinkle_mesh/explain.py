@@ -1,0 +1,149 @@
+"""What a layout means for communication, in figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from .nodes import spanned
+from .sizes import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .mesh import DeviceMesh
+
+_COLLECTIVES = {
+    "fsdp": "all-gather",
+    "dp_shard": "all-gather",
+    "ep_shard": "all-gather",
+    "efsdp": "all-gather",
+    "cp": "all-gather",
+    "pp": "send",
+    "ep": "all-to-all",
+    "ulysses": "all-to-all",
+}
+
+
+class DimReport(NamedTuple):
+    """One dim's groups, and an estimate of what one collective over them moves."""
+
+    dim: str
+    size: int
+    groups: int
+    nodes: tuple[int, int] | None
+    """The fewest and the most nodes that one group spans; None where nodes are unknown."""
+    collective: str
+    bytes_per_rank: int
+    """Estimated bytes that each rank sends."""
+    bytes_total: int
+    """Estimated bytes that all ranks send."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Reports on every dim, with the experts' dims and ulysses where they are used; `str()` makes a table of them."""
+
+    summary: str
+    dims: tuple[DimReport, ...]
+    bytes: int
+    """What one group was taken to reduce, gather or send."""
+
+    def __getitem__(self, dim: str) -> DimReport:
+        for report in self.dims:
+            if report.dim == dim:
+                return report
+        raise KeyError(dim)
+
+    def __iter__(self) -> Iterator[DimReport]:
+        return iter(self.dims)
+
+    def __str__(self) -> str:
+        head = ("dim", "size", "groups", "nodes/group", "collective", "bytes/rank (est.)", "all ranks (est.)")
+        rows = [head, *map(_row, self.dims)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = [self.summary]
+        for row in rows:
+            cells = [
+                cell.ljust(width) if column in (0, 4) else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        lines.append(
+            f"Bytes are estimates: ring algorithms over {_amount(self.bytes)} in each group, nothing overlapped."
+        )
+        return "\n".join(lines)
+
+
+def explain(mesh: DeviceMesh, size: int) -> Explanation:
+    """Report on a mesh; see `DeviceMesh.explain`."""
+    moved = whole("bytes", size)
+    if moved < 0:
+        raise ValueError(f"bytes={moved} must be at least 0; 0 would")
+    reports = [_report(mesh, dim, moved) for dim in mesh.dim_names]
+    if mesh.ulysses_size > 1:
+        shares = mesh.flatten(mesh.data_dims, "share").unflatten("share", {"share": -1, "ulysses": mesh.ulysses_size})
+        reports.append(_report(shares, "ulysses", moved))
+    if mesh.ep_size > 1:
+        experts = mesh.expert
+        reports += [_report(experts, dim, moved) for dim in experts.dim_names if dim != "pp"]
+    return Explanation(summary(mesh), tuple(reports), moved)
+
+
+def summary(mesh: DeviceMesh) -> str:
+    """Return a mesh in one line."""
+    parts = [mesh._sizes() or "no dims", f"{_plural(mesh.world_size, 'rank')}"]
+    if mesh.nodes is not None:
+        held = "unequal nodes" if mesh.nodes.sizes else f"nodes of {mesh.nodes.ranks_per_node}"
+        parts.append(f"on {spanned(mesh, mesh.dim_names)[1]} {held}")
+    parts.append(f"data world size {mesh.data_world_size}")
+    for name in ("ulysses", "ep", "etp", "vpp"):
+        size = getattr(mesh, f"{name}_size")
+        if size > 1 and (name != "etp" or mesh.ep_size > 1):
+            parts.append(f"{name}={size}")
+    if mesh.sequence_parallel:
+        parts.append("sequence parallel")
+    return " · ".join((*parts, mesh.device_type))
+
+
+def _report(mesh: DeviceMesh, dim: str, moved: int) -> DimReport:
+    size = mesh.size(dim)
+    groups = mesh.world_size // size
+    collective = _COLLECTIVES.get(dim, "all-reduce")
+    nodes = None if mesh.nodes is None else spanned(mesh, dim)
+    if collective == "send":
+        # The last stage has nobody to send to.
+        return DimReport(dim, size, groups, nodes, collective, moved if size > 1 else 0, (size - 1) * moved * groups)
+    rounds = 2 if collective == "all-reduce" else 1
+    sent = rounds * (size - 1) * moved // size
+    return DimReport(dim, size, groups, nodes, collective, sent, sent * mesh.world_size)
+
+
+def _row(report: DimReport) -> Sequence[str]:
+    if report.nodes is None:
+        nodes = "unknown"
+    else:
+        fewest, most = report.nodes
+        nodes = str(most) if fewest == most else f"{fewest} to {most}"
+    return (
+        report.dim,
+        str(report.size),
+        str(report.groups),
+        nodes,
+        report.collective,
+        _amount(report.bytes_per_rank),
+        _amount(report.bytes_total),
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _amount(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("the last unit takes any amount")

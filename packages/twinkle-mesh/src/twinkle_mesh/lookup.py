@@ -1,0 +1,372 @@
+"""What a mesh is: its fields, their rules, and the ways between ranks and coordinates."""
+
+from __future__ import annotations
+
+from ._messages import would
+from .context import running_rank
+from .order import inferred_expert_order
+from .ranks import Groups, Ranks
+from .sizes import at_least_one, check_divides, check_names, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import NoReturn, Self
+
+    from .layout import Layout
+    from .nodes import Nodes
+
+    Dims = str | Sequence[str]
+    Views = tuple[tuple[str, tuple[str, ...]], ...]
+
+_DATA_DIMS = ("dp_replicate", "dp", "dp_shard", "fsdp")
+_PARALLEL_DIMS = ("fsdp", "pp", "dp", "cp", "tp", "dp_replicate", "dp_shard", "ep_shard", "ep", "etp")
+_set = object.__setattr__
+
+
+class Lookup:
+    """Named dims over a layout of ranks: an immutable, hashable value."""
+
+    __slots__ = (
+        "_data",
+        "_etp",
+        "_expert_order",
+        "_hash",
+        "_layout",
+        "data_dims",
+        "device_type",
+        "dim_names",
+        "ep_size",
+        "nodes",
+        "sequence_parallel",
+        "ulysses_size",
+        "views",
+        "vpp_size",
+    )
+
+    dim_names: tuple[str, ...]
+    """Names of the dims, outermost first."""
+    device_type: str
+    """torch's name of the device: "cuda", "cpu", "npu", ..."""
+    ulysses_size: int
+    """How many neighbours in data order share their samples and split the sequence."""
+    ep_size: int
+    """Expert parallel ranks; see `DeviceMesh.expert`."""
+    vpp_size: int
+    """Virtual stages per pipeline rank."""
+    sequence_parallel: bool
+    """Whether activations are split over tp."""
+    views: Views
+    """Flattened names, each with the dims that it stands for."""
+    data_dims: tuple[str, ...]
+    """The dims that see different samples, outermost in data order first."""
+    nodes: Nodes | None
+    """Which ranks share a node, where it is known."""
+    _layout: Layout
+    _etp: int | None
+    _expert_order: tuple[str, ...] | None
+    _data: tuple[int, ...]
+    _hash: int | None
+
+    def __init__(
+        self,
+        layout: Layout,
+        dim_names: Iterable[str],
+        *,
+        device_type: str = "cuda",
+        ulysses_size: int | None = None,
+        ep_size: int | None = None,
+        etp_size: int | None = None,
+        vpp_size: int | None = None,
+        sequence_parallel: bool = False,
+        expert_order: tuple[str, ...] | None = None,
+        views: Views = (),
+        data_dims: tuple[str, ...] | None = None,
+        nodes: Nodes | None = None,
+    ) -> None:
+        names = check_names(dim_names)
+        if len(names) != len(layout.shape):
+            raise ValueError(
+                f"dim_names={names} names {len(names)} dims, but the ranks have the shape {layout.shape}; "
+                f"{len(layout.shape)} names would"
+            )
+        if data_dims is None:
+            data_dims = data_order(names)
+        _set(self, "_layout", layout)
+        _set(self, "dim_names", names)
+        _set(self, "views", views)
+        _set(self, "data_dims", data_dims)
+        _set(self, "nodes", nodes)
+        _set(self, "device_type", device_type if device_type == "cuda" else _device_type(device_type))
+        _set(self, "_data", tuple([names.index(name) for name in data_dims]))
+        _set(self, "_hash", None)
+        _set(self, "ulysses_size", 1 if ulysses_size is None else at_least_one("ulysses_size", ulysses_size))
+        _set(self, "ep_size", 1 if ep_size is None else at_least_one("ep_size", ep_size))
+        _set(self, "vpp_size", 1 if vpp_size is None else at_least_one("vpp_size", vpp_size))
+        _set(self, "sequence_parallel", bool(sequence_parallel))
+        etp = None if etp_size is None else at_least_one("etp_size", etp_size)
+        _set(self, "_etp", None if etp == self.size("tp") else etp)
+        if expert_order is not None and (self.ep_size == 1 or expert_order == inferred_expert_order(names, layout)):
+            expert_order = None
+        _set(self, "_expert_order", expert_order)
+        if views:
+            self._check_views()
+        self._check_sizes()
+
+    def _check_views(self) -> None:
+        seen = list(self.dim_names)
+        for name, dims in self.views:
+            if name in seen:
+                raise ValueError(f"the view {name!r} has the name of a dim or of another view; names must differ")
+            if not dims or len(set(dims)) != len(dims):
+                raise ValueError(f"the view {name!r} of {dims} must stand for at least one dim, each named once")
+            for dim in dims:
+                self._dim(dim)
+            seen.append(name)
+
+    def _check_sizes(self) -> None:
+        if self.ulysses_size > 1:
+            shares = 1
+            for dim in self._data:
+                shares *= self._layout.shape[dim]
+            amount = " * ".join(f"{name}_size" for name in self.data_dims) or "the data parallel ranks"
+            check_divides(
+                self.ulysses_size, shares, f"ulysses_size={self.ulysses_size} does not divide {amount}={shares}"
+            )
+        if self.ep_size > 1 or self._etp is not None:
+            pp = self.size("pp")
+            etp = self.etp_size
+            dense = self.world_size // pp
+            amount = f"the dense world of {dense} ranks (world_size={self.world_size} / pp_size={pp})"
+            check_divides(etp, dense, f"etp_size={etp} does not divide {amount}")
+            amount = f"{dense // etp} (world_size={self.world_size} / pp_size={pp} / etp_size={etp})"
+            check_divides(
+                self.ep_size, dense // etp, f"ep_size={self.ep_size} does not divide the dense world's {amount}"
+            )
+        if self.vpp_size > 1 and self.size("pp") == 1:
+            raise ValueError(f"vpp_size={self.vpp_size} needs pp_size > 1, but pp_size=1; vpp_size=1 would")
+        if self.sequence_parallel and self.size("tp") == 1:
+            raise ValueError("sequence_parallel=True needs tp_size > 1, but tp_size=1; sequence_parallel=False would")
+
+    # Reading
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of each dim, in the order of `dim_names`."""
+        return self._layout.shape
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._layout.size
+
+    @property
+    def ranks(self) -> Ranks:
+        """All ranks in row-major order of the dims, computed as they are read."""
+        return self._layout.ranks()
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the ranks follow an arithmetic rule, so that no map of them is kept."""
+        return self._layout.table is None
+
+    def has_dim(self, dim: str) -> bool:
+        """Tell whether `dim` is one of `dim_names` (views are not)."""
+        return dim in self.dim_names
+
+    def size(self, dim: str) -> int:
+        """Return the size of a dim or view: 1 for one that the mesh does not have."""
+        names = self.dim_names
+        if dim in names:
+            return self._layout.shape[names.index(dim)]
+        total = 1
+        for view, parts in self.views:
+            if view == dim:
+                for part in parts:
+                    total *= self._layout.shape[names.index(part)]
+        return total
+
+    @property
+    def dp_size(self) -> int:
+        """Size of the dp dim or view."""
+        return self.size("dp")
+
+    @property
+    def fsdp_size(self) -> int:
+        """Size of the fsdp dim or view."""
+        return self.size("fsdp")
+
+    @property
+    def tp_size(self) -> int:
+        """Size of the tp dim."""
+        return self.size("tp")
+
+    @property
+    def pp_size(self) -> int:
+        """Size of the pp dim."""
+        return self.size("pp")
+
+    @property
+    def cp_size(self) -> int:
+        """Size of the cp dim."""
+        return self.size("cp")
+
+    @property
+    def etp_size(self) -> int:
+        """Tensor parallel ranks of the experts: what was given, or tp_size."""
+        return self.size("tp") if self._etp is None else self._etp
+
+    @property
+    def expert_order(self) -> tuple[str, ...]:
+        """The dims of the expert view without pp, outermost first in rank order."""
+        return self._expert_order or inferred_expert_order(self.dim_names, self._layout)
+
+    def __contains__(self, rank: object) -> bool:
+        return isinstance(rank, int) and self._layout.coords(rank) is not None
+
+    # Lookup
+
+    def coordinate(self, rank: int | None = None) -> dict[str, int]:
+        """Return a rank's coordinate in every dim; None stands for the running worker's rank.
+
+        Raises:
+            ValueError: for a rank that is not in the mesh, here and wherever a rank is asked for.
+        """
+        return dict(zip(self.dim_names, self._coords(rank), strict=True))
+
+    def rank_at(self, **coords: int) -> int:
+        """Return the rank at the given coordinates; a dim that is left out has to be of size 1.
+
+        Raises:
+            ValueError: for an unknown dim, a coordinate outside it, or a dim that is needed and missing.
+        """
+        places = self._places(coords)
+        for name, place, size in zip(self.dim_names, places, self.shape, strict=True):
+            if place is None and size > 1:
+                raise ValueError(f"rank_at needs {name}= as well, in [0, {size - 1}]; the dims are {self._sizes()}")
+        return self._layout.rank([place or 0 for place in places])
+
+    def group(self, dims: Dims, rank: int | None = None) -> Ranks:
+        """Return the ranks that differ from `rank` only in `dims`, in the mesh's order of dims.
+
+        Args:
+            dims: The name of a dim or view, or several. A parallel dim that the mesh does not have counts as size 1.
+            rank: Any rank of the group; None stands for the running worker's rank.
+        """
+        coords = self._coords(rank)
+        chosen = self._chosen(dims)
+        for dim in chosen:
+            coords[dim] = 0
+        return self._layout.ranks(chosen, self._layout.place(coords))
+
+    def groups(self, dims: Dims) -> Groups:
+        """Return every group along `dims`, ascending by first rank, each made when it is read."""
+        chosen = self._chosen(dims)
+        others = [dim for dim in range(len(self.shape)) if dim not in chosen]
+        return Groups(self._layout.ascending(others), lambda start: self.group(dims, start))
+
+    def _coords(self, rank: int | None) -> list[int]:
+        if rank is None:
+            rank = running_rank(self.world_size, lambda: self.ranks[0])
+        elif type(rank) is not int:
+            rank = whole("rank", rank)
+        coords = self._layout.coords(rank)
+        if coords is None:
+            raise ValueError(f"rank={rank} is not in the mesh, whose ranks are {self.ranks!r}")
+        return coords
+
+    def _places(self, coords: Mapping[str, int]) -> list[int | None]:
+        places: list[int | None] = [None] * len(self.dim_names)
+        for name, value in coords.items():
+            dim = self._dim(name)
+            place = whole(name, value)
+            if not 0 <= place < self.shape[dim]:
+                raise ValueError(f"{name}={place} is outside [0, {self.shape[dim] - 1}]; the dims are {self._sizes()}")
+            places[dim] = place
+        return places
+
+    def _dim(self, name: str) -> int:
+        if name not in self.dim_names:
+            raise ValueError(f"the mesh has no dim {name!r}; {would(map(repr, self.dim_names))}")
+        return self.dim_names.index(name)
+
+    def _parts(self, name: str) -> tuple[int, ...]:
+        """Return the dims behind a dim's or a view's name."""
+        for view, parts in self.views:
+            if view == name:
+                return tuple([self.dim_names.index(part) for part in parts])
+        if name not in self.dim_names:
+            options = map(repr, (*self.dim_names, *(view for view, _ in self.views)))
+            raise ValueError(f"the mesh has no dim or view {name!r}; {would(options)}")
+        return (self.dim_names.index(name),)
+
+    def _chosen(self, dims: Dims) -> list[int]:
+        if isinstance(dims, str):
+            dims = (dims,)
+        chosen: set[int] = set()
+        for name in dims:
+            if name in self.dim_names:
+                chosen.add(self.dim_names.index(name))
+            elif name not in _PARALLEL_DIMS or self.size(name) > 1:
+                chosen.update(self._parts(name))
+        return sorted(chosen)
+
+    def _sizes(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in zip(self.dim_names, self.shape, strict=True))
+
+    # A value
+
+    def _state(self) -> tuple[object, ...]:
+        return self._layout.key, self._traits()
+
+    def _traits(self) -> tuple[object, ...]:
+        """What a mesh is besides its ranks."""
+        return (
+            self.dim_names,
+            self.device_type,
+            self.ulysses_size,
+            self.ep_size,
+            self._etp,
+            self.vpp_size,
+            self.sequence_parallel,
+            self._expert_order,
+            self.views,
+            self.data_dims,
+            self.nodes,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Lookup):
+            return NotImplemented
+        return self is other or self._state() == other._state()
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            _set(self, "_hash", hash(self._state()))
+        assert self._hash is not None
+        return self._hash
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a mesh does not change: {name} cannot be set; build another mesh")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a mesh does not change: {name} cannot be deleted")
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def data_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the names that are data dims by their name, outermost in data order first."""
+    held = set(names)
+    return tuple([name for name in _DATA_DIMS if name in held])
+
+
+def _device_type(device_type: object) -> str:
+    if not isinstance(device_type, str) or not device_type.strip().isalnum():
+        raise ValueError(f"device_type={device_type!r} must be torch's name of a device; 'cuda', 'cpu' or 'npu' would")
+    kind = device_type.strip().lower()
+    return "cuda" if kind == "gpu" else kind

@@ -1,0 +1,80 @@
+"""The meshes of torchtitan's ParallelDims."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twinkle_mesh._messages import nearest_divisors, would
+from twinkle_mesh.layout import Layout
+from twinkle_mesh.mesh import DeviceMesh
+from twinkle_mesh.recipes.strict import fill
+from twinkle_mesh.sizes import at_least_one, whole
+
+
+class ParallelMeshes(NamedTuple):
+    """The dense mesh, and the experts' mesh over the same ranks, which is None without expert parallelism."""
+
+    dense: DeviceMesh
+    """(pp, dp_replicate, dp_shard, cp, tp), with the views batch, loss and fsdp."""
+    expert: DeviceMesh | None
+    """(pp, dp_replicate, efsdp, ep, etp)."""
+
+
+def torchtitan_meshes(
+    *,
+    world_size: int,
+    dp_replicate: int = 1,
+    dp_shard: int = -1,
+    cp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    device_type: str = "cuda",
+) -> ParallelMeshes:
+    """Return torchtitan's meshes.
+
+    Data is split over the view batch, losses are reduced over loss, and parameters are sharded over fsdp.
+
+    Args:
+        world_size: Number of ranks, which the degrees have to make up.
+        dp_replicate: Replicas.
+        dp_shard: Fully sharded data parallel ranks; inferred when -1.
+        cp: Context parallel ranks.
+        tp: Tensor parallel ranks.
+        pp: Pipeline stages.
+        ep: Expert parallel ranks, taken from dp_shard, cp and (where etp is not tp) tp.
+        etp: Tensor parallel ranks of the experts: `tp` (the default) or 1.
+        device_type: torch's name of the device.
+
+    Raises:
+        ValueError: for degrees that do not make up the world, or experts that do not fit into a replica.
+    """
+    degrees = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": dp_shard, "cp": cp, "tp": tp}
+    sizes = fill(degrees, world_size, inferred="dp_shard")
+    experts = at_least_one("ep", ep)
+    expert_tp = tp if etp is None else whole("etp", etp)
+    if expert_tp not in (1, tp):
+        raise ValueError(f"etp={expert_tp} must be 1 or tp={tp}; {would(sorted({1, tp}))}")
+    shards = sizes["dp_shard"] * cp * tp
+    if shards % (experts * expert_tp):
+        room = shards // expert_tp
+        raise ValueError(
+            f"ep={ep} does not divide dp_shard={sizes['dp_shard']} * cp={cp} * tp={tp} / etp={expert_tp} = {room}; "
+            f"{would(nearest_divisors(room, ep))}"
+        )
+    dense = DeviceMesh(
+        Layout.contiguous(list(sizes.values())),
+        sizes,
+        device_type=device_type,
+        views=(
+            ("batch", ("dp_replicate", "dp_shard")),
+            ("loss", ("dp_replicate", "dp_shard", "cp")),
+            ("fsdp", ("dp_shard", "cp")),
+        ),
+    )
+    if experts == 1:
+        return ParallelMeshes(dense, None)
+    names = ("pp", "dp_replicate", "efsdp", "ep", "etp")
+    layout = Layout.contiguous((pp, dp_replicate, shards // (experts * expert_tp), experts, expert_tp))
+    return ParallelMeshes(dense, DeviceMesh(layout, names, device_type=device_type, data_dims=()))

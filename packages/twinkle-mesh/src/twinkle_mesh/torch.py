@@ -1,0 +1,147 @@
+"""To and from `torch.distributed.DeviceMesh`.
+
+torch is imported inside the functions: the package itself does without it.
+"""
+
+from __future__ import annotations
+
+from ._messages import preview
+from .mesh import DeviceMesh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import timedelta
+
+    from torch.distributed import ProcessGroup  # noqa: TID251 - for annotations, nothing is imported at run time
+    from torch.distributed.device_mesh import (  # noqa: TID251 - for annotations, nothing is imported at run time
+        DeviceMesh as TorchDeviceMesh,
+    )
+
+_VIEWS = {
+    "dp": (("dp_replicate", "dp_shard"),),
+    "dp_shard_cp": (("dp_shard", "cp"),),
+    "dp_cp": (("dp_replicate", "dp_shard", "cp"), ("dp", "cp")),
+    "batch": (("dp_replicate", "dp_shard"),),
+    "loss": (("dp_replicate", "dp_shard", "cp"),),
+    "fsdp": (("dp_shard", "cp"),),
+}
+
+
+class _Made:
+    """The groups and meshes that were made over one default process group; they are gone with it."""
+
+    def __init__(self, world: ProcessGroup) -> None:
+        self.world = world
+        self.groups: dict[object, ProcessGroup] = {}
+        self.meshes: dict[object, TorchDeviceMesh] = {}
+
+
+_made: _Made | None = None
+
+
+def to_torch(mesh: DeviceMesh, *, backend: str | None = None, timeout: timedelta | None = None) -> TorchDeviceMesh:
+    """Build torch's mesh over the default process group; see `DeviceMesh.to_torch`."""
+    import torch.distributed as dist  # noqa: TID251 - this is the interop with torch
+    from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh  # noqa: TID251 - as above
+
+    world = dist.group.WORLD if dist.is_initialized() else None
+    if world is None:
+        raise ValueError("to_torch needs torch's default process group; torch.distributed.init_process_group makes it")
+    if not mesh.dim_names:
+        raise ValueError("to_torch needs a mesh of at least one dim, but this one has none")
+    if mesh._layout.highest >= world.size():
+        raise ValueError(
+            f"the mesh's highest rank is {mesh._layout.highest}, but torch's world has {world.size()} ranks; "
+            f"a world of at least {mesh._layout.highest + 1} would do"
+        )
+    _check_ascending(mesh)
+
+    global _made
+    if _made is None or _made.world is not world:
+        _made = _Made(world)
+    key = (mesh, backend, timeout)
+    if key in _made.meshes:
+        return _made.meshes[key]
+    groups = [_groups(_made, mesh, dim, backend, timeout) for dim in mesh.dim_names]
+    ranks = _nested(list(mesh.ranks), mesh.shape)
+    if dist.get_rank() in mesh:
+        mine = [group for group in groups if group is not None]
+        result = TorchDeviceMesh.from_group(mine, mesh.device_type, mesh=ranks, mesh_dim_names=mesh.dim_names)
+    else:
+        result = TorchDeviceMesh(mesh.device_type, ranks, mesh_dim_names=mesh.dim_names, _init_backend=False)
+        # As torch's constructor leaves it on a rank without a part in the mesh.
+        result._dim_group_names = []
+    for name, dims in mesh.views:
+        result[dims]._flatten(name)
+    _made.meshes[key] = result
+    return result
+
+
+def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:
+    """Read torch's mesh, and the names that were flattened on it; see `DeviceMesh.from_torch`."""
+    if not torch_mesh.mesh_dim_names:
+        raise ValueError("from_torch needs a mesh with names; mesh_dim_names= of torch's DeviceMesh gives them")
+    mesh = DeviceMesh.from_ranks(
+        torch_mesh.mesh.tolist(), torch_mesh.mesh_dim_names, device_type=torch_mesh.device_type
+    )
+    views = {name: _dims_of(mesh, name, flat.mesh.tolist()) for name, flat in torch_mesh._flatten_mapping.items()}
+    return mesh.with_views(**views) if views else mesh
+
+
+def _check_ascending(mesh: DeviceMesh) -> None:
+    """Refuse groups whose order torch would change: it sorts the ranks of every group that it makes."""
+    for name in (*mesh.dim_names, *(view for view, _ in mesh.views)):
+        line = mesh[name]
+        first: Iterable[Sequence[int]] = [line.ranks]
+        for group in first if mesh.is_regular else [mesh.submesh(name, start[0]).ranks for start in mesh.groups(name)]:
+            held = list(group)
+            if held != sorted(held):
+                raise ValueError(
+                    f"the ranks along {name} do not ascend ({preview(held)}), and torch sorts the ranks of a group, so "
+                    "its collectives would take another order than the mesh; ranks that ascend along each dim would do"
+                )
+
+
+def _groups(
+    made: _Made, mesh: DeviceMesh, dim: str, backend: str | None, timeout: timedelta | None
+) -> ProcessGroup | None:
+    """Make the groups of a dim, all of them in one order on every rank, and return this rank's.
+
+    Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
+    """
+    import torch.distributed as dist  # noqa: TID251 - this is the interop with torch
+
+    mine: ProcessGroup | None = None
+    here = dist.get_rank()
+    for ranks in mesh.groups(dim):
+        key = (tuple(ranks), backend, timeout)
+        if key not in made.groups:
+            if len(ranks) == made.world.size() and backend is None and timeout is None:
+                made.groups[key] = made.world
+            else:
+                made.groups[key] = dist.new_group(
+                    list(ranks), backend=backend, timeout=timeout, group_desc=f"mesh_{dim}"
+                )
+        if here in ranks:
+            mine = made.groups[key]
+    return mine
+
+
+def _nested(ranks: list[int], shape: Sequence[int]) -> list[object]:
+    nested: list[object] = list(ranks)
+    for size in reversed(shape[1:]):
+        nested = [nested[start : start + size] for start in range(0, len(nested), size)]
+    return nested
+
+
+def _dims_of(mesh: DeviceMesh, name: str, ranks: list[int]) -> tuple[str, ...]:
+    """Return which dims were flattened into `name`: the usual ones of that name where they fit, else the fewest."""
+    from itertools import combinations
+
+    fewest = [dims for count in range(1, len(mesh.dim_names) + 1) for dims in combinations(mesh.dim_names, count)]
+    named = [dims for dims in fewest if "_".join(dims) == name]
+    for dims in (*_VIEWS.get(name, ()), *named, *fewest):
+        if all(map(mesh.has_dim, dims)) and list(mesh.submesh(dims, ranks[0]).ranks) == ranks:
+            return dims
+    raise ValueError(f"the flattened name {name!r} covers ranks ({preview(ranks)}), which no dims of {mesh!r} make up")
