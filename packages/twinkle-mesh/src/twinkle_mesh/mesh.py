@@ -10,7 +10,6 @@ from .sizes import at_least_one, infer, whole
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import timedelta
     from typing import Self
 
     from torch.distributed.device_mesh import (  # noqa: TID251 - for annotations, nothing is imported at run time
@@ -212,15 +211,11 @@ class DeviceMesh(Algebra):
 
         return svg(self, rank)
 
-    def to_torch(self, *, backend: str | None = None, timeout: timedelta | None = None) -> TorchDeviceMesh:
+    def to_torch(self) -> TorchDeviceMesh:
         """Build torch's mesh of the same ranks, its views as flattened names.
 
         Every rank of torch's default process group has to call this, whether it is in the mesh or not, in the same
         order as others that make groups. Groups of the same ranks are made once and used again.
-
-        Args:
-            backend: Of the groups that are made; the default group's when None.
-            timeout: Of the groups that are made; torch's default when None.
 
         Raises:
             ValueError: without a default process group, for ranks that it does not have, and for ranks that do not
@@ -228,7 +223,7 @@ class DeviceMesh(Algebra):
         """
         from .torch import to_torch
 
-        return to_torch(self, backend=backend, timeout=timeout)
+        return to_torch(self)
 
     @staticmethod
     def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:

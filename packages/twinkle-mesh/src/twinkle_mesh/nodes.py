@@ -113,11 +113,12 @@ def check_crossing(mesh: DeviceMesh, tp_crossing: str) -> None:
     if tp_crossing == "allow" or mesh.tp_size == 1 or spanned(mesh, "tp")[1] == 1:
         return
     group = crossing(mesh, "tp")[0]
+    lies_on = known(mesh).spanned(group)
     factors = mesh._layout.factors[mesh._dim("tp")]
     remedy = "" if factors[-1][1] == 1 else "put tp innermost, or "
     smaller = preview(divisors(mesh.tp_size)[-2::-1])
     message = (
-        f"tp_size={mesh.tp_size} crosses nodes: group {group!r} lies on {known(mesh).spanned(group)} of {mesh.nodes!r}; "
+        f"tp_size={mesh.tp_size} crosses nodes: group {group!r} lies on {lies_on} of {mesh.nodes!r}; "
         f"tensor parallelism belongs inside a node: {remedy}make it smaller ({smaller})"
     )
     if tp_crossing == "refuse":

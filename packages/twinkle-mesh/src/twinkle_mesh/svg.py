@@ -88,6 +88,6 @@ def _text(
     x: int, y: int, text: str, size: int, *, anchor: str = "start", weight: str = "normal", colour: str = "#222"
 ) -> str:
     return (
-        f"<text xml:space='preserve' x='{x}' y='{y}' font-size='{size}' text-anchor='{anchor}' font-weight='{weight}' fill='{colour}' "
-        f"{_FONT}>{escape(text)}</text>"
+        f"<text xml:space='preserve' x='{x}' y='{y}' font-size='{size}' text-anchor='{anchor}' "
+        f"font-weight='{weight}' fill='{colour}' {_FONT}>{escape(text)}</text>"
     )

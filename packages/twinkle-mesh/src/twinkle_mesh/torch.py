@@ -10,9 +10,6 @@ from .mesh import DeviceMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import timedelta
-
     from torch.distributed import ProcessGroup  # noqa: TID251 - for annotations, nothing is imported at run time
     from torch.distributed.device_mesh import (  # noqa: TID251 - for annotations, nothing is imported at run time
         DeviceMesh as TorchDeviceMesh,
@@ -33,16 +30,17 @@ class _Made:
 
     def __init__(self, world: ProcessGroup) -> None:
         self.world = world
-        self.groups: dict[object, ProcessGroup] = {}
-        self.meshes: dict[object, TorchDeviceMesh] = {}
+        self.groups: dict[tuple[int, ...], ProcessGroup] = {}
+        self.meshes: dict[DeviceMesh, TorchDeviceMesh] = {}
 
 
 _made: _Made | None = None
 
 
-def to_torch(mesh: DeviceMesh, *, backend: str | None = None, timeout: timedelta | None = None) -> TorchDeviceMesh:
+def to_torch(mesh: DeviceMesh) -> TorchDeviceMesh:
     """Build torch's mesh over the default process group; see `DeviceMesh.to_torch`."""
-    import torch.distributed as dist  # noqa: TID251 - this is the interop with torch
+    import torch  # noqa: TID251 - this is the interop with torch
+    import torch.distributed as dist  # noqa: TID251 - as above
     from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh  # noqa: TID251 - as above
 
     world = dist.group.WORLD if dist.is_initialized() else None
@@ -60,11 +58,10 @@ def to_torch(mesh: DeviceMesh, *, backend: str | None = None, timeout: timedelta
     global _made
     if _made is None or _made.world is not world:
         _made = _Made(world)
-    key = (mesh, backend, timeout)
-    if key in _made.meshes:
-        return _made.meshes[key]
-    groups = [_groups(_made, mesh, dim, backend, timeout) for dim in mesh.dim_names]
-    ranks = _nested(list(mesh.ranks), mesh.shape)
+    if mesh in _made.meshes:
+        return _made.meshes[mesh]
+    groups = [_groups(_made, mesh, dim) for dim in mesh.dim_names]
+    ranks = torch.tensor(list(mesh.ranks), dtype=torch.int).view(mesh.shape)
     if dist.get_rank() in mesh:
         mine = [group for group in groups if group is not None]
         result = TorchDeviceMesh.from_group(mine, mesh.device_type, mesh=ranks, mesh_dim_names=mesh.dim_names)
@@ -74,7 +71,7 @@ def to_torch(mesh: DeviceMesh, *, backend: str | None = None, timeout: timedelta
         result._dim_group_names = []
     for name, dims in mesh.views:
         result[dims]._flatten(name)
-    _made.meshes[key] = result
+    _made.meshes[mesh] = result
     return result
 
 
@@ -92,10 +89,9 @@ def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:
 def _check_ascending(mesh: DeviceMesh) -> None:
     """Refuse groups whose order torch would change: it sorts the ranks of every group that it makes."""
     for name in (*mesh.dim_names, *(view for view, _ in mesh.views)):
-        line = mesh[name]
-        first: Iterable[Sequence[int]] = [line.ranks]
-        for group in first if mesh.is_regular else [mesh.submesh(name, start[0]).ranks for start in mesh.groups(name)]:
-            held = list(group)
+        starts = [mesh.ranks[0]] if mesh.is_regular else [group[0] for group in mesh.groups(name)]
+        for start in starts:
+            held = list(mesh.submesh(name, start).ranks)
             if held != sorted(held):
                 raise ValueError(
                     f"the ranks along {name} do not ascend ({preview(held)}), and torch sorts the ranks of a group, so "
@@ -103,9 +99,7 @@ def _check_ascending(mesh: DeviceMesh) -> None:
                 )
 
 
-def _groups(
-    made: _Made, mesh: DeviceMesh, dim: str, backend: str | None, timeout: timedelta | None
-) -> ProcessGroup | None:
+def _groups(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
     """Make the groups of a dim, all of them in one order on every rank, and return this rank's.
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
@@ -115,24 +109,13 @@ def _groups(
     mine: ProcessGroup | None = None
     here = dist.get_rank()
     for ranks in mesh.groups(dim):
-        key = (tuple(ranks), backend, timeout)
+        key = tuple(ranks)
         if key not in made.groups:
-            if len(ranks) == made.world.size() and backend is None and timeout is None:
-                made.groups[key] = made.world
-            else:
-                made.groups[key] = dist.new_group(
-                    list(ranks), backend=backend, timeout=timeout, group_desc=f"mesh_{dim}"
-                )
+            everyone = len(key) == made.world.size()
+            made.groups[key] = made.world if everyone else dist.new_group(list(key), group_desc=f"mesh_{dim}")
         if here in ranks:
             mine = made.groups[key]
     return mine
-
-
-def _nested(ranks: list[int], shape: Sequence[int]) -> list[object]:
-    nested: list[object] = list(ranks)
-    for size in reversed(shape[1:]):
-        nested = [nested[start : start + size] for start in range(0, len(nested), size)]
-    return nested
 
 
 def _dims_of(mesh: DeviceMesh, name: str, ranks: list[int]) -> tuple[str, ...]:
