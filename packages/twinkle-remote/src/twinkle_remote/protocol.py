@@ -85,7 +85,7 @@ class StoredSlot(NamedTuple):
     stop: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Task:
     """What one worker is asked to do; equal for ranks that share their data.
 

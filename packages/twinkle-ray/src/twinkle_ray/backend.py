@@ -1,0 +1,103 @@
+"""The Ray backend: a cluster, groups of actors on it, and everything given back at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.placement_group import remove_placement_group
+
+from twinkle_ray.cluster import Cluster
+from twinkle_ray.group import RayGroup, RayGroups
+from twinkle_ray.launch import give_ranks, start_actors
+from twinkle_ray.placement import place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_mesh import DeviceGroup
+    from twinkle_ray.store import RayStore
+    from twinkle_remote.protocol import Outcome, Reply
+
+
+class RayBackend:
+    """Groups of Ray actors.
+
+    Args:
+        groups: At least one.
+        seed: Seed of every worker process.
+        address: Address of a cluster to join; None for RAY_ADDRESS, or a cluster of this session's own.
+        placement_timeout: Seconds to wait for the resources of the groups.
+        start_timeout: Seconds that workers, and later constructors, may take to start.
+        env_allow: Names of environment variables that workers are given; `*` and `?` are wildcards.
+        ray_options: Further arguments of `ray.init`.
+
+    Raises:
+        PlacementError: The groups cannot be placed.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[DeviceGroup],
+        *,
+        seed: int = 42,
+        address: str | None = None,
+        placement_timeout: float = 60.0,
+        start_timeout: float = 120.0,
+        env_allow: Sequence[str] = (),
+        ray_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.start_timeout = start_timeout
+        self._reserved: list[Any] = []
+        self._actors: list[Any] = []
+        cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
+        self._cluster = Cluster(address, num_cpus=cpus, env_allow=env_allow, options=ray_options)
+        try:
+            self._groups = self._start(groups, seed, placement_timeout, env_allow)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(
+        self, groups: Sequence[DeviceGroup], seed: int, placement_timeout: float, env_allow: Sequence[str]
+    ) -> RayGroups:
+        started: list[tuple[DeviceGroup, list[Any]]] = []
+        for group in groups:
+            reserved = place(group, placement_timeout)
+            self._reserved.append(reserved)
+            actors = start_actors(group, reserved)
+            self._actors.extend(actors)
+            started.append((group, actors))
+        ready: list[RayGroup] = [
+            give_ranks(group, actors, seed=seed, env_allow=env_allow, timeout=self.start_timeout)
+            for group, actors in started
+        ]
+        ray.get([actor.meet.remote(ready) for actor in self._actors], timeout=self.start_timeout)
+        return RayGroups(ready)
+
+    @property
+    def store(self) -> RayStore:
+        """The store of the driver."""
+        return self._groups.store
+
+    def group(self, name: str) -> RayGroup:
+        """A group by name."""
+        return self._groups.group(name)
+
+    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
+        """Wait until at least one reply is done."""
+        return self._groups.wait(replies, timeout)
+
+    def outcome(self, reply: Reply) -> Outcome:
+        """The outcome of a reply that is done."""
+        return self._groups.outcome(reply)
+
+    def close(self) -> None:
+        """End every worker, give back what was reserved, and end the cluster where it was started here."""
+        if ray.is_initialized():
+            for actor in self._actors:
+                ray.kill(actor, no_restart=True)
+            for reserved in self._reserved:
+                remove_placement_group(reserved)
+        self._actors, self._reserved = [], []
+        self._cluster.close()
