@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Workspace
+    from tests.packaging.conftest import Workspace
 
 pytestmark = pytest.mark.packaging
 

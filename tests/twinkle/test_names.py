@@ -1,0 +1,40 @@
+"""The meta-package: every name of it is the name of a package, and importing it loads nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import twinkle
+
+
+def test_every_name_is_that_of_its_package() -> None:
+    import twinkle_data
+    import twinkle_mesh
+    import twinkle_ray
+    import twinkle_remote
+
+    for name in twinkle.__all__:
+        homes = [home for home in (twinkle_mesh, twinkle_remote, twinkle_data, twinkle_ray) if name in home.__all__]
+        assert len(homes) == 1, name
+        assert getattr(twinkle, name) is getattr(homes[0], name)
+
+
+def test_names_are_sorted_and_listed() -> None:
+    assert sorted(twinkle.__all__) == twinkle.__all__
+    assert set(twinkle.__all__) <= set(dir(twinkle))
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Actor'"):
+        twinkle.Actor  # type: ignore[attr-defined]  # noqa: B018  the error is what is tested
+
+
+@pytest.mark.parametrize("module", ["twinkle", "twinkle.cli", "twinkle_mesh", "twinkle_remote"])
+def test_import_is_light(module: str) -> None:
+    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60)
+    assert not {"torch", "ray", "numpy"} & set(json.loads(done.stdout))
