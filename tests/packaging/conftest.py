@@ -56,7 +56,7 @@ class Workspace:
 
     def install(self, python: Path, *what: str | Path) -> None:
         """Install with what it declares and nothing else, third-party packages at their locked versions."""
-        offer = ["--find-links", self.dist, "--constraints", self.locked]
+        offer = ("--find-links", self.dist, "--constraints", self.locked)
         self.run(self.uv, "pip", "install", "--quiet", "--python", python, *offer, *what)
         self.run(self.uv, "pip", "check", "--quiet", "--python", python)
 

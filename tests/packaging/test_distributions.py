@@ -6,12 +6,13 @@ import json
 import re
 import tarfile
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.packaging.conftest import Workspace
 
 pytestmark = pytest.mark.packaging
