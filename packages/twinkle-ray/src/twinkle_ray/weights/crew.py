@@ -1,0 +1,120 @@
+"""One side of a sync as the controller sees it: N ranks, on each of which a function of the component can be run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from twinkle_remote.component import component_of
+from twinkle_remote.lazy import Lazy
+from twinkle_remote.protocol import InProcessBackend
+from twinkle_remote.runtime import running
+from twinkle_remote.submit import start_on_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Pending(Protocol):
+    """A function under way on every rank."""
+
+    def done(self) -> bool:
+        """Whether every rank has answered; never waits."""
+
+    def failed(self) -> bool:
+        """Whether a rank is known to have failed; never waits."""
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        """Each rank's result, in rank order.
+
+        Raises:
+            TwinkleError: If a rank failed, died, or did not answer in time.
+        """
+
+
+class Crew(Protocol):
+    """The ranks of one component.
+
+    Attributes:
+        name: For messages.
+        size: Number of ranks.
+        polled: Whether calls run beside the controller, so that it may look at several at once.
+    """
+
+    name: str
+    size: int
+    polled: bool
+
+    def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
+        """Begin `function(component, *arguments[rank])` on every rank."""
+
+
+class RemoteCrew:
+    """A component of twinkle-remote, on any backend."""
+
+    def __init__(self, handle: object) -> None:
+        component = component_of(handle)
+        assert component is not None
+        self._handle = handle
+        self.name = component.name
+        self.size = len(component.ranks)
+        self.polled = not isinstance(running().backend, InProcessBackend)
+
+    def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
+        """Begin a call through the component's own path."""
+        return _RemotePending(start_on_workers(self._handle, function, arguments))
+
+
+class _RemotePending:
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def done(self) -> bool:
+        return bool(self._call.done())
+
+    def failed(self) -> bool:
+        return bool(self._call.failed())
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        found = Lazy[list[Any]](self._call).result(timeout)
+        return found if isinstance(found, list) else [found]
+
+
+class PlainCrew:
+    """An object of this process, no component: one rank."""
+
+    polled = False
+    size = 1
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+        self.name = type(value).__name__
+
+    def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
+        """Call it, here and now."""
+        ((argument),) = arguments
+        return _Finished([function(self._value, *argument)])
+
+
+class _Finished:
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def done(self) -> bool:
+        return True
+
+    def failed(self) -> bool:
+        return False
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        return self._values
+
+
+def crew_of(value: object) -> Crew:
+    """The ranks of a component, of a plain object, or of anything that is a crew itself."""
+    if component_of(value) is not None:
+        return RemoteCrew(value)
+    return cast("Crew", value) if _is_crew(value) else PlainCrew(value)
+
+
+def _is_crew(value: object) -> bool:
+    return all(hasattr(value, field) for field in ("name", "size", "polled", "start"))

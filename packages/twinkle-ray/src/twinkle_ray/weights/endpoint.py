@@ -1,0 +1,200 @@
+"""The engine on a worker: plain functions of a component, called one after the other by the controller.
+
+Survey, prepare, begin, finish, collect, commit: no weight of the target changes before the last of them. What lives
+between the calls is kept by process, so that ranks which share a process share its link.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.bucket import copy_all
+from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.program import Order, Outcome, Place, Program, Report
+from twinkle_ray.weights.shard import Holding, Weights, hold
+from twinkle_ray.weights.station import Seat, Station, checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinkle_ray.weights.rendezvous import Session
+
+_STATIONS: dict[str, Station] = {}
+_LOCK = Lock()
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class HasWeights(Protocol):
+    """A component that takes part in a weight sync; `on_weights(version)` is called where it has that too."""
+
+    def weights(self) -> Weights:
+        """This rank's tensors by name."""
+
+
+def survey(instance: HasWeights, place: Place, known: str | None) -> Report:
+    """Read the component's weights, and say what this rank holds.
+
+    Args:
+        instance: The component.
+        place: Which rank.
+        known: Digest of the sheet that the controller has.
+
+    Raises:
+        TypeError: If the component has no method `weights`.
+    """
+    if not callable(getattr(instance, "weights", None)):
+        raise TypeError(
+            f"{type(instance).__name__} is the {place.side} of a weight sync and has no method weights(): "
+            "it returns a mapping from name to tensor, DTensor or Shard"
+        )
+    holding = hold(instance.weights())
+    with _LOCK:
+        station = _STATIONS.setdefault(place.sync, Station())
+        seat = station.seats.setdefault((place.side, place.rank), Seat(holding))
+        seat.holding = holding
+    host = host_identity()
+    return Report(
+        process=f"{host}/{os.getpid()}",
+        host=host,
+        node=socket.gethostname(),
+        pid=os.getpid(),
+        digest=holding.digest,
+        sheet=None if holding.digest == known else holding.sheet,
+        device=_device_name(holding),
+        prepared=None if seat.program is None else seat.program.digest,
+        epoch=None if station.session is None else station.session.epoch,
+    )
+
+
+def prepare(instance: HasWeights, place: Place, program: Program | None, session: Session | None) -> None:
+    """Take a new program, or join a new epoch's group; what is None stays.
+
+    Raises:
+        PeerFailedError: If another process did not come.
+    """
+    station, seat = _at(place)
+    if program is not None:
+        seat.forget()
+        seat.program = program
+    if session is not None:
+        station.join(place, session)
+
+
+def begin(instance: HasWeights, place: Place, order: Order) -> Outcome:
+    """Send or receive this rank's buckets; the target's weights stay as they are.
+
+    With `order.detached` it returns when everything is packed, and `finish` waits for the rest.
+    """
+    began = time.perf_counter()
+    station, seat = _at(place)
+    with station.watching(place, order.phase("begin")):
+        handles = station.begin(place, order)
+    return Outcome(dict(handles), dict(seat.checksums), time.perf_counter() - began, _nbytes(seat))
+
+
+def finish(instance: HasWeights, place: Place, order: Order) -> Outcome:
+    """Wait for what `begin` left to the background."""
+    began = time.perf_counter()
+    station, seat = _at(place)
+    station.finish()
+    return Outcome(dict(seat.handles), dict(seat.checksums), time.perf_counter() - began, _nbytes(seat))
+
+
+def collect(instance: HasWeights, place: Place, order: Order, handles: Mapping[int, object]) -> Outcome:
+    """Take the buckets that sources left in depots, and hash what arrived where that was asked for."""
+    began = time.perf_counter()
+    station, seat = _at(place)
+    program = seat.running(order)
+    sums: dict[int, int] = {}
+    with station.watching(place, order.phase("collect")):
+        for index, bucket in program.buckets.items():
+            if program.routes[index] != "link":
+                seat.arrived[index] = seat.depot(program.routes[index]).take(bucket, handles[index])
+        if order.checksum:
+            sums = {index: checksum(blocks) for index, blocks in station.arrivals(seat, program)}
+    return Outcome({}, sums, time.perf_counter() - began, _nbytes(seat))
+
+
+def commit(instance: HasWeights, place: Place, order: Order) -> float:
+    """Write what arrived into the target's weights; returns the seconds it took."""
+    began = time.perf_counter()
+    station, seat = _at(place)
+    program = seat.running(order)
+    targets: list[Tensor] = []
+    sources: list[Tensor] = []
+    for index, blocks in station.arrivals(seat, program):
+        for slot, block in zip(program.buckets[index].slots, blocks, strict=True):
+            places = seat.destinations(program, slot)
+            assert places, f"{place} holds nothing around {slot.box}"
+            targets.extend(places)
+            sources.extend([block] * len(places))
+    with station.watching(place, order.phase("commit")):
+        copy_all(targets, sources)
+        if targets and targets[0].is_cuda:
+            torch.cuda.synchronize(targets[0].device)
+    seat.arrived.clear()
+    hook = getattr(instance, "on_weights", None)
+    if hook is not None:
+        hook(order.version)
+    return time.perf_counter() - began
+
+
+def clear(instance: HasWeights, place: Place) -> None:
+    """Drop what a finished or failed sync left in depots."""
+    _, seat = _at(place)
+    seat.arrived.clear()
+    seat.packed.clear()
+    for depot in seat.depots.values():
+        depot.clear()
+
+
+def close(instance: HasWeights, place: Place) -> None:
+    """Give back everything that this rank kept for a sync."""
+    with _LOCK:
+        station = _STATIONS.get(place.sync)
+        seat = None if station is None else station.seats.pop((place.side, place.rank), None)
+        if station is not None and not station.seats:
+            station.leave()
+            del _STATIONS[place.sync]
+    if seat is not None:
+        seat.forget()
+
+
+def host_identity() -> str:
+    """The same for two processes that can open each other's memory: one kernel, one pid namespace, one user."""
+    if not os.path.exists(_BOOT_ID):
+        return f"{socket.gethostname()}/{os.getuid()}"
+    with open(_BOOT_ID) as file:
+        boot = file.read().strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
+
+
+def _at(place: Place) -> tuple[Station, Seat]:
+    station = _STATIONS.get(place.sync)
+    seat = None if station is None else station.seats.get((place.side, place.rank))
+    if station is None or seat is None:
+        raise WeightSyncError(f"{place} knows nothing of this sync: its worker was started again")
+    return station, seat
+
+
+def _nbytes(seat: Seat) -> int:
+    return 0 if seat.program is None else sum(bucket.nbytes for bucket in seat.program.buckets.values())
+
+
+def _device_name(holding: Holding) -> str:
+    devices = {tensor.device for pieces in holding.pieces.values() for _, tensor in pieces}
+    if not devices or all(device.type == "cpu" for device in devices):
+        return "cpu"
+    if len(devices) > 1:
+        return "mixed"
+    (device,) = devices
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda:{torch.cuda.get_device_properties(device).uuid}"

@@ -1,0 +1,310 @@
+"""What a process keeps between the calls of a sync: its ranks' holdings, their buffers, and the link they share."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.bucket import Slot, copy_all, empty_bytes, slot_views
+from twinkle_ray.weights.errors import LinkLostError, PeerFailedError, WeightSyncError
+from twinkle_ray.weights.manifest import torch_dtype
+from twinkle_ray.weights.pump import Outgoing, Ring, pump
+from twinkle_ray.weights.rendezvous import Board, Session, Watch
+from twinkle_ray.weights.transport import Depot, Link, depot_for, link_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from twinkle_ray.weights.program import Order, Place, Program, Route
+    from twinkle_ray.weights.shard import Holding
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One rank of one side."""
+
+    holding: Holding
+    program: Program | None = None
+    depots: dict[Route, Depot] = field(default_factory=dict)
+    staging: dict[int, Tensor] = field(default_factory=dict)
+    packed: dict[int, Tensor] = field(default_factory=dict)
+    arrived: dict[int, Sequence[Tensor]] = field(default_factory=dict)
+    handles: dict[int, object] = field(default_factory=dict)
+    checksums: dict[int, int] = field(default_factory=dict)
+
+    def running(self, order: Order) -> Program:
+        """The program of an order."""
+        program = self.program
+        assert program is not None and program.digest == order.program, "prepare comes first"
+        if program.sheet != self.holding.digest:
+            raise WeightSyncError("weights() changed between the survey and the transfer")
+        return program
+
+    def device(self) -> torch.device:
+        """Where buckets of links are staged for this rank."""
+        program = self.program
+        assert program is not None
+        if program.device == "cpu":
+            return torch.device("cpu")
+        return next(tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces)
+
+    def depot(self, route: Route) -> Depot:
+        """The depot for a route, made on first use."""
+        if route not in self.depots:
+            self.depots[route] = depot_for(route)
+        return self.depots[route]
+
+    def blocks(self, program: Program, index: int) -> list[Tensor]:
+        """The source's tensors for a bucket, one for each slot."""
+        return [
+            self.holding.view(program.entries[slot.entry].source, slot.box) for slot in program.buckets[index].slots
+        ]
+
+    def destinations(self, program: Program, slot: Slot) -> list[Tensor]:
+        """Every place of the target's memory that a slot fills; several where its tensors were tied at the source."""
+        held = self.holding.pieces
+        return [
+            view
+            for name in program.entries[slot.entry].targets
+            if name in held
+            for view in self.holding.views(name, slot.box)
+        ]
+
+    def unpack(self, index: int) -> None:
+        """Drop a packed bucket that has left."""
+        del self.packed[index]
+
+    def forget(self) -> None:
+        """Give back everything that a program needed."""
+        for depot in self.depots.values():
+            depot.close()
+        self.program = None
+        for kept in (self.depots, self.staging, self.packed, self.arrived, self.handles, self.checksums):
+            kept.clear()
+
+
+class Background(Thread):
+    """A pump that goes on while the component does other things."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(name="twinkle-weights-pump", daemon=True)
+        self._work = work
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Do the work; an error is kept for `Station.finish`."""
+        try:
+            self._work()
+        except Exception as error:
+            self.error = error
+
+
+class Station:
+    """All ranks of one sync in this process."""
+
+    def __init__(self) -> None:
+        self.seats: dict[tuple[str, int], Seat] = {}
+        self.lock = Lock()
+        self.session: Session | None = None
+        self._board: Board | None = None
+        self._link: Link | None = None
+        self._ring: Ring | None = None
+        self._background: Background | None = None
+        self.process = 0
+
+    def join(self, place: Place, session: Session) -> None:
+        """Become a member of an epoch's group, once for each process."""
+        with self.lock:
+            if self.session == session:
+                return
+            self.leave()
+            self.session = session
+        seat = self.seats[place.side, place.rank]
+        program = seat.program
+        assert program is not None
+        self._board = board = Board.connect(session)
+        self.process = program.process
+        with self.reporting(place):
+            board.arrive(program.process)
+            if session.links:
+                device = seat.device()
+                self._link = link_for(session, board, program.process, device)
+                self._ring = Ring(lambda nbytes: empty_bytes(nbytes, device))
+
+    def leave(self) -> None:
+        """Leave the group, ending what is under way."""
+        if self._link is not None:
+            self._link.abort()
+        self._link = self._board = self.session = None
+        self._background = None
+
+    @contextmanager
+    def watching(self, place: Place, phase: str) -> Iterator[None]:
+        """Show life while at a phase; report a failure of one's own at once; leave at another's.
+
+        Raises:
+            PeerFailedError: Instead of an error that another process's failure has caused.
+        """
+        if self._board is None:
+            yield
+            return
+        link = self._link
+        watch = Watch(self._board.clone(), self.process, phase, link.abort if link is not None else _nothing)
+        try:
+            with self.reporting(place):
+                yield
+        except RuntimeError as error:
+            if watch.reason is not None:
+                raise PeerFailedError(watch.reason) from error
+            raise
+        finally:
+            watch.stop()
+        if watch.reason is not None:
+            raise PeerFailedError(watch.reason)
+
+    def begin(self, place: Place, order: Order) -> Mapping[int, object]:
+        """Leave depots' buckets, and run the link's rounds or start them; returns the depots' handles."""
+        seat = self.seats[place.side, place.rank]
+        program = seat.running(order)
+        seat.arrived.clear()
+        seat.checksums.clear()
+        seat.handles.clear()
+        if place.side == "source":
+            for index, bucket in program.buckets.items():
+                route = program.routes[index]
+                if route != "link":
+                    depot = seat.depot(route)
+                    seat.handles[index] = depot.leave(bucket, seat.blocks(program, index), copy=order.detached)
+                    if order.checksum:
+                        seat.checksums[index] = checksum(depot.take(bucket, seat.handles[index]))
+        if program.lead and program.rounds:
+            staging = self._staging(order)
+            if order.detached:
+                self._pack_all(order)
+                self._background = Background(lambda: self._detached(place, program, order, staging))
+            else:
+                self._pump(place, program, order, staging)
+        return seat.handles
+
+    def finish(self) -> None:
+        """Wait for the background's end, and raise what it met."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.join()
+            if background.error is not None:
+                raise background.error
+
+    def _detached(self, place: Place, program: Program, order: Order, staging: Mapping[int, Tensor]) -> None:
+        with self.watching(place, order.phase("transfer")):
+            self._pump(place, program, order, staging)
+
+    def _pump(self, place: Place, program: Program, order: Order, staging: Mapping[int, Tensor]) -> None:
+        assert self._link is not None, "prepare comes first"
+        try:
+            pump(self._link, program.rounds, program.process, self._outgoing(order), staging, order.depth)
+        except RuntimeError as error:
+            raise LinkLostError(f"{place} lost its link to a peer: {error}") from error
+
+    def _outgoing(self, order: Order) -> Callable[[int], Outgoing]:
+        sources = {
+            index: seat
+            for (side, _), seat in self.seats.items()
+            if side == "source" and seat.program is not None and seat.program.digest == order.program
+            for index in seat.program.buckets
+        }
+
+        def outgoing(index: int) -> Outgoing:
+            seat = sources[index]
+            if index in seat.packed:
+                return Outgoing(seat.packed[index], lambda: seat.unpack(index))
+            assert self._ring is not None
+            program = seat.running(order)
+            bucket, blocks = program.buckets[index], seat.blocks(program, index)
+            buffer, release = _own_bytes(blocks, bucket.slots, seat.device()), _nothing
+            if buffer is None:
+                buffer, release = self._ring.take(bucket.nbytes)
+                copy_all(slot_views(bucket, buffer), blocks)
+            if order.checksum:
+                seat.checksums[index] = checksum(slot_views(bucket, buffer))
+            return Outgoing(buffer, release)
+
+        return outgoing
+
+    def _pack_all(self, order: Order) -> None:
+        for (side, _), seat in self.seats.items():
+            if side == "source" and seat.program is not None:
+                program = seat.running(order)
+                for index, bucket in program.buckets.items():
+                    if program.routes[index] == "link":
+                        buffer = empty_bytes(bucket.nbytes, seat.device())
+                        copy_all(slot_views(bucket, buffer), seat.blocks(program, index))
+                        seat.packed[index] = buffer
+                        if order.checksum:
+                            seat.checksums[index] = checksum(slot_views(bucket, buffer))
+
+    def _staging(self, order: Order) -> dict[int, Tensor]:
+        """One buffer for each bucket that arrives in this process, kept from sync to sync."""
+        staging: dict[int, Tensor] = {}
+        for (side, _), seat in self.seats.items():
+            if side == "target" and seat.program is not None:
+                program = seat.running(order)
+                for index, bucket in program.buckets.items():
+                    if program.routes[index] == "link" and index not in staging:
+                        if index not in seat.staging:
+                            seat.staging[index] = empty_bytes(bucket.nbytes, seat.device())
+                        staging[index] = seat.staging[index]
+        return staging
+
+    def arrivals(self, seat: Seat, program: Program) -> Iterator[tuple[int, Sequence[Tensor]]]:
+        """Every bucket of a target rank with its blocks."""
+        for index, bucket in program.buckets.items():
+            if program.routes[index] == "link":
+                yield index, slot_views(bucket, self._staged(index))
+            else:
+                yield index, seat.arrived[index]
+
+    def _staged(self, index: int) -> Tensor:
+        return next(seat.staging[index] for seat in self.seats.values() if index in seat.staging)
+
+    @contextmanager
+    def reporting(self, place: Place) -> Iterator[None]:
+        """Tell every other process at once when this one fails on its own account."""
+        try:
+            yield
+        except (PeerFailedError, LinkLostError):
+            raise
+        except Exception as error:
+            if self._board is not None:
+                first = str(error).partition("\n")[0]
+                self._board.abort(f"{place} failed: {type(error).__name__}: {first}")
+            raise
+
+
+def checksum(blocks: Sequence[Tensor]) -> int:
+    """CRC-32 of blocks' bytes, one after the other."""
+    value = 0
+    for block in blocks:
+        flat = block.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
+        value = zlib.crc32(flat.numpy().data, value)
+    return value
+
+
+def _own_bytes(blocks: Sequence[Tensor], slots: Sequence[Slot], device: torch.device) -> Tensor | None:
+    """The user's memory as bytes, where a bucket is one block that needs neither packing nor conversion."""
+    if len(blocks) != 1:
+        return None
+    (block,) = blocks
+    if not block.is_contiguous() or block.dtype != torch_dtype(slots[0].wire) or block.device != device:
+        return None
+    return block.reshape(-1).view(torch.uint8)
+
+
+def _nothing() -> None:
+    """Nothing to give back, or to end."""

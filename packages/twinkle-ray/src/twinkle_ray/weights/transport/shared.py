@@ -1,0 +1,95 @@
+"""Source and target on one host: anonymous shared memory that the target maps; nothing is left when processes end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.bucket import Bucket, copy_all, slot_views
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def available() -> bool:
+    """Whether this system has memory files that another process of the same user may open (Linux)."""
+    return sys.platform == "linux" and os.path.exists(f"/proc/{os.getpid()}/fd")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A memory file of another process: `fd` in process `pid`; the inode tells it from a later file of that number."""
+
+    pid: int
+    fd: int
+    inode: int
+    size: int
+
+
+class SharedDepot:
+    """Packs each bucket into a memory file of its own, kept and filled again in the next sync.
+
+    An anonymous file (memfd) has no name: it cannot outlive the processes that hold it, and the size of /dev/shm is no
+    limit.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, int], tuple[int, Tensor]] = {}
+        self._maps: dict[Segment, Tensor] = {}
+
+    def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+        """Copy the blocks into shared memory; `copy` changes nothing, since they always are."""
+        fd, buffer = self._file(bucket)
+        copy_all(slot_views(bucket, buffer), blocks)
+        return Segment(os.getpid(), fd, os.fstat(fd).st_ino, bucket.nbytes)
+
+    def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
+        """Map the source's memory.
+
+        Raises:
+            OSError: If the source is gone, or belongs to another user.
+        """
+        assert isinstance(handle, Segment)
+        buffer = self._maps.get(handle)
+        if buffer is None:
+            fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDWR)
+            try:
+                if os.fstat(fd).st_ino != handle.inode:
+                    raise OSError(f"process {handle.pid} has closed the memory that was offered")
+                buffer = _mapped(fd, handle.size)
+            finally:
+                os.close(fd)
+            self._maps[handle] = buffer
+        return slot_views(bucket, buffer)
+
+    def clear(self) -> None:
+        """Keep the memory for the next sync."""
+
+    def close(self) -> None:
+        """Unmap and close everything."""
+        for fd, _ in self._files.values():
+            os.close(fd)
+        self._files.clear()
+        self._maps.clear()
+
+    def _file(self, bucket: Bucket) -> tuple[int, Tensor]:
+        key = (bucket.index, bucket.nbytes)
+        if key not in self._files:
+            fd = os.memfd_create("twinkle-weights", os.MFD_CLOEXEC)
+            try:
+                os.posix_fallocate(fd, 0, bucket.nbytes)
+                self._files[key] = (fd, _mapped(fd, bucket.nbytes))
+            except OSError:
+                os.close(fd)
+                raise
+        return self._files[key]
+
+
+def _mapped(fd: int, size: int) -> Tensor:
+    return torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
