@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 from twinkle_remote.split import register_splitter
 
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchInfo:
+class BatchInfo(NamedTuple):
     """Where a batch belongs.
 
     Attributes:
@@ -125,13 +123,3 @@ class _BatchSplitter:
 
 
 register_splitter(Batch, _BatchSplitter())
-
-
-def masked(info: BatchInfo, bad: Sequence[int]) -> BatchInfo:
-    """The same place with the given rows masked."""
-    if not bad:
-        return info
-    valid = list(info.valid)
-    for row in bad:
-        valid[row] = False
-    return replace(info, valid=valid)

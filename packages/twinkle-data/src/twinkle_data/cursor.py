@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinkle_data.errors import StateMismatchError
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 STATE_VERSION: Final = 1
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """How far a run has come: whole epochs, and samples delivered in the current one."""
 
     epoch: int = 0
@@ -79,13 +78,9 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
     """
     missing = {"version", "algorithm", "seed", "length", "fingerprint", "epoch", "position"} - set(state)
     if missing:
-        raise StateMismatchError(
-            f"this is no loader state: {sorted(missing)} missing, got keys {sorted(state)}"
-        )
+        raise StateMismatchError(f"this is no loader state: {sorted(missing)} missing, got keys {sorted(state)}")
     if state["version"] != STATE_VERSION:
-        raise StateMismatchError(
-            f"the state has version {state['version']}, this release reads {STATE_VERSION}"
-        )
+        raise StateMismatchError(f"the state has version {state['version']}, this release reads {STATE_VERSION}")
     wrong = [
         f"{name}: saved {state[name]!r}, here {here!r}"
         for name, here in (
@@ -109,9 +104,7 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
             f"epoch={epoch!r} and position={position!r} must be whole numbers, the position in [0, {limit}]"
         )
     quarantine = state.get("quarantine", ())
-    return State(
-        own, Cursor(epoch, position), tuple(sorted(int(index) for index in quarantine)), state.get("source")
-    )
+    return State(own, Cursor(epoch, position), tuple(sorted(int(index) for index in quarantine)), state.get("source"))
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

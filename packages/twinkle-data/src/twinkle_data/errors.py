@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twinkle_remote.errors import TwinkleError
 
 
@@ -19,7 +21,35 @@ class BadSampleError(TwinkleError, RuntimeError):
     What a loop sees is also an instance of the type that was raised while reading.
 
     Attributes:
-        index: Index of the sample in the dataset.
+        index: Index of the sample in the dataset; -1 where no single sample is to blame.
     """
 
     index: int = -1
+    _text: str = ""
+
+    def __str__(self) -> str:
+        return self._text or super().__str__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._text, self.index, self.__cause__ if isinstance(self.__cause__, Exception) else None)
+
+
+def bad_sample(text: str, index: int, cause: Exception | None) -> BadSampleError:
+    """An error that names a sample and can be caught by the type of its cause."""
+    error = BadSampleError()
+    if cause is not None and not isinstance(cause, BadSampleError):
+        kind = type(cause)
+        try:
+            both = type(kind.__name__, (BadSampleError, kind), {"__module__": kind.__module__})
+            error = both.__new__(both, *cause.args)
+            error.args = cause.args
+        except TypeError:  # the type refuses subclasses, or its constructor these arguments
+            error = BadSampleError()
+    error._text = text
+    error.index = index
+    error.__cause__ = cause
+    return error
+
+
+def _restore(text: str, index: int, cause: Exception | None) -> BadSampleError:
+    return bad_sample(text, index, cause)

@@ -1,29 +1,35 @@
-"""The data loader: an order of samples, and a loop that moves a cursor in it by what it delivers."""
+"""The data loader: a cursor in an order of samples, and a loop that moves it by what it delivers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
-from twinkle_data.cursor import Cursor, Identity, State, read_state
-from twinkle_data.fingerprint import digest
-from twinkle_data.order import Sequential, Shuffled
+from twinkle_data.cursor import Cursor, State, read_state
+from twinkle_data.engine import Engine, Place
 from twinkle_data.place import part_here
-from twinkle_data.plan import BatchPlan
-from twinkle_data.reader import Reader
-from twinkle_data.samples import Sampling
-from twinkle_data.source import open_source
-from twinkle_data.tails import TAILS, Tail, check_batch_size
+from twinkle_data.processes import ProcessOptions
+from twinkle_data.samples import Policy
+from twinkle_data.tails import TAILS, check_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from multiprocessing.context import BaseContext
+
+    from typing_extensions import TypeVar
 
     from twinkle_data.batch import Batch, BatchInfo
-    from twinkle_data.order import Order
+    from twinkle_data.engine import Pipeline
     from twinkle_data.plan import Part
     from twinkle_data.reader import Delivery
+    from twinkle_data.samples import OnError
+    from twinkle_data.tails import Tail
     from twinkle_mesh import DeviceMesh
 
-B = TypeVar("B")
+    B = TypeVar("B", default=Batch[Any])
+else:
+    from typing import TypeVar
+
+    B = TypeVar("B")
 
 
 class DataLoader(Generic[B]):
@@ -39,7 +45,22 @@ class DataLoader(Generic[B]):
         seed: Seed of the order and of the samples' randomness, in [0, 2**64 - 1].
         tail: What becomes of an epoch's last rows: `drop`, `short` (fewer rows on each rank), `pad` (equally
             many, with masked fillers).
+        num_workers: Loader processes of each rank; 0 reads in the loop itself.
         collate_fn: Makes what the loop sees of a `Batch`; without one the loop sees the `Batch`.
+        on_error: A sample that cannot be read: `raise`, `skip` (its row shows another and is masked) or
+            `replace` (its row shows another, the same in every run).
+        retries: Further attempts after a transient error: OSError, ConnectionError, TimeoutError.
+        backoff_s: Seconds before the first of them, doubled for each further one.
+        max_bad: Bad samples that `skip` and `replace` tolerate.
+        prefetch_factor: Batches that each loader process reads ahead.
+        pin_memory: Copy tensors into page-locked memory.
+        persistent_workers: Keep loader processes, and read ahead, over the end of an epoch.
+        multiprocessing_context: How loader processes start: "fork", "spawn", "forkserver" or a context.
+        worker_init_fn: Called in each loader process with its number.
+        timeout_s: Seconds that one batch may take in loader processes before they are started anew.
+        restarts: Times that this is done without a batch in between.
+        sample_seeds: Make what `random`, numpy and torch draw while a sample is read a function of (seed,
+            epoch, index).
         fingerprint: Says what the dataset is; without it, a digest of some samples or of the dataset's own.
     """
 
@@ -52,7 +73,20 @@ class DataLoader(Generic[B]):
         shuffle: bool = False,
         seed: int = 0,
         tail: Tail = "drop",
+        num_workers: int = 0,
         collate_fn: Callable[[Batch[Any]], B] | None = None,
+        on_error: OnError = "raise",
+        retries: int = 3,
+        backoff_s: float = 0.1,
+        max_bad: int = 1000,
+        prefetch_factor: int = 2,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+        multiprocessing_context: str | BaseContext | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        timeout_s: float = 300.0,
+        restarts: int = 3,
+        sample_seeds: bool = True,
         fingerprint: str | None = None,
     ) -> None:
         if tail not in TAILS:
@@ -63,30 +97,42 @@ class DataLoader(Generic[B]):
         self.batch_size = batch_size
         self.device_mesh = device_mesh
         self.info: BatchInfo | None = None
-        self._source = open_source(dataset)
-        length = len(self._source)
-        order: Order = Shuffled(length, seed) if shuffle else Sequential(length)
-        self._plan = BatchPlan(order, batch_size, tail)
-        self._identity = Identity(
-            order.algorithm,
-            seed,
-            length,
-            self._source.fingerprint if fingerprint is None else digest(fingerprint),
+        self._engine = Engine(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            tail=tail,
+            collate=collate_fn,
+            policy=Policy(on_error, retries, backoff_s, max_bad),
+            processes=ProcessOptions(
+                num_workers,
+                prefetch_factor,
+                pin_memory,
+                persistent_workers and num_workers > 0,
+                multiprocessing_context,
+                worker_init_fn,
+                timeout_s,
+                restarts,
+            ),
+            sample_seeds=sample_seeds,
+            fingerprint=fingerprint,
         )
-        self._collate = collate_fn
-        self._cursor = Cursor()
+        self._persistent = persistent_workers and num_workers > 0
+        self._place = Place(Cursor())
         self._quarantine: set[int] = set()
-        self._loop: Iterator[B] | None = None
+        self._loop: _Loop[B] | None = None
+        self._kept: _Stretch | None = None
 
     @property
     def epoch(self) -> int:
         """The current epoch, from 0."""
-        return self._cursor.epoch
+        return self._place.cursor.epoch
 
     @property
     def position(self) -> int:
         """Samples delivered in the current epoch, over all ranks."""
-        return self._cursor.position
+        return self._place.cursor.position
 
     @property
     def batch_sampler(self) -> BatchIndices:
@@ -95,7 +141,7 @@ class DataLoader(Generic[B]):
 
     def __len__(self) -> int:
         """The steps that are left in this epoch, the same on every rank."""
-        return self._plan.steps_left(self._cursor)
+        return self._engine.plan.steps_left(self._place.cursor)
 
     def __iter__(self) -> Iterator[B]:
         """Go through what is left of this epoch; a loop that was left early goes on where it stopped."""
@@ -104,7 +150,7 @@ class DataLoader(Generic[B]):
     def __next__(self) -> B:
         """The next batch; StopIteration once at the end of each epoch."""
         if self._loop is None:
-            self._loop = iter(self)
+            self._loop = _Loop(self)
         try:
             return next(self._loop)
         except BaseException:
@@ -119,12 +165,12 @@ class DataLoader(Generic[B]):
         """
         if epoch < 0:
             raise ValueError(f"epoch={epoch} must be at least 0")
-        if epoch != self._cursor.epoch:
-            self._cursor = Cursor(epoch)
+        if epoch != self.epoch:
+            self._move(Cursor(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """What brings a loader back to this position: small, JSON-able, counting what was delivered."""
-        return State(self._identity, self._cursor, tuple(sorted(self._quarantine))).to_dict()
+        return State(self._engine.identity, self._place.cursor, tuple(sorted(self._quarantine))).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position, whatever the batch size, tail, mesh and number of workers are now.
@@ -132,17 +178,42 @@ class DataLoader(Generic[B]):
         Raises:
             StateMismatchError: The state was saved over another dataset, seed or algorithm.
         """
-        saved = read_state(state, self._identity)
-        self._cursor = self._plan.settle(saved.cursor)
+        saved = read_state(state, self._engine.identity)
         self._quarantine = set(saved.quarantine)
+        self._move(self._engine.plan.settle(saved.cursor))
+
+    def close(self) -> None:
+        """End loader processes that are kept; a later loop starts them again."""
+        self._loop = None
+        if self._kept is not None:
+            self._kept.pipeline.close()
+            self._kept = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loop": None, "_kept": None, "_place": Place(self._place.cursor)}
+
+    def _move(self, cursor: Cursor) -> None:
+        # A new place rather than a moved one: what still runs from the old one stays consistent.
+        self.close()
+        self._place = Place(cursor)
         self.info = None
 
-    def _part(self) -> Part:
-        return part_here(self.device_mesh)
+    def _stretch(self) -> _Stretch:
+        part = part_here(self.device_mesh)
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if kept.place is self._place and kept.part == part:
+                self._kept = kept
+                return kept
+            kept.pipeline.close()
+        fresh = _Stretch(self._place, part, self._engine.run(self._place, part, self._quarantine))
+        if self._persistent:
+            self._kept = fresh
+        return fresh
 
     def _deliver(self, delivery: Delivery) -> B:
         info = delivery.info
-        self._cursor = self._plan.settle(Cursor(info.epoch, info.position + info.rows))
+        self._place.cursor = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
         self._quarantine.update(delivery.bad)
         self.info = info
         return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch
@@ -163,8 +234,19 @@ class BatchIndices:
 
     def __iter__(self) -> Iterator[list[int]]:
         loader = self._loader
-        for step in loader._plan.steps(loader._cursor, loader._part()):
+        for step in loader._engine.plan.steps(loader._place.cursor, part_here(loader.device_mesh)):
             yield step.indices
+
+
+class _Stretch:
+    """A pipeline, and where it runs from."""
+
+    __slots__ = ("part", "pipeline", "place")
+
+    def __init__(self, place: Place, part: Part, pipeline: Pipeline) -> None:
+        self.place = place
+        self.part = part
+        self.pipeline = pipeline
 
 
 class _Loop(Generic[B]):
@@ -172,21 +254,25 @@ class _Loop(Generic[B]):
 
     def __init__(self, loader: DataLoader[B]) -> None:
         self._loader = loader
-        self._expected = loader._cursor
-        part = loader._part()
-        reader = Reader(Sampling(loader._source), loader._collate, sharded=part.data_rank is not None)
-        self._deliveries = map(reader.read, loader._plan.steps(loader._cursor, part))
+        self._at = loader._place.cursor
+        self._epoch = self._at.epoch
+        self._stretch: _Stretch | None = None
 
     def __iter__(self) -> _Loop[B]:
         return self
 
     def __next__(self) -> B:
         loader = self._loader
-        if loader._cursor != self._expected:
+        if loader._place.cursor != self._at:
             raise RuntimeError(
-                f"this loop stands at {self._expected} and its loader at {loader._cursor}: another "
-                "loop, set_epoch or load_state_dict moved it; start a new loop"
+                f"this loop stands at {self._at} and its loader at {loader._place.cursor}: another loop, "
+                "set_epoch or load_state_dict moved it; start a new loop"
             )
-        batch = loader._deliver(next(self._deliveries))
-        self._expected = loader._cursor
+        if self._at.epoch != self._epoch:
+            self._stretch = None
+            raise StopIteration
+        if self._stretch is None:
+            self._stretch = loader._stretch()
+        batch = loader._deliver(next(self._stretch.pipeline))
+        self._at = loader._place.cursor
         return batch

@@ -45,6 +45,18 @@ def derive(*parts: int) -> int:
     return key
 
 
+def derive_each(prefix: int, parts: NDArray[np.uint64]) -> list[int]:
+    """`derive(..., part)` of many parts at once, given what the parts before them derived to.
+
+    Args:
+        prefix: The key so far.
+        parts: The last part of each key.
+    """
+    golden = np.uint64(_GOLDEN)
+    keys: list[int] = mix_array(mix_array(parts + golden) + golden + np.uint64(prefix)).tolist()
+    return keys
+
+
 def mix_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """`mix64` of every element."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_MIX_1)
@@ -98,9 +110,7 @@ class Permutation:
             IndexError: A position is outside.
         """
         if positions.size and not (positions.min() >= 0 and positions.max() < self.length):
-            raise IndexError(
-                f"positions {positions.min()} to {positions.max()} are not all in [0, {self.length - 1}]"
-            )
+            raise IndexError(f"positions {positions.min()} to {positions.max()} are not all in [0, {self.length - 1}]")
         if self._sorted is not None:
             return self._sorted[positions]
         found = np.empty(len(positions), dtype=np.int64)

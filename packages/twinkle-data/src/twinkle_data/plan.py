@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 _AHEAD = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One rank's part of one global batch.
 
     Attributes:
@@ -56,11 +55,7 @@ class Part:
     @property
     def ranks(self) -> range:
         """The data ranks whose rows are wanted."""
-        return (
-            range(self.data_world_size)
-            if self.data_rank is None
-            else range(self.data_rank, self.data_rank + 1)
-        )
+        return range(self.data_world_size) if self.data_rank is None else range(self.data_rank, self.data_rank + 1)
 
 
 class Plan(Protocol):
@@ -88,11 +83,7 @@ class BatchPlan:
     def __init__(self, order: Order, batch_size: int, tail: Tail) -> None:
         check_batch_size(batch_size, 1)
         if rows_of_step(order.length, batch_size, tail) == 0:
-            advice = (
-                "the dataset is empty"
-                if order.length == 0
-                else 'a smaller batch_size, or tail="short" or "pad"'
-            )
+            advice = "the dataset is empty" if order.length == 0 else 'a smaller batch_size, or tail="short" or "pad"'
             raise ValueError(
                 f"an epoch of {order.length} samples has no step at batch_size={batch_size}, tail={tail!r}: "
                 + (advice if order.length else "the dataset is empty")

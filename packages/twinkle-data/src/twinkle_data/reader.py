@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.batch import Batch, BatchInfo
+from twinkle_data.permutation import derive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinkle_data.plan import Step
+    from twinkle_data.randomness import Randomness
     from twinkle_data.samples import Sampling
+
+_COLLATE = 0x636F6C6C
 
 
 @dataclass(slots=True)
@@ -32,6 +37,15 @@ class Delivery:
     source: Any = None
     last: bool = False
 
+    def pin_memory(self) -> Delivery:
+        """The same with its tensors in page-locked memory, where there is an accelerator; torch's loader calls this."""
+        import torch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        if torch.accelerator.is_available():
+            self.payload = pin_memory(self.payload)  # type: ignore[no-untyped-call]  # torch's own, untyped
+        return self
+
 
 class Reader:
     """Reads the samples of a step and makes a batch of them; picklable when its parts are.
@@ -39,15 +53,24 @@ class Reader:
     Args:
         sampling: How samples are read, seeded and, where bad, dealt with.
         collate: Makes what the loop sees of a `Batch`; None keeps the batch.
+        randomness: What samples and `collate` draw from.
         sharded: The rows are one rank's share.
     """
 
     def __init__(
-        self, sampling: Sampling, collate: Callable[[Batch[Any]], Any] | None, *, sharded: bool = False
+        self,
+        sampling: Sampling,
+        collate: Callable[[Batch[Any]], Any] | None,
+        randomness: Randomness,
+        *,
+        sharded: bool = False,
     ) -> None:
         self._sampling = sampling
         self._collate = collate
+        self._randomness = randomness
         self._sharded = sharded
+        # Where no user code runs, nothing can draw.
+        self._tame = sampling.source.plain and (collate is None or _draws_nothing(collate))
 
     def read(self, step: Step) -> Delivery:
         """Read one step.
@@ -55,9 +78,13 @@ class Reader:
         Raises:
             BadSampleError: A sample cannot be read, and the policy is not to go on without it.
         """
+        return self._attempt(step) if self._tame else self._randomness.run(partial(self._attempt, step))
+
+    def _attempt(self, step: Step) -> Delivery:
         rows = self._sampling.read(step.epoch, step.indices)
-        hidden = {*step.fillers, *rows.masked}
-        valid = [row not in hidden for row in range(len(rows.samples))]
+        valid = [True] * len(rows.samples)
+        for row in (*step.fillers, *rows.masked):
+            valid[row] = False
         batch: Batch[Any] = Batch(
             rows.samples,
             epoch=step.epoch,
@@ -67,5 +94,14 @@ class Reader:
             sharded=self._sharded,
         )
         info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
-        payload: Any = batch if self._collate is None else self._collate(batch)
-        return Delivery(info, payload, rows.bad)
+        payload: Any = batch
+        if self._collate is not None:
+            key = derive(_COLLATE, self._randomness.seed, step.epoch, step.position, *step.indices[:1])
+            payload = self._randomness.once(key, partial(self._collate, batch))
+        return Delivery(info, payload, tuple(rows.bad))
+
+
+def _draws_nothing(collate: Callable[[Batch[Any]], Any]) -> bool:
+    from torch.utils.data import default_collate, default_convert
+
+    return collate is default_collate or collate is default_convert

@@ -104,9 +104,7 @@ class DeviceMeshSampler:
             ValueError: The state was saved with another seed.
         """
         if state["seed"] != self._seed:
-            raise ValueError(
-                f"the state was saved with seed={state['seed']}, this sampler has seed={self._seed}"
-            )
+            raise ValueError(f"the state was saved with seed={state['seed']}, this sampler has seed={self._seed}")
         self.set_epoch(state["epoch"])
         self._skip, self._yielded = state["step"], 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,19 +16,25 @@ class Source(Protocol):
 
     Attributes:
         plain: Reading runs nobody's code, so no randomness is drawn.
+        at_once: Several samples are read better together than one by one.
         fingerprint: Digest of the contents, as far as that is cheap; the same in every process.
     """
 
     plain: bool
+    at_once: bool
     fingerprint: str
 
     def __len__(self) -> int: ...
 
-    def read(self, index: int) -> Any:
-        """One sample."""
+    @property
+    def read(self) -> Callable[[int], Any]:
+        """Gives one sample."""
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """Several samples, at once where the dataset can."""
+
+    def span(self, index: int) -> tuple[int, int]:
+        """The indices [start, stop) among which a sample's replacement is looked for."""
 
 
 class Rows:
@@ -38,6 +45,7 @@ class Rows:
     """
 
     plain = True
+    at_once = True
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self._rows = rows
@@ -55,6 +63,10 @@ class Rows:
         rows = self._rows
         return [rows[index] for index in indices]
 
+    def span(self, index: int) -> tuple[int, int]:
+        """All of them."""
+        return 0, len(self)
+
 
 class Columns:
     """Columns of equal length; a sample is a dict of their rows.
@@ -64,6 +76,7 @@ class Columns:
     """
 
     plain = True
+    at_once = True
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
         lengths = {name: len(column) for name, column in columns.items()}
@@ -84,6 +97,10 @@ class Columns:
         """The rows, one by one."""
         return [self.read(index) for index in indices]
 
+    def span(self, index: int) -> tuple[int, int]:
+        """All of them."""
+        return 0, len(self)
+
 
 class Objects:
     """Any object with `__len__` and `__getitem__`: torch and Hugging Face datasets, and the user's own.
@@ -92,31 +109,50 @@ class Objects:
         dataset: The object. With `__getitems__` it is asked for several samples at once, as torch does. Its
             fingerprint is its attribute `fingerprint` or `_fingerprint` where it has one, else its type's
             name.
+        factory: What built it, and builds it again in another process where that can be pickled.
     """
 
     plain = False
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+    def __init__(self, dataset: Any, factory: Callable[[], object] | None = None) -> None:
+        self.dataset = dataset
+        self._factory = factory
+        self.at_once = callable(getattr(dataset, "__getitems__", None))
         own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
         self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
 
-    def __len__(self) -> int:
-        return len(self._dataset)
+    def __getstate__(self) -> dict[str, Any]:
+        if self._factory is not None and _pickles(self._factory):
+            return {**self.__dict__, "dataset": None}
+        return {**self.__dict__, "_factory": None}
 
-    def read(self, index: int) -> Any:
-        """One sample."""
-        if self._many is not None:
-            return self._many([index])[0]
-        return self._dataset[index]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._factory is not None:
+            self.dataset = self._factory()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def read(self) -> Callable[[int], Any]:
+        """Gives one sample."""
+        # The dataset's own method: a call in between would cost as much as many a sample.
+        return self._one if self.at_once else self.dataset.__getitem__
+
+    def _one(self, index: int) -> Any:
+        return self.dataset.__getitems__([index])[0]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """Several samples, at once where the dataset can."""
-        if self._many is not None:
-            return list(self._many(list(indices)))
-        dataset = self._dataset
+        if self.at_once:
+            return list(self.dataset.__getitems__(list(indices)))
+        dataset = self.dataset
         return [dataset[index] for index in indices]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """All of them."""
+        return 0, len(self)
 
 
 def open_source(dataset: object) -> Source:
@@ -126,7 +162,8 @@ def open_source(dataset: object) -> Source:
         TypeError: It is none of the kinds that can be read by index.
     """
     if callable(dataset) and (isinstance(dataset, type) or not hasattr(dataset, "__getitem__")):
-        return open_source(dataset())
+        built = open_source(dataset())
+        return Objects(built.dataset, dataset) if isinstance(built, Objects) else built
     if isinstance(dataset, Mapping):
         return Columns(dataset)
     if isinstance(dataset, (str, bytes)):
@@ -139,6 +176,14 @@ def open_source(dataset: object) -> Source:
         f"{type(dataset).__name__} has not both __len__ and __getitem__; a dataset is a list, a dict of "
         "columns, an object with these two, or a callable that builds one"
     )
+
+
+def _pickles(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # a lambda, a closure: the built dataset travels instead
+        return False
+    return True
 
 
 def _is_array(dataset: object) -> bool:

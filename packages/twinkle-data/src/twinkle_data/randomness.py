@@ -1,0 +1,219 @@
+"""The randomness of one sample: a function of (seed, epoch, index), wherever and by whomever it is read.
+
+While user code reads a sample, the global generators of `random`, numpy and torch (CPU) that it draws from
+stand at a state that only the sample determines, and the caller's own states are put back behind it. Seeding
+costs microseconds for each sample, so a generator that reading does not draw from is only watched; when it is
+drawn from after all, the batch is read again with that generator seeded for each sample.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from twinkle_data.generators import Generator, global_generators
+from twinkle_data.permutation import derive, derive_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+T = TypeVar("T")
+
+# The generators belong to the whole process: two loaders in two threads take turns.
+_turn = threading.RLock()
+
+
+class _Reading:
+    """The sample that is being read."""
+
+    __slots__ = ("epoch", "index", "seed")
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self.index = -1
+
+
+_reading: ContextVar[_Reading | None] = ContextVar("twinkle_sample", default=None)
+
+
+def sample_seed() -> int:
+    """The 64-bit seed of the sample that is being read, for a generator of one's own.
+
+    `np.random.default_rng(sample_seed())` in a `__getitem__` draws the same numbers on every rank and in
+    every loader process.
+
+    Raises:
+        RuntimeError: No loader is reading a sample here.
+    """
+    reading = _reading.get()
+    if reading is None or reading.index < 0:
+        raise RuntimeError("sample_seed() has a value only while a DataLoader reads a sample")
+    return derive(reading.seed, reading.epoch, reading.index)
+
+
+class Randomness:
+    """Lets what a step draws depend on its samples alone; picklable.
+
+    Args:
+        seed: The loader's seed.
+        enabled: False leaves the global generators alone.
+    """
+
+    def __init__(self, seed: int, *, enabled: bool = True) -> None:
+        self.seed = seed
+        self._enabled = enabled
+        self._drawn: list[Generator] = []
+        self._watched: list[Generator] = []
+        # In the first step every generator is seeded, and those that are drawn from are noted here.
+        self._noted: list[Generator] | None = None
+        self._fresh = enabled
+        self._alone = False
+        self._marks: list[Any] = []
+
+    def __getstate__(self) -> tuple[int, bool]:
+        return self.seed, self._enabled
+
+    def __setstate__(self, state: tuple[int, bool]) -> None:
+        Randomness.__init__(self, state[0], enabled=state[1])
+
+    def run(self, attempt: Callable[[], T]) -> T:
+        """Run what reads a step, which in turn calls `each`, `together` and `once`.
+
+        Args:
+            attempt: Must give the same when it is run twice: it is, where it draws for the first time after
+                earlier steps did not.
+        """
+        if not self._enabled:
+            return attempt()
+        with _turn:
+            if self._fresh:
+                return self._first(attempt)
+            while True:
+                # A loader process has its generators to itself: nobody drew since the last step.
+                before = self._marks if self._alone and self._marks else _marks(self._watched)
+                if self._drawn and not self._alone:
+                    with _saved(self._drawn):
+                        done = attempt()
+                else:
+                    done = attempt()
+                after = _marks(self._watched)
+                if before == after:
+                    self._marks = after
+                    return done
+                self._marks = []
+                self._drawn += [one for one, old, new in zip(self._watched, before, after, strict=True) if old != new]
+                self._watched = [one for one in self._watched if one not in self._drawn]
+
+    def each(
+        self, epoch: int, indices: Sequence[int], read: Callable[[int], Any], failed: Callable[[Exception], Any]
+    ) -> list[Any]:
+        """Read samples one by one, each under its own randomness.
+
+        Args:
+            epoch: The epoch.
+            indices: The samples.
+            read: Reads one.
+            failed: Makes what stands for a sample whose reading raised.
+        """
+        reading = _Reading(self.seed, epoch)
+        if not self._drawn or not indices:
+            return _read_all(reading, indices, read, failed)
+        prefix = derive(self.seed, epoch)
+        keys = dict(zip(indices, derive_each(prefix, np.array(indices, dtype=np.uint64)), strict=True))
+        return _read_all(reading, indices, lambda index: self.once(keys[index], partial(read, index)), failed)
+
+    def together(
+        self, epoch: int, indices: Sequence[int], read: Callable[[Sequence[int]], list[Any]]
+    ) -> list[Any] | None:
+        """Read samples in one go; None where they draw, so that each must be read under its own randomness.
+
+        Args:
+            epoch: The epoch.
+            indices: At least one.
+            read: Reads them all.
+        """
+        if not self._drawn:
+            return read(indices)
+        if self._noted is None:
+            return None
+        done = self.once(derive(self.seed, epoch, indices[0]), partial(read, indices))
+        return None if self._noted else done
+
+    def once(self, key: int, job: Callable[[], T]) -> T:
+        """Run a job under the randomness of a key.
+
+        Args:
+            key: In [0, 2**64 - 1].
+            job: What to run.
+        """
+        for generator in self._drawn:
+            generator.seed(key)
+        if self._noted is None:
+            return job()
+        marks = _marks(self._drawn)
+        try:
+            return job()
+        finally:
+            changed = _changed(self._drawn, marks)
+            self._noted += [generator for generator in changed if generator not in self._noted]
+
+    def _first(self, attempt: Callable[[], T]) -> T:
+        from torch.utils.data import get_worker_info
+
+        everyone = global_generators()
+        self._drawn, self._noted = everyone, []
+        self._alone = get_worker_info() is not None
+        try:
+            with _saved([] if self._alone else everyone):
+                done = attempt()
+            self._fresh = False
+            return done
+        finally:
+            noted, self._noted = self._noted, None
+            self._drawn = [generator for generator in everyone if generator in noted]
+            self._watched = [generator for generator in everyone if generator not in noted]
+
+
+def _marks(generators: Sequence[Generator]) -> list[Any]:
+    return [generator.mark() for generator in generators]
+
+
+def _changed(generators: Sequence[Generator], marks: Sequence[Any]) -> list[Generator]:
+    return [generator for generator, mark in zip(generators, marks, strict=True) if generator.mark() != mark]
+
+
+def _read_all(
+    reading: _Reading, indices: Sequence[int], read: Callable[[int], Any], failed: Callable[[Exception], Any]
+) -> list[Any]:
+    done: list[Any] = []
+    left = iter(indices)
+    token = _reading.set(reading)
+    try:
+        while True:
+            try:
+                # The common case is this loop, without a call of our own between two samples.
+                for index in left:
+                    reading.index = index
+                    done.append(read(index))
+            except Exception as error:  # the loader's policy decides about it; the samples behind it are read
+                done.append(failed(error))
+            else:
+                return done
+    finally:
+        _reading.reset(token)
+
+
+@contextmanager
+def _saved(generators: Sequence[Generator]) -> Iterator[None]:
+    states = [generator.save() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.restore(state)
