@@ -8,7 +8,11 @@ from .mesh import DeviceMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .explain import DimReport, Explanation
     from .group import DeviceGroup
+    from .nodes import Nodes
+    from .picture import Picture
+    from .ranks import Groups, Ranks
     from .transfer import Piece, plan_transfer
 
 __version__ = "0.1.0"
@@ -16,14 +20,31 @@ __version__ = "0.1.0"
 __all__ = [
     "DeviceGroup",
     "DeviceMesh",
+    "DimReport",
+    "Explanation",
+    "Groups",
+    "Nodes",
+    "Picture",
     "Piece",
+    "Ranks",
     "balanced_slice",
     "current_rank",
     "plan_transfer",
     "use_rank",
 ]
 
-_LAZY = {"DeviceGroup": "group", "Piece": "transfer", "plan_transfer": "transfer"}
+# Modules that need dataclasses or typing, which cost more to import than all of the mesh.
+_LAZY = {
+    "DeviceGroup": "group",
+    "DimReport": "explain",
+    "Explanation": "explain",
+    "Groups": "ranks",
+    "Nodes": "nodes",
+    "Picture": "picture",
+    "Piece": "transfer",
+    "Ranks": "ranks",
+    "plan_transfer": "transfer",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -31,7 +52,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    value: object = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .layout import Layout, merged, nested
 from .mesh import DeviceMesh
+from .sizes import at_least_one
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,16 +48,17 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
         raise ValueError(f"the state's version is {state.get('version')!r}; this package reads version {_VERSION}")
     try:
         dims: Mapping[str, int] = state["dims"]
+        sizes = [at_least_one(name, size) for name, size in dims.items()]
         if "ranks" in state:
             ranks = [int(rank) for rank in state["ranks"]]
-            layout = Layout.of_ranks(ranks, list(dims.values()))
-            sound = len(set(ranks)) == len(ranks) == Layout.contiguous(list(dims.values())).size
+            sound = len(set(ranks)) == len(ranks) == Layout.contiguous(sizes).size and min(ranks) >= 0
+            layout = Layout.of_ranks(ranks, sizes) if sound else Layout.contiguous([1])
         else:
-            factors = tuple([tuple([(int(n), int(step)) for n, step in dim]) for dim in state["strides"]])
+            factors = tuple([tuple([(int(size), int(step)) for size, step in dim]) for dim in state["strides"]])
             layout = Layout(factors, int(state["offset"]))
             flat = [factor for dim in factors for factor in dim]
             sound = nested(flat) and layout.offset >= 0 and all(merged(dim) == dim for dim in factors)
-        if not sound or layout.shape != tuple(dims.values()):
+        if not sound or layout.shape != tuple(sizes):
             raise ValueError(f"the state's dims {dict(dims)} do not fit its ranks")
         nodes = None
         if state.get("nodes") is not None:
@@ -87,9 +89,10 @@ def text(mesh: DeviceMesh) -> str:
     parts = [f"{name}={size}" for name, size in zip(mesh.dim_names, mesh.shape, strict=True)]
     if layout.table is not None:
         parts.append(f"ranks={mesh.ranks!r}")
-    elif layout.key != Layout.contiguous(mesh.shape).key:
-        steps = ["x".join(str(stride) for _, stride in factors) or "0" for factors in layout.factors]
-        parts.append(f"strides=({', '.join(steps)})")
+    else:
+        if layout.factors != Layout.contiguous(mesh.shape).factors:
+            steps = ["x".join(str(stride) for _, stride in factors) or "0" for factors in layout.factors]
+            parts.append(f"strides=({', '.join(steps)})")
         if layout.offset:
             parts.append(f"offset={layout.offset}")
     if mesh._etp is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._messages import would
 from .context import running_rank
-from .order import inferred_expert_order
+from .order import EXPERT_DIMS, inferred_expert_order
 from .ranks import Groups, Ranks
 from .sizes import at_least_one, check_divides, check_names, whole
 
@@ -92,6 +92,10 @@ class Lookup:
             )
         if data_dims is None:
             data_dims = data_order(names)
+        elif not set(data_dims) <= set(names):
+            raise ValueError(
+                f"data_dims={data_dims} names a dim that the mesh does not have; {would(map(repr, names))}"
+            )
         _set(self, "_layout", layout)
         _set(self, "dim_names", names)
         _set(self, "views", views)
@@ -106,6 +110,8 @@ class Lookup:
         _set(self, "sequence_parallel", bool(sequence_parallel))
         etp = None if etp_size is None else at_least_one("etp_size", etp_size)
         _set(self, "_etp", None if etp == self.size("tp") else etp)
+        if expert_order is not None and set(expert_order) != set(EXPERT_DIMS):
+            raise ValueError(f"expert_order={expert_order} must name ep_shard, ep and etp, outermost first")
         if expert_order is not None and (self.ep_size == 1 or expert_order == inferred_expert_order(names, layout)):
             expert_order = None
         _set(self, "_expert_order", expert_order)
@@ -253,8 +259,8 @@ class Lookup:
             dims: The name of a dim or view, or several. A parallel dim that the mesh does not have counts as size 1.
             rank: Any rank of the group; None stands for the running worker's rank.
         """
-        coords = self._coords(rank)
         chosen = self._chosen(dims)
+        coords = self._coords(rank)
         for dim in chosen:
             coords[dim] = 0
         return self._layout.ranks(chosen, self._layout.place(coords))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from twinkle_mesh import DeviceGroup
+
+
+def test_a_group_of_devices() -> None:
+    group = DeviceGroup(name="actor", ranks=[4, 5, 6, 7], device_type="cuda", gpus_per_worker=2)
+    assert (group.device_type, group.ranks, group.devices) == ("GPU", (4, 5, 6, 7), (4, 5, 6, 7))
+    assert (group.num_ranks, group.num_workers, group.visible) == (4, 2, None)
+    assert group == DeviceGroup("actor", (4, 5, 6, 7), "gpu", gpus_per_worker=2)
+    assert DeviceGroup("actor", range(4), "NPU").ranks == (0, 1, 2, 3)
+
+
+def test_a_group_of_a_count() -> None:
+    group = DeviceGroup("loader", 3, "cpu")
+    assert (group.device_type, group.ranks, group.devices) == ("CPU", 3, None)
+    assert (group.num_ranks, group.num_workers) == (3, 3)
+
+
+def test_visible_devices_restrict_the_hardware() -> None:
+    group = DeviceGroup("sampler", 2, "GPU", visible_devices="8, 9")
+    assert (group.visible_devices, group.visible) == ("8,9", (8, 9))
+
+
+def test_a_group_is_a_value() -> None:
+    group = DeviceGroup("actor", 8, "GPU")
+    assert pickle.loads(pickle.dumps(group)) == group
+    assert len({group, DeviceGroup("actor", 8, "cuda")}) == 1
+    assert dataclasses.replace(group, ranks=4).num_workers == 4
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        group.ranks = 4  # type: ignore[misc]  # the point of the test
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"name": ""}, "name='' must be a word that remote_group= can refer to"),
+        ({"name": 3}, "name=3 must be a word"),
+        ({"ranks": 0}, "ranks=0 must be at least 1"),
+        ({"ranks": []}, "ranks=[] must name at least one device"),
+        ({"ranks": [0, 0]}, "ranks=[0, 0] names a device twice"),
+        ({"ranks": [0, -1]}, "ranks=[0, -1] must be device indices"),
+        ({"ranks": [0, "1"]}, "ranks=[0, 1] must be device indices"),
+        ({"ranks": True}, "ranks=True must be a count or a list"),
+        ({"ranks": [0, 1], "device_type": "CPU"}, "ranks=[0, 1]: a CPU group takes a count; ranks=2 would"),
+        ({"device_type": ""}, "device_type='' must name the hardware; GPU, CPU or NPU would"),
+        ({"gpus_per_worker": 3}, "gpus_per_worker=3 does not divide ranks=4; 1, 2 or 4 would"),
+        ({"gpus_per_worker": 0}, "gpus_per_worker=0 must be a whole number of at least 1"),
+        ({"device_type": "CPU", "gpus_per_worker": 2}, "gpus_per_worker=2 needs devices; a CPU group takes 1"),
+        ({"visible_devices": "8,x"}, "visible_devices='8,x' must be device indices with commas"),
+        ({"visible_devices": "8,8,9,10"}, "visible_devices='8,8,9,10' names a device twice"),
+        ({"visible_devices": "8,9"}, "ranks asks for 4 devices, but visible_devices='8,9' has 2"),
+        ({"device_type": "CPU", "visible_devices": "0"}, "visible_devices='0' needs devices"),
+    ],
+)
+def test_errors(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        DeviceGroup(**{"name": "actor", "ranks": 4, "device_type": "GPU", **arguments})
