@@ -1,0 +1,214 @@
+"""Post-training of a small GPT: sampler (dp=4) -> rewards -> actor (dp=2, pp=2, tp=2) -> weights back to the sampler.
+
+python examples/post_training.py                # twelve workers on a Ray cluster that it starts and ends
+python examples/post_training.py --mode local   # the same program in one process
+"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from dataclasses import dataclass, replace
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from show import History, placement, progress, report
+from text import decode, encode, passages, share_of_real_phrases
+from tiny_gpt import Loss, Rows, Size, SplitGPT, TinyGPT, own_device, torch_mesh, write_on
+from torch import Tensor
+
+import twinkle
+from twinkle import Batch, DataLoader, DeviceGroup, DeviceMesh, remote_class, remote_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROMPT = 8  # words that the model is given
+GROUP = 8  # texts that it writes for each prompt, compared with one another
+CLIP = 0.2  # how far one step may change the probability of a word, as a share of it
+
+
+@dataclass
+class Rollouts:
+    """One row for each prompt: the texts that were written for it, and what is known of them."""
+
+    words: Tensor  # (prompts, GROUP, words of a text)
+    logprobs: Tensor  # (prompts, GROUP, words that were written)
+    rewards: Tensor  # (prompts, GROUP)
+    advantages: Tensor  # (prompts, GROUP)
+
+
+@remote_class()
+class Sampler:
+    """Writes texts; each worker holds the whole model and takes its share of the prompts."""
+
+    def __init__(self, size: Size, seed: int, device_mesh: DeviceMesh, remote_group: str) -> None:
+        self.size, self.seed, self.device = size, seed, own_device(device_mesh)
+        self.model = TinyGPT(size, seed).to(self.device)
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def sample(self, prompts: list[str], step: int) -> Rollouts:
+        given = torch.tensor([encode(prompt, self.size.vocabulary) for prompt in prompts]).reshape(-1, PROMPT)
+        # Each text has a seed of its own, so that the layout does not change what is written.
+        texts = [f"{self.seed}/{step}/{prompt}/{i}" for prompt in prompts for i in range(GROUP)]
+        draws = [
+            torch.rand(self.size.context - PROMPT, generator=torch.Generator().manual_seed(zlib.crc32(text.encode())))
+            for text in texts
+        ]
+        words, logprobs = write_on(
+            self.model,
+            given.repeat_interleave(GROUP, dim=0).to(self.device),
+            torch.stack(draws).to(self.device),
+        )
+        ungraded = torch.zeros(len(prompts), GROUP)
+        shape = (len(prompts), GROUP, -1)
+        return Rollouts(words.reshape(shape).cpu(), logprobs.reshape(shape).cpu(), ungraded, ungraded)
+
+    def weights(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+
+@remote_class()
+class Rewards:
+    """Grades texts by the share of their phrases that real text holds, and compares those of one prompt."""
+
+    def __init__(self, size: Size, device_mesh: DeviceMesh, remote_group: str) -> None:
+        self.size = size
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def grade(self, rollouts: Rollouts) -> Rollouts:
+        written = rollouts.words[:, :, PROMPT - 2 :].tolist()
+        rewards = torch.tensor(
+            [[share_of_real_phrases(text, self.size.vocabulary) for text in texts] for texts in written]
+        )
+        spread = rewards.std(dim=1, keepdim=True) + 1e-4
+        return replace(rollouts, rewards=rewards, advantages=(rewards - rewards.mean(dim=1, keepdim=True)) / spread)
+
+
+@remote_class()
+class Actor:
+    """Trains the model, split over its mesh."""
+
+    def __init__(self, size: Size, seed: int, device_mesh: DeviceMesh, remote_group: str) -> None:
+        self.size = size
+        self.gpt = SplitGPT(size, seed, torch_mesh(device_mesh), micro_batches=2)
+        # foreach needs all parameters on one mesh; those of the norms have no tp dim.
+        self.optimizer = torch.optim.AdamW(self.gpt.model.parameters(), lr=3e-3, betas=(0.9, 0.95), foreach=False)
+
+    @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
+    def learn(self, texts: list[str]) -> dict[str, float]:
+        words = torch.tensor([encode(text, self.size.vocabulary) for text in texts])
+        return self._step(words[:, :-1], {"next": words[:, 1:]}, next_word_loss)
+
+    @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
+    def update(self, rollouts: Rollouts) -> dict[str, float]:
+        words = rollouts.words.flatten(0, 1)
+        rows = {
+            "written": words[:, PROMPT:],
+            "logprobs": rollouts.logprobs.flatten(0, 1),
+            "advantages": rollouts.advantages.flatten(0, 1)[:, None],
+        }
+        return self._step(words[:, :-1], rows, grpo_loss) | {"reward": rollouts.rewards.mean().item()}
+
+    def _step(self, words: Tensor, rows: Rows, loss: Loss) -> dict[str, float]:
+        mean = self.gpt.backward(words, rows, loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {} if mean is None else {"loss": mean}
+
+    def weights(self) -> dict[str, Tensor]:
+        return dict(self.gpt.model.named_parameters())
+
+
+def next_word_loss(logits: Tensor, rows: Rows) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), rows["next"].flatten())
+
+
+def grpo_loss(logits: Tensor, rows: Rows) -> Tensor:
+    written = rows["written"]
+    logprobs = F.log_softmax(logits[:, -written.shape[1] :], dim=-1).gather(2, written[:, :, None])[:, :, 0]
+    ratio = (logprobs - rows["logprobs"]).exp()
+    return -torch.min(ratio * rows["advantages"], ratio.clamp(1 - CLIP, 1 + CLIP) * rows["advantages"]).mean()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    mode: str = "ray"
+    sft_steps: int = 120
+    steps: int = 30
+    seed: int = 0
+
+
+def train(options: Options) -> History:
+    """Run the loop; the figures of the run."""
+    size, seed, history = Size(), options.seed, History()
+    device = "cuda" if torch.cuda.device_count() >= (1 if options.mode == "local" else 12) else "cpu"
+    copies = DeviceMesh.from_sizes(dp_size=4, device_type=device)
+    split = DeviceMesh.from_sizes(dp_size=2, pp_size=2, tp_size=2, device_type=device)
+    placement(options.mode, {"sampler, rewards": copies, "actor": split})
+
+    groups = [DeviceGroup("sampler", 4, device), DeviceGroup("actor", 8, device)]
+    texts = DataLoader(passages(size.context, every=4), batch_size=64, shuffle=True, seed=seed)
+    prompts = DataLoader(passages(PROMPT, every=4), batch_size=16, shuffle=True, seed=seed)
+    with twinkle.session(options.mode, groups=groups, seed=seed):
+        with history.phase("start"):
+            sampler = Sampler(size, seed, device_mesh=copies, remote_group="sampler")
+            rewards = Rewards(size, device_mesh=copies, remote_group="sampler")
+            actor = Actor(size, seed, device_mesh=split, remote_group="actor")
+            sync = twinkle.WeightSync(actor, sampler)
+
+        with history.phase("supervised"), progress("supervised", options.sft_steps) as show:
+            for batch in batches(texts, options.sft_steps):
+                metrics = actor.learn(batch)
+                history.losses.append(metrics["loss"])
+                show(loss=metrics["loss"])
+        sync()
+        history.before = some_texts(sampler, size)
+
+        with history.phase("GRPO"), progress("GRPO", options.steps) as show:
+            for step, batch in enumerate(batches(prompts, options.steps)):
+                rollouts = sampler.sample(batch, step)
+                metrics = actor.update(rewards.grade(rollouts))
+                sync()
+                history.rewards.append(metrics["reward"])
+                show(loss=metrics["loss"], reward=metrics["reward"])
+        history.after = some_texts(sampler, size)
+
+        assert sync.plan is not None
+        history.weight_bytes = sum(sync.plan.sent(split.world_size)) * sync.version
+        history.calls = twinkle.stats()
+    return history
+
+
+def batches(loader: DataLoader[Batch[str]], steps: int) -> Iterator[Batch[str]]:
+    """So many batches, over as many epochs as that takes."""
+    return islice(chain.from_iterable(repeat(loader)), steps)
+
+
+def some_texts(sampler: Sampler, size: Size) -> list[str]:
+    """A text for each of a few prompts, the same prompts and draws at every call."""
+    prompts = passages(PROMPT, every=15_000)[:4]
+    words = sampler.sample(prompts, -1).words[:, 0].tolist()
+    return [f"{prompt} | {decode(text[PROMPT:], size.vocabulary)}" for prompt, text in zip(prompts, words, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    defaults = Options()
+    parser.add_argument("--mode", choices=("ray", "local"), default=defaults.mode)
+    parser.add_argument("--sft-steps", type=int, default=defaults.sft_steps, help="supervised steps on the text")
+    parser.add_argument("--steps", type=int, default=defaults.steps, help="GRPO steps")
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the curves")
+    arguments = vars(parser.parse_args())
+    path = arguments.pop("out").resolve() / "post_training.png"
+    report(train(Options(**arguments)), path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What a person sees of a run: where things are, how it goes, where time and bytes went, both curves."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import matplotlib
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from twinkle import DeviceMesh
+    from twinkle_remote import CallRecord
+
+console = Console()
+
+
+@dataclass
+class History:
+    """The figures of a run.
+
+    Attributes:
+        losses: Mean loss of each supervised step, in nats per word.
+        rewards: Mean reward of each GRPO step.
+        before: A text for each of a few prompts, written before GRPO.
+        after: The same, afterwards.
+        seconds: Time of each phase on the driver.
+        weight_bytes: Bytes that left the actor's workers for the sampler's.
+        calls: The record of every call.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    weight_bytes: int = 0
+    calls: Sequence[CallRecord] = ()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a phase."""
+        began = perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
+
+
+def placement(mode: str, meshes: Mapping[str, DeviceMesh]) -> None:
+    """Where each component is going to be."""
+    for name, mesh in meshes.items():
+        where = "whole, in this process instead of:" if mode == "local" else f"{mesh.world_size} workers"
+        console.rule(f"[bold]{name}[/]: {where}", align="left")
+        console.print(mesh.describe())
+
+
+@contextmanager
+def progress(name: str, steps: int) -> Iterator[Callable[..., None]]:
+    """A bar, and the function that moves it on by a step, given figures to show."""
+    with tqdm(total=steps, desc=name, mininterval=0.2 if sys.stderr.isatty() else 10.0) as bar:
+
+        def step(**figures: float) -> None:
+            bar.set_postfix({key: f"{value:.3f}" for key, value in figures.items()}, refresh=False)
+            bar.update()
+
+        yield step
+
+
+def report(history: History, path: Path) -> None:
+    """Texts, tables and curves of a run."""
+    for title, texts in (("before GRPO", history.before), ("after GRPO", history.after)):
+        console.rule(f"[bold]{title}[/]", align="left")
+        for text in texts:
+            console.print(text, markup=False, highlight=False)
+    console.print(_times(history), _hand_overs(history))
+    curves(history, path)
+    losses, rewards = history.losses, history.rewards
+    console.print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, reward {rewards[0]:.3f} -> {rewards[-1]:.3f}")
+    console.print(f"curves: {path}", soft_wrap=True)
+
+
+def _times(history: History) -> Table:
+    table = Table("where time went", "calls", "s", "s per call", title="Time", title_justify="left")
+    for name, seconds in history.seconds.items():
+        table.add_row(name, "", f"{seconds:.1f}", "")
+    table.add_section()
+    for method in ("Actor.learn", "Sampler.sample", "Rewards.grade", "Actor.update"):
+        slowest = [max(call.seconds.values()) for call in history.calls if call.method == method and call.seconds]
+        if slowest:
+            mean = sum(slowest) / len(slowest)
+            table.add_row(f"{method}, on its slowest worker", str(len(slowest)), f"{sum(slowest):.1f}", f"{mean:.3f}")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _hand_overs(history: History) -> Table:
+    def fetched(method: str) -> int:
+        return sum(sum(call.worker_fetched.values()) for call in history.calls if call.method == method)
+
+    def driver(methods: tuple[str, ...], figure: str) -> int:
+        return sum(int(getattr(call, figure)) for call in history.calls if call.method in methods)
+
+    workers, link = "workers, from the store", "workers, by their process group"
+    rows = (
+        (
+            "driver",
+            "sampler, actor",
+            "prompts, texts",
+            driver(("Sampler.sample", "Actor.learn"), "driver_sent"),
+            "driver",
+        ),
+        ("sampler", "rewards", "rollouts", fetched("Rewards.grade"), workers),
+        ("rewards", "actor", "graded rollouts", fetched("Actor.update"), workers),
+        ("actor", "sampler", "weights", history.weight_bytes, link),
+        ("actor", "driver", "loss, reward", driver(("Actor.learn", "Actor.update"), "driver_fetched"), "driver"),
+        ("sampler", "driver", "texts to show", driver(("Sampler.sample",), "driver_fetched"), "driver"),
+    )
+    table = Table("from", "to", "what", "bytes", "moved by", title="Hand-overs", title_justify="left")
+    for source, target, what, nbytes, mover in rows:
+        table.add_row(source, target, what, f"{nbytes:,}", mover)
+    table.columns[3].justify = "right"
+    return table
+
+
+def curves(history: History, path: Path) -> None:
+    """Write loss and reward as a PNG."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    drawn = (
+        ("Supervised: loss", "nats per word", history.losses, "tab:blue"),
+        ("GRPO: reward", "share of phrases that are real", history.rewards, "tab:orange"),
+    )
+    for axis, (title, label, values, colour) in zip(axes, drawn, strict=True):
+        axis.plot(range(1, len(values) + 1), values, color=colour)
+        axis.set(title=title, xlabel="step", ylabel=label)
+        axis.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
