@@ -21,7 +21,10 @@ def test_json_and_pickle_give_an_equal_mesh(mesh: DeviceMesh, on_nodes: bool) ->
         mesh = mesh.with_nodes(ranks_per_node=4, tp_crossing="allow")
     if mesh.dim_names:
         mesh = mesh.with_views(everything=mesh.dim_names)
-    for copy in (DeviceMesh.from_dict(json.loads(json.dumps(mesh.to_dict()))), pickle.loads(pickle.dumps(mesh))):
+    for copy in (
+        DeviceMesh.from_dict(json.loads(json.dumps(mesh.to_dict(), sort_keys=True))),
+        pickle.loads(pickle.dumps(mesh)),
+    ):
         assert copy == mesh
         assert hash(copy) == hash(mesh)
         assert repr(copy) == repr(mesh)
@@ -58,9 +61,11 @@ def test_reprs() -> None:
     ("change", "said"),
     [
         ({"version": 2}, "the state's version is 2; this package reads version 1"),
-        ({"dims": {"dp": 3, "tp": 2}}, "the state's dims {'dp': 3, 'tp': 2} do not fit its ranks"),
+        ({"dims": [["dp", 3], ["tp", 2]]}, "the state's dims [['dp', 3], ['tp', 2]] do not fit its ranks"),
         ({"strides": [[[2, 1]], [[2, 1]]]}, "do not fit its ranks"),
         ({"strides": [[[2, 2]], [[2, 1], [1, 1]]]}, "do not fit its ranks"),
+        ({"strides": [[[-2, 2], [-1, 1]], [[2, 8]]]}, "do not fit its ranks"),
+        ({"dims": [["dp", 0], ["tp", 2]]}, "dp=0 must be at least 1"),
         ({"offset": -1}, "do not fit its ranks"),
         ({"ranks": [0, 1, 1, 2]}, "do not fit its ranks"),
         ({"ranks": [0, 1, 2]}, "do not fit its ranks"),

@@ -15,11 +15,11 @@ _VERSION = 1
 
 
 def to_dict(mesh: DeviceMesh) -> dict[str, object]:
-    """Return the mesh as a dict of JSON values."""
+    """Return the mesh as a dict of JSON values; what has an order is a list, since tools that write JSON sort keys."""
     layout = mesh._layout
     state: dict[str, object] = {
         "version": _VERSION,
-        "dims": dict(zip(mesh.dim_names, mesh.shape, strict=True)),
+        "dims": [[name, size] for name, size in zip(mesh.dim_names, mesh.shape, strict=True)],
         "device_type": mesh.device_type,
     }
     if layout.table is not None:
@@ -34,7 +34,7 @@ def to_dict(mesh: DeviceMesh) -> dict[str, object]:
         "vpp_size": (mesh.vpp_size, 1),
         "sequence_parallel": (mesh.sequence_parallel, False),
         "expert_order": (mesh._expert_order and list(mesh._expert_order), None),
-        "views": ({name: list(parts) for name, parts in mesh.views}, {}),
+        "views": ([[name, list(parts)] for name, parts in mesh.views], []),
         "nodes": (mesh.nodes and mesh.nodes.to_json(), None),
     }
     state.update({name: value for name, (value, default) in optional.items() if value != default})
@@ -47,8 +47,8 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
     if state.get("version") != _VERSION:
         raise ValueError(f"the state's version is {state.get('version')!r}; this package reads version {_VERSION}")
     try:
-        dims: Mapping[str, int] = state["dims"]
-        sizes = [at_least_one(name, size) for name, size in dims.items()]
+        names = [name for name, _ in state["dims"]]
+        sizes = [at_least_one(name, size) for name, size in state["dims"]]
         if "ranks" in state:
             ranks = [int(rank) for rank in state["ranks"]]
             sound = len(set(ranks)) == len(ranks) == Layout.contiguous(sizes).size and min(ranks) >= 0
@@ -57,9 +57,10 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
             factors = tuple([tuple([(int(size), int(step)) for size, step in dim]) for dim in state["strides"]])
             layout = Layout(factors, int(state["offset"]))
             flat = [factor for dim in factors for factor in dim]
-            sound = nested(flat) and layout.offset >= 0 and all(merged(dim) == dim for dim in factors)
+            positive = layout.offset >= 0 and all(size > 1 for size, _ in flat)
+            sound = positive and nested(flat) and all(merged(dim) == dim for dim in factors)
         if not sound or layout.shape != tuple(sizes):
-            raise ValueError(f"the state's dims {dict(dims)} do not fit its ranks")
+            raise ValueError(f"the state's dims {state['dims']} do not fit its ranks")
         nodes = None
         if state.get("nodes") is not None:
             from .nodes import Nodes
@@ -67,7 +68,7 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
             nodes = Nodes.from_json(state["nodes"])
         return DeviceMesh(
             layout,
-            list(dims),
+            names,
             device_type=state["device_type"],
             ulysses_size=state.get("ulysses_size"),
             ep_size=state.get("ep_size"),
@@ -75,7 +76,7 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
             vpp_size=state.get("vpp_size"),
             sequence_parallel=state.get("sequence_parallel", False),
             expert_order=tuple(state["expert_order"]) if "expert_order" in state else None,
-            views=tuple([(name, tuple(parts)) for name, parts in state.get("views", {}).items()]),
+            views=tuple([(name, tuple(parts)) for name, parts in state.get("views", [])]),
             data_dims=tuple(state["data_dims"]),
             nodes=nodes,
         )

@@ -194,7 +194,7 @@ class DeviceMesh(Algebra):
 
         return explain(self, bytes)
 
-    def describe(self, rank: int | None = None, *, width: int = 100) -> Picture:
+    def describe(self, rank: int | None = None, *, width: int = 110) -> Picture:
         """Return a picture as text: one grid per slice of the leading dims, node boundaries, one rank highlighted.
 
         Args:

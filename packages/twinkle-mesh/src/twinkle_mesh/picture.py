@@ -70,7 +70,7 @@ def drawing(mesh: DeviceMesh, rank: int | None, width: int) -> Drawing:
     """Decide what a picture of `mesh` shows."""
     home = None if rank is None else list(mesh.coordinate(rank).values())
     digits = len(str(mesh._layout.highest))
-    grids = tuple(_grids(mesh, home, max(3, (width - 16) // (digits + 4))))
+    grids = tuple(_grids(mesh, home, max(3, (width - 21) // (digits + 4))))
     marks: dict[int, str] = {}
     legend: list[str] = []
     if rank is not None:

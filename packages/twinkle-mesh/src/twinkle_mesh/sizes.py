@@ -66,38 +66,41 @@ def infer(sizes: Mapping[str, object], world_size: object = None) -> dict[str, i
             raise ValueError(f"{inferred}_size=-1 needs a world_size to be inferred from; world_size={total} would")
         return known
     if inferred is None and total != world:
-        raise ValueError(_unequal(known, world, total))
+        raise ValueError(unequal(known, world, total))
     if world % total:
-        raise ValueError(_indivisible({name: size for name, size in known.items() if size > 1}, world, total))
+        raise ValueError(indivisible(known, world, total))
     if inferred is not None:
         known[inferred] = world // total
     return known
 
 
-def _unequal(known: Mapping[str, int], world: int, total: int) -> str:
+def unequal(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> str:
+    """Return the error of sizes that multiply to another number than the world."""
     remedies = []
     for name, size in known.items():
         if world % (total // size) == 0:
-            remedies.append(f"{name}_size={world // (total // size)}")
+            remedies.append(f"{name}{suffix}={world // (total // size)}")
     remedies.append(f"world_size={total}")
-    return f"{_listed(known, total)} is not world_size={world}; {would(remedies)}"
+    return f"{_listed(known, total, suffix)} is not world_size={world}; {would(remedies)}"
 
 
-def _indivisible(fixed: Mapping[str, int], world: int, total: int) -> str:
+def indivisible(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> str:
+    """Return the error of sizes that leave no whole number for the one to infer."""
+    fixed = {name: size for name, size in known.items() if size > 1}
     remedies = []
     for name, size in fixed.items():
         if world % (total // size) == 0:
             near = nearest_divisors(world // (total // size), size)
-            remedies.append(either(near) if len(fixed) == 1 else f"{name}_size={either(near)}")
+            remedies.append(either(near) if len(fixed) == 1 else f"{name}{suffix}={either(near)}")
     if not remedies:
         worlds = [number for number in (world // total * total, world // total * total + total) if number]
         remedies.append(f"world_size={either(worlds)}")
-    return f"{_listed(fixed, total)} does not divide world_size={world}; {'; or '.join(remedies)} would"
+    return f"{_listed(fixed, total, suffix)} does not divide world_size={world}; {'; or '.join(remedies)} would"
 
 
-def _listed(sizes: Mapping[str, int], total: int) -> str:
+def _listed(sizes: Mapping[str, int], total: int, suffix: str) -> str:
     shown = {name: size for name, size in sizes.items() if size > 1} or dict(sizes)
-    listed = " * ".join(f"{name}_size={size}" for name, size in shown.items())
+    listed = " * ".join(f"{name}{suffix}={size}" for name, size in shown.items())
     return listed if len(shown) == 1 else f"{listed} = {total}"
 
 

@@ -60,17 +60,19 @@ def to_torch(mesh: DeviceMesh) -> TorchDeviceMesh:
         _made = _Made(world)
     if mesh in _made.meshes:
         return _made.meshes[mesh]
-    groups = [_groups(_made, mesh, dim) for dim in mesh.dim_names]
+    groups = [_group(_made, mesh, dim) for dim in mesh.dim_names]
+    flat_groups = [_group(_made, mesh, view) for view, _ in mesh.views]
     ranks = torch.tensor(list(mesh.ranks), dtype=torch.int).view(mesh.shape)
     if dist.get_rank() in mesh:
         mine = [group for group in groups if group is not None]
         result = TorchDeviceMesh.from_group(mine, mesh.device_type, mesh=ranks, mesh_dim_names=mesh.dim_names)
+        for (name, dims), group in zip(mesh.views, flat_groups, strict=True):
+            assert group is not None
+            _flatten(result, name, dims, group)
     else:
         result = TorchDeviceMesh(mesh.device_type, ranks, mesh_dim_names=mesh.dim_names, _init_backend=False)
         # As torch's constructor leaves it on a rank without a part in the mesh.
         result._dim_group_names = []
-    for name, dims in mesh.views:
-        result[dims]._flatten(name)
     _made.meshes[mesh] = result
     return result
 
@@ -99,8 +101,28 @@ def _check_ascending(mesh: DeviceMesh) -> None:
                 )
 
 
-def _groups(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
-    """Make the groups of a dim, all of them in one order on every rank, and return this rank's.
+def _flatten(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: ProcessGroup) -> None:
+    """Give torch's mesh a flattened name over a group that exists.
+
+    torch's own `_flatten` would make another group, and cannot be called on ranks that are not in the mesh, though
+    making a group takes every rank.
+    """
+    layout = mesh[dims]._layout
+    flat = type(mesh)(
+        mesh.device_type,
+        mesh_dim_names=(name,),
+        _layout=type(layout)([layout.collapse()]),
+        _rank_map=mesh._rank_map,
+        _root_mesh=mesh,
+        _init_backend=False,
+    )
+    flat._dim_group_names = [group.group_name]
+    mesh._pg_registry[group.group_name] = group
+    mesh._flatten_mapping[name] = flat
+
+
+def _group(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
+    """Make the groups of a dim or view, all of them in one order on every rank, and return this rank's.
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
     """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from twinkle_mesh._messages import nearest_divisors, would
 from twinkle_mesh.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
-from twinkle_mesh.recipes.strict import fill
-from twinkle_mesh.sizes import at_least_one, whole
+from twinkle_mesh.sizes import at_least_one, indivisible, unequal, whole
 
 
 class ParallelMeshes(NamedTuple):
@@ -50,8 +50,16 @@ def torchtitan_meshes(
     Raises:
         ValueError: for degrees that do not make up the world, or experts that do not fit into a replica.
     """
-    degrees = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": dp_shard, "cp": cp, "tp": tp}
-    sizes = fill(degrees, world_size, inferred="dp_shard")
+    world = at_least_one("world_size", world_size)
+    inferred = whole("dp_shard", dp_shard) == -1
+    degrees = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": 1 if inferred else dp_shard, "cp": cp, "tp": tp}
+    sizes = {name: at_least_one(name, degree) for name, degree in degrees.items()}
+    total = prod(sizes.values())
+    if inferred and world % total:
+        raise ValueError(indivisible(sizes, world, total, suffix=""))
+    if not inferred and world != total:
+        raise ValueError(unequal(sizes, world, total, suffix=""))
+    sizes["dp_shard"] *= world // total
     experts = at_least_one("ep", ep)
     expert_tp = tp if etp is None else whole("etp", etp)
     if expert_tp not in (1, tp):

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twinkle.cli.mesh import add_parser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def twinkle_mesh(*arguments: str) -> int:
+    parser = argparse.ArgumentParser(prog="twinkle")
+    add_parser(parser.add_subparsers(required=True))
+    args = parser.parse_args(["mesh", *arguments])
+    code: int = args.run(args)
+    return code
+
+
+def test_the_picture_the_groups_and_the_explanation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert twinkle_mesh("--dp", "2", "--pp", "2", "--tp", "2", "--nodes", "2", "--rank", "5", "--bytes", "1M") == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "pp=2, dp=2, tp=2 · 8 ranks · on 2 nodes of 4" in shown.out
+    assert "[5]  pp=1 dp=0 tp=1  data rank 0 of 2  node 1" in shown.out
+    assert "  dp: [0, 2] [1, 3] [4, 6] [5, 7]\n" in shown.out
+    assert "  collect: [4, 6]\n" in shown.out
+    assert "tp      2       4            1  all-reduce            1.0 MiB           8.0 MiB\n" in shown.out
+    assert shown.out.count("8 ranks") == 1
+
+
+def test_experts_orders_and_many_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = "--world-size 64 --tp 2 --fsdp -1 --ep 4 --order tp-fsdp-ep-dp-pp --sequence-parallel --device-type npu"
+    assert twinkle_mesh(*sizes.split()) == 0
+    shown = capsys.readouterr().out
+    assert "fsdp=32, tp=2 · 64 ranks · data world size 32 · ep=4 · etp=2 · sequence parallel · npu" in shown
+    assert "  tp: [0, 1] [2, 3] [4, 5] [6, 7] [8, 9] [10, 11] [12, 13] [14, 15] ... and 24 more\n" in shown
+    assert "  ep: [0, 2, 4, 6] " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--world-size 8 --tp 3", "twinkle mesh: tp_size=3 does not divide world_size=8; 1, 2, 4 or 8 would\n"),
+        ("--dp 2 --rank 2", "twinkle mesh: rank=2 is not in the mesh, whose ranks are [0, 1]\n"),
+        ("--dp 4 --nodes 3", "twinkle mesh: nodes=3 does not divide the 4 ranks evenly; 1, 2 or 4 would\n"),
+        ("--dp 4 --bytes -1", "twinkle mesh: bytes=-1 must be at least 0; 0 would\n"),
+        ("--vpp 2", "twinkle mesh: vpp_size=2 needs pp_size > 1, but pp_size=1; vpp_size=1 would\n"),
+    ],
+)
+def test_wrong_sizes_say_what_would_do_and_exit_2(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert twinkle_mesh(*arguments.split()) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--nodes two", "'two' is not a number of nodes such as 2, or the ranks on each such as 8,8,4"),
+        ("--bytes 1.5X", "'1.5X' is not an amount such as 4096, 512M or 1.5G"),
+        ("--dp two", "invalid int value: 'two'"),
+    ],
+)
+def test_words_that_are_no_numbers_exit_2(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        twinkle_mesh(*arguments.split())
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_tp_across_nodes_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert twinkle_mesh("--dp", "2", "--tp", "4", "--nodes", "3,5") == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith("twinkle mesh: warning: tp_size=4 crosses nodes: group [0, 1, 2, 3] lies on 2 of")
+    assert "on 2 unequal nodes" in shown.out
+
+
+def test_the_picture_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mesh.svg"
+    assert twinkle_mesh("--dp", "2", "--ranks-per-node", "1", "--svg", str(file)) == 0
+    assert file.read_text(encoding="utf-8").startswith("<svg ")
+    assert twinkle_mesh("--dp", "2", "--svg", str(tmp_path / "no" / "mesh.svg")) == 1
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
