@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.placement_group import remove_placement_group
 
 from twinkle_ray.cluster import Cluster
 from twinkle_ray.group import RayGroup, RayGroups
-from twinkle_ray.launch import give_ranks, start_actors
-from twinkle_ray.placement import place
+from twinkle_ray.launch import Crew, check_unique
+from twinkle_ray.placement import Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +47,8 @@ class RayBackend:
         ray_options: dict[str, Any] | None = None,
     ) -> None:
         self.start_timeout = start_timeout
-        self._reserved: list[Any] = []
-        self._actors: list[Any] = []
+        self._reservation: Reservation | None = None
+        self._crews: list[Crew] = []
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, env_allow=env_allow, options=ray_options)
         try:
@@ -61,18 +60,15 @@ class RayBackend:
     def _start(
         self, groups: Sequence[DeviceGroup], seed: int, placement_timeout: float, env_allow: Sequence[str]
     ) -> RayGroups:
-        started: list[tuple[DeviceGroup, list[Any]]] = []
+        self._reservation = Reservation(groups, placement_timeout)
         for group in groups:
-            reserved = place(group, placement_timeout)
-            self._reserved.append(reserved)
-            actors = start_actors(group, reserved)
-            self._actors.extend(actors)
-            started.append((group, actors))
-        ready: list[RayGroup] = [
-            give_ranks(group, actors, seed=seed, env_allow=env_allow, timeout=self.start_timeout)
-            for group, actors in started
-        ]
-        ray.get([actor.meet.remote(ready) for actor in self._actors], timeout=self.start_timeout)
+            self._crews.append(Crew(group, self._reservation.places[group.name]))
+        for crew in self._crews:
+            crew.sit(self.start_timeout)
+        check_unique(self._crews)
+        ready = [crew.begin(seed=seed, env_allow=env_allow, timeout=self.start_timeout) for crew in self._crews]
+        met = [actor.meet.remote(ready) for crew in self._crews for actor in crew.actors]
+        ray.get(met, timeout=self.start_timeout)
         return RayGroups(ready)
 
     @property
@@ -95,9 +91,10 @@ class RayBackend:
     def close(self) -> None:
         """End every worker, give back what was reserved, and end the cluster where it was started here."""
         if ray.is_initialized():
-            for actor in self._actors:
-                ray.kill(actor, no_restart=True)
-            for reserved in self._reserved:
-                remove_placement_group(reserved)
-        self._actors, self._reserved = [], []
+            for crew in self._crews:
+                for actor in crew.actors:
+                    ray.kill(actor, no_restart=True)
+            if self._reservation is not None:
+                self._reservation.give_back()
+        self._crews, self._reservation = [], None
         self._cluster.close()

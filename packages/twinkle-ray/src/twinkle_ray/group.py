@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.failure import WorkerInfo
     from twinkle_remote.protocol import Reply, Task
+
+
+_TOGETHER = 0.01  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
+
+
+_WORTH_REMEMBERING = 2048  # bytes
 
 
 class RayReply:
@@ -54,12 +60,17 @@ class RayGroup:
         name: Name of the group.
         actors: In rank order.
         infos: Who they are.
+        is_driver: This is the one process that may rely on what the actors remember of it.
     """
 
-    def __init__(self, name: str, actors: Sequence[Any], infos: Sequence[WorkerInfo]) -> None:
+    def __init__(
+        self, name: str, actors: Sequence[Any], infos: Sequence[WorkerInfo], *, is_driver: bool = False
+    ) -> None:
         self._name = name
         self.actors = tuple(actors)
         self.infos = tuple(infos)
+        self._is_driver = is_driver
+        self._remembered: dict[int, bytes] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._sent: tuple[weakref.ref[Task], Any] | None = None
         self.labels: Mapping[str, str] = {}
@@ -87,8 +98,18 @@ class RayGroup:
             self._meshes[task.instance] = task.mesh
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
-        ref = self.actors[rank].run.remote(self._wire(task), *refs)
-        return RayReply(self, rank, ref, task.instance)
+        return RayReply(self, rank, self._send(rank, self._wire(task), refs), task.instance)
+
+    def _send(self, rank: int, wire: Any, refs: Sequence[ray.ObjectRef[Any]]) -> ray.ObjectRef[Any]:
+        actor = self.actors[rank]
+        if refs or not self._is_driver or type(wire) is not bytes or len(wire) > _WORTH_REMEMBERING:
+            ref = actor.run.remote(wire, *refs)
+        elif self._remembered.get(rank) == wire:
+            ref = actor.again.remote()
+        else:
+            self._remembered[rank] = wire
+            ref = actor.remember.remote(wire)
+        return cast("ray.ObjectRef[Any]", ref)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Where the given ranks are."""
@@ -110,6 +131,16 @@ class RayGroup:
     def _forget(self, task: weakref.ref[Task]) -> None:
         if self._sent is not None and self._sent[0] is task:
             self._sent = None
+
+
+def _read_together(replies: Sequence[RayReply]) -> None:
+    """Read answers that are there with one request; where one of them is an error, each is read on its own later."""
+    try:
+        wires = ray.get([reply.ref for reply in replies])
+    except ray.exceptions.RayError:
+        return
+    for reply, wire in zip(replies, wires, strict=True):
+        reply.outcome = outcome_from_wire(wire)
 
 
 class RayGroups:
@@ -146,10 +177,14 @@ class RayGroups:
         """Wait until at least one reply is done."""
         pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
         refs = list(pending)
-        ready, rest = ray.wait(refs, num_returns=1, timeout=timeout)
-        if ready and rest:
-            ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
-        return [pending[ref] for ref in ready]
+        together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=together)
+        if not ready and timeout != together:
+            ready, _ = ray.wait(refs, num_returns=1, timeout=None if timeout is None else timeout - together)
+        done = [pending[ref] for ref in ready]
+        if len(done) > 1:
+            _read_together(done)
+        return done
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""

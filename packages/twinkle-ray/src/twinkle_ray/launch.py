@@ -1,91 +1,152 @@
-"""Starting the workers of a group: reserve, start, ask where they are, order them, give them their ranks."""
+"""Starting workers: an actor in each place, asked where it is, ordered by node and device, and given its rank."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import Counter
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from twinkle_ray.environment import allowed
 from twinkle_ray.group import RayGroup
-from twinkle_ray.placement import actor_options
-from twinkle_ray.worker import RankActor, Role, Seat
+from twinkle_ray.worker import RankActor, Role, Seat, visibility_variable
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.failure import WorkerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
+    from twinkle_ray.placement import Place
 
 
-def start_actors(group: DeviceGroup, reserved: Any) -> list[Any]:
-    """One actor in each bundle of the group's placement group; returns at once."""
-    made = ray.remote(RankActor)
-    return [
-        made.options(
-            **actor_options(group),
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=index),
-        ).remote()
-        for index in range(group.num_workers)
-    ]
+class Crew:
+    """The actors of one group before they have ranks.
+
+    Args:
+        group: The group.
+        places: What is reserved for it.
+    """
+
+    def __init__(self, group: DeviceGroup, places: Sequence[Place]) -> None:
+        self.group = group
+        self.places = places
+        made = ray.remote(RankActor)
+        self.actors: list[Any] = [
+            made.options(**place.options(), max_restarts=0, max_task_retries=0).remote() for place in places
+        ]
+        self.seats: list[Seat] = []
+
+    def sit(self, timeout: float) -> None:
+        """Wait until every actor has told where it is, and bring them into the order of their ranks.
+
+        Raises:
+            PlacementError: One did not start, or does not have the devices that it should.
+        """
+        kind = self.group.device_type
+        asked = [actor.seat.remote(kind, place.devices) for actor, place in zip(self.actors, self.places, strict=True)]
+        self.seats = _get(asked, timeout, f"the workers of group {self.group.name!r} did not start")
+        order = rank_order(self.seats, self.places)
+        self.seats = [self.seats[i] for i in order]
+        self.actors = [self.actors[i] for i in order]
+        self.places = [self.places[i] for i in order]
+        self._check_devices()
+
+    def begin(self, *, seed: int, env_allow: Sequence[str], timeout: float) -> RayGroup:
+        """Give every actor its rank.
+
+        Raises:
+            PlacementError: One was lost meanwhile.
+        """
+        what = f"the workers of group {self.group.name!r} did not begin"
+        port = _get([self.actors[0].hold_port.remote()], timeout, what)[0]
+        name, size = self.group.name, len(self.actors)
+        shared = {**allowed(os.environ, env_allow), **rendezvous(self.seats, port)}
+        for variable in _visibility_variables():
+            shared.pop(variable, None)
+        begun = []
+        for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.seats), strict=True)):
+            environment = {**shared, **local, "RANK": str(rank)}
+            begun.append(actor.begin.remote(Role(name, rank, size, seed, environment, import_paths())))
+        _get(begun, timeout, what)
+        infos = [WorkerInfo(name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(self.seats)]
+        return RayGroup(name, self.actors, infos, is_driver=True)
+
+    def _check_devices(self) -> None:
+        variable = visibility_variable(self.group.device_type)
+        if variable is None:
+            return
+        for seat in self.seats:
+            if len(seat.devices) != self.group.gpus_per_worker or seat.visible != ",".join(seat.devices):
+                raise PlacementError(
+                    f"a worker of group {self.group.name!r} on {seat.host} should have {self.group.gpus_per_worker} "
+                    f"{self.group.device_type}, but was given {list(seat.devices)} and sees {variable}={seat.visible!r}"
+                )
 
 
-def give_ranks(
-    group: DeviceGroup, actors: Sequence[Any], *, seed: int, env_allow: Sequence[str], timeout: float
-) -> RayGroup:
-    """Order the actors by node and device, and make each one its rank.
+def check_unique(crews: Sequence[Crew]) -> None:
+    """See to it that no device went to two workers.
 
     Raises:
-        PlacementError: An actor did not start.
+        PlacementError: One did; the message names it and its holders.
     """
-    try:
-        seats: list[Seat] = ray.get([actor.seat.remote() for actor in actors], timeout=timeout)
-    except ray.exceptions.RayError as error:
-        raise PlacementError(f"the workers of group {group.name!r} did not start: {error}") from error
-    order = rank_order(seats)
-    actors, seats = [actors[i] for i in order], [seats[i] for i in order]
-    port = ray.get(actors[0].hold_port.remote(), timeout=timeout)
-    size = len(actors)
-    per_node = Counter(seat.node_id for seat in seats)
-    seen: Counter[str] = Counter()
-    begun = []
-    for rank, (actor, seat) in enumerate(zip(actors, seats, strict=True)):
-        ranks = {
-            "RANK": rank,
-            "LOCAL_RANK": seen[seat.node_id],
-            "WORLD_SIZE": size,
-            "LOCAL_WORLD_SIZE": per_node[seat.node_id],
-            "MASTER_ADDR": seats[0].address,
-            "MASTER_PORT": port,
-        }
-        seen[seat.node_id] += 1
-        environment = {name: str(value) for name, value in ranks.items()}
-        role = Role(group.name, rank, size, seed, {**allowed(os.environ, env_allow), **environment}, import_paths())
-        begun.append(actor.begin.remote(role))
-    ray.get(begun, timeout=timeout)
-    infos = [WorkerInfo(group.name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(seats)]
-    return RayGroup(group.name, actors, infos)
+    holders: dict[tuple[str, str, str], str] = {}
+    for crew in crews:
+        for rank, seat in enumerate(crew.seats):
+            label = f"{crew.group.name}[{rank}/{len(crew.seats)}]"
+            for device in seat.devices:
+                holder = holders.setdefault((seat.node_id, crew.group.device_type, device), label)
+                if holder != label:
+                    raise PlacementError(
+                        f"{crew.group.device_type} {device} of {seat.host} was given to {holder} and to {label}"
+                    )
 
 
-def rank_order(seats: Sequence[Seat]) -> list[int]:
+def rank_order(seats: Sequence[Seat], places: Sequence[Place]) -> list[int]:
     """Indices of the seats by node, then by device."""
-    nodes = sorted({seat.node_id for seat in seats})
-    index = {node: i for i, node in enumerate(nodes)}
 
     def key(i: int) -> tuple[int, list[tuple[int, str]], int]:
         devices = [(int(device), "") if device.isdecimal() else (0, device) for device in seats[i].devices]
-        return index[seats[i].node_id], devices, i
+        return places[i].node, sorted(devices), i
 
     return sorted(range(len(seats)), key=key)
+
+
+def rendezvous(seats: Sequence[Seat], port: int) -> Mapping[str, str]:
+    """The variables by which torch.distributed finds its peers; the same for all ranks."""
+    return {"WORLD_SIZE": str(len(seats)), "MASTER_ADDR": seats[0].address, "MASTER_PORT": str(port)}
+
+
+def local_ranks(seats: Sequence[Seat]) -> Sequence[Mapping[str, str]]:
+    """For each rank, its place among those of its node, and their number."""
+    per_node = Counter(seat.node_id for seat in seats)
+    seen: Counter[str] = Counter()
+    out = []
+    for seat in seats:
+        out.append({"LOCAL_RANK": str(seen[seat.node_id]), "LOCAL_WORLD_SIZE": str(per_node[seat.node_id])})
+        seen[seat.node_id] += 1
+    return out
 
 
 def import_paths() -> list[str]:
     """Where the driver finds the user's own modules: its script's directory and its working directory."""
     return [os.path.abspath(path or os.getcwd()) for path in dict.fromkeys([sys.path[0], ""])]
+
+
+def _visibility_variables() -> set[str]:
+    kinds = import_module("ray._private.accelerators").get_all_accelerator_resource_names()
+    return {variable for kind in kinds if (variable := visibility_variable(kind)) is not None}
+
+
+def _get(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
+    try:
+        answers: list[Any] = ray.get(list(refs), timeout=timeout)
+    except ray.exceptions.GetTimeoutError:
+        pending = len(ray.wait(list(refs), num_returns=len(refs), timeout=0)[1])
+        raise PlacementError(f"{what} within {timeout:g} s: {pending} of {len(refs)} have not answered") from None
+    except ray.exceptions.RayError as error:
+        raise PlacementError(f"{what}: {error}") from error
+    return answers

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -67,6 +68,12 @@ class Role:
     paths: Sequence[str] = ()
 
 
+def visibility_variable(kind: str) -> str | None:
+    """The variable that says which devices of a type a process sees; None where Ray knows of none."""
+    manager = import_module("ray._private.accelerators").get_accelerator_manager_for_resource(kind)
+    return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
+
+
 class RankActor:
     """One rank."""
 
@@ -74,18 +81,29 @@ class RankActor:
         self._worker: Worker | None = None
         self._info = WorkerInfo("", 0, 0)
         self._port: socket.socket | None = None
+        self._remembered = b""
 
-    def seat(self) -> Seat:
-        """Where this process runs, and with which devices."""
+    def seat(self, kind: str, named: Sequence[int] | None) -> Seat:
+        """Where this process runs, and with which devices.
+
+        Args:
+            kind: Type of its group's devices.
+            named: Indices of devices that are to be its own beside the one that Ray gave it.
+        """
         context = ray.get_runtime_context()
-        devices = [str(index) for kind in context.get_accelerator_ids().values() for index in kind]
+        variable = visibility_variable(kind)
+        devices = [str(index) for index in context.get_accelerator_ids().get(kind, ())]
+        if named is not None and set(devices) <= set(map(str, named)):
+            devices = [str(index) for index in named]
+            if variable is not None:
+                os.environ[variable] = ",".join(devices)
         return Seat(
             context.get_node_id(),
             socket.gethostname(),
             str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]  # Ray's own gap
             os.getpid(),
             tuple(devices),
-            os.environ.get("CUDA_VISIBLE_DEVICES"),
+            None if variable is None else os.environ.get(variable),
         )
 
     def hold_port(self) -> int:
@@ -109,6 +127,15 @@ class RankActor:
         from twinkle_ray.group import RayGroups
 
         attach("ray", RayGroups(groups))
+
+    def remember(self, wire: bytes) -> bytes | tuple[Any, ...]:
+        """Run a task without inputs, and keep it for `again`."""
+        self._remembered = wire
+        return self.run(wire)
+
+    def again(self) -> bytes | tuple[Any, ...]:
+        """Run the task of the latest `remember`: a call without arguments is a third cheaper for Ray."""
+        return self.run(self._remembered)
 
     def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task."""

@@ -1,0 +1,60 @@
+"""What the nodes of a cluster have, and how much of it is free."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node.
+
+    Attributes:
+        id: Ray's id of it.
+        name: Its name and address, for messages.
+        total: Resources by name.
+        free: What nobody has reserved.
+    """
+
+    id: str
+    name: str
+    total: Mapping[str, float]
+    free: Mapping[str, float]
+
+
+def alive_nodes() -> Sequence[Node]:
+    """The nodes that are alive, in the order in which devices are counted: the head, then by address and name."""
+    free = import_module("ray._private.state").available_resources_per_node()
+    told: Sequence[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
+    found = [node for node in told if node["Alive"]]
+    return [_node(node, free.get(node["NodeID"], {})) for node in sorted(found, key=_order)]
+
+
+def _node(told: Mapping[str, Any], free: Mapping[str, float]) -> Node:
+    name, address = told["NodeName"], told["NodeManagerAddress"]
+    label = address if name == address else f"{name} ({address})"
+    return Node(told["NodeID"], label, _named(told["Resources"]), _named(free))
+
+
+def _named(resources: Mapping[str, float]) -> Mapping[str, float]:
+    return {
+        name: amount for name, amount in resources.items() if not name.startswith("node:") and "_group_" not in name
+    }
+
+
+def _order(told: Mapping[str, Any]) -> tuple[bool, bytes, str, int, str]:
+    address = told["NodeManagerAddress"]
+    try:
+        number = ipaddress.ip_address(address).packed
+    except ValueError:  # a host name
+        number = address.encode()
+    is_head = "node:__internal_head__" in told["Resources"]
+    return not is_head, number, told["NodeName"], told["NodeManagerPort"], told["NodeID"]
