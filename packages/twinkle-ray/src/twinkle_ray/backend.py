@@ -8,7 +8,7 @@ import ray
 
 from twinkle_ray.cluster import Cluster
 from twinkle_ray.group import RayGroup, RayGroups
-from twinkle_ray.launch import Crew, check_unique
+from twinkle_ray.launch import Roster, check_unique
 from twinkle_ray.placement import Reservation
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RayBackend:
     ) -> None:
         self.start_timeout = start_timeout
         self._reservation: Reservation | None = None
-        self._crews: list[Crew] = []
+        self._rosters: list[Roster] = []
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, env_allow=env_allow, options=ray_options)
         try:
@@ -62,12 +62,12 @@ class RayBackend:
     ) -> RayGroups:
         self._reservation = Reservation(groups, placement_timeout)
         for group in groups:
-            self._crews.append(Crew(group, self._reservation.places[group.name]))
-        for crew in self._crews:
-            crew.sit(self.start_timeout)
-        check_unique(self._crews)
-        ready = [crew.begin(seed=seed, env_allow=env_allow, timeout=self.start_timeout) for crew in self._crews]
-        met = [actor.meet.remote(ready) for crew in self._crews for actor in crew.actors]
+            self._rosters.append(Roster(group, self._reservation.places[group.name]))
+        for roster in self._rosters:
+            roster.sit(self.start_timeout)
+        check_unique(self._rosters)
+        ready = [roster.begin(seed=seed, env_allow=env_allow, timeout=self.start_timeout) for roster in self._rosters]
+        met = [actor.meet.remote(ready) for roster in self._rosters for actor in roster.actors]
         ray.get(met, timeout=self.start_timeout)
         return RayGroups(ready)
 
@@ -91,10 +91,10 @@ class RayBackend:
     def close(self) -> None:
         """End every worker, give back what was reserved, and end the cluster where it was started here."""
         if ray.is_initialized():
-            for crew in self._crews:
-                for actor in crew.actors:
+            for roster in self._rosters:
+                for actor in roster.actors:
                     ray.kill(actor, no_restart=True)
             if self._reservation is not None:
                 self._reservation.give_back()
-        self._crews, self._reservation = [], None
+        self._rosters, self._reservation = [], None
         self._cluster.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinkle_ray.placement import Place
 
 
-class Crew:
+class Roster:
     """The actors of one group before they have ranks.
 
     Args:
@@ -87,21 +87,21 @@ class Crew:
                 )
 
 
-def check_unique(crews: Sequence[Crew]) -> None:
+def check_unique(rosters: Sequence[Roster]) -> None:
     """See to it that no device went to two workers.
 
     Raises:
         PlacementError: One did; the message names it and its holders.
     """
     holders: dict[tuple[str, str, str], str] = {}
-    for crew in crews:
-        for rank, seat in enumerate(crew.seats):
-            label = f"{crew.group.name}[{rank}/{len(crew.seats)}]"
+    for roster in rosters:
+        for rank, seat in enumerate(roster.seats):
+            label = f"{roster.group.name}[{rank}/{len(roster.seats)}]"
             for device in seat.devices:
-                holder = holders.setdefault((seat.node_id, crew.group.device_type, device), label)
+                holder = holders.setdefault((seat.node_id, roster.group.device_type, device), label)
                 if holder != label:
                     raise PlacementError(
-                        f"{crew.group.device_type} {device} of {seat.host} was given to {holder} and to {label}"
+                        f"{roster.group.device_type} {device} of {seat.host} was given to {holder} and to {label}"
                     )
 
 

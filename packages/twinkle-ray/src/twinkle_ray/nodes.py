@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,13 +36,19 @@ def alive_nodes() -> Sequence[Node]:
     free = import_module("ray._private.state").available_resources_per_node()
     told: Sequence[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
     found = [node for node in told if node["Alive"]]
-    return [_node(node, free.get(node["NodeID"], {})) for node in sorted(found, key=_order)]
+    found.sort(key=_order)
+    names = Counter(_name(node) for node in found)
+    out = []
+    for node in found:
+        id_, name = node["NodeID"], _name(node)
+        shown = name if names[name] == 1 else f"{name} #{id_[:6]}"
+        out.append(Node(id_, shown, _named(node["Resources"]), _named(free.get(id_, {}))))
+    return out
 
 
-def _node(told: Mapping[str, Any], free: Mapping[str, float]) -> Node:
+def _name(told: Mapping[str, Any]) -> str:
     name, address = told["NodeName"], told["NodeManagerAddress"]
-    label = address if name == address else f"{name} ({address})"
-    return Node(told["NodeID"], label, _named(told["Resources"]), _named(free))
+    return str(address) if name == address else f"{name} ({address})"
 
 
 def _named(resources: Mapping[str, float]) -> Mapping[str, float]:

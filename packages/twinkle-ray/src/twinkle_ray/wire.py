@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from twinkle_ray.parcel import Parcel, pack
-from twinkle_ray.store import ARGUMENT_LIMIT, Inline, Stored
+from twinkle_ray.store import ARGUMENT_LIMIT, Stored
 from twinkle_remote.protocol import Outcome, Task
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
 Wire = bytes | Parcel
+_of_task = attrgetter(*(field.name for field in fields(Task)))
+_of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
 
 
 def task_to_wire(task: Task) -> Wire | ObjectRef[Parcel]:
     """What is passed to the actors of a task: bytes where nothing stands beside them; a ref where it is large."""
-    told = (
-        task.kind,
-        task.instance,
-        task.name,
-        task.target,
-        task.args,
-        task.kwargs,
-        task.slots,
-        task.share,
-        task.total,
-        task.rows,
-        task.uneven,
-        task.lists_only,
-        task.handed,
-        task.mesh,
-    )
-    parcel = pack(told)
+    parcel = pack(_of_task(task))
     if parcel.nbytes > ARGUMENT_LIMIT * 9 // 10:
         return ray.put(parcel)
     if parcel.buffers or parcel.refs:
@@ -51,29 +39,10 @@ def task_from_wire(wire: Wire) -> Task:
 
 def outcome_to_wire(outcome: Outcome) -> bytes | tuple[Any, ...]:
     """What an actor returns: bytes, unless a ref is among it, which Ray has to see."""
-    payload = outcome.payload
-    told = (
-        outcome.rank,
-        payload.data if isinstance(payload, Inline) else payload,
-        outcome.rows,
-        outcome.is_list,
-        outcome.rows_given,
-        outcome.total,
-        outcome.failure,
-        outcome.ended,
-        outcome.produced,
-        outcome.fetched,
-        outcome.started,
-        outcome.seconds,
-        outcome.fetch_seconds,
-        isinstance(payload, Inline),
-    )
-    return told if isinstance(payload, Stored) else pickle.dumps(told, protocol=5)
+    told = _of_outcome(outcome)
+    return told if isinstance(outcome.payload, Stored) else pickle.dumps(told, protocol=5)
 
 
 def outcome_from_wire(wire: bytes | tuple[Any, ...]) -> Outcome:
     """The outcome of what an actor returned."""
-    *told, inline = pickle.loads(wire) if isinstance(wire, bytes) else wire
-    if inline:
-        told[1] = Inline(told[1])
-    return Outcome(*told)
+    return Outcome(*(pickle.loads(wire) if isinstance(wire, bytes) else wire))

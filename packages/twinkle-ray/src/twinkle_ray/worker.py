@@ -10,11 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray import cloudpickle
 
 from twinkle_ray.store import RayStore
 from twinkle_ray.wire import outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_remote.backends.memory import seed_process
-from twinkle_remote.failure import WorkerInfo, capture
+from twinkle_remote.failure import WorkerInfo, capture, pickle_with
 from twinkle_remote.protocol import Outcome
 from twinkle_remote.runtime import attach
 from twinkle_remote.worker import Worker
@@ -119,6 +120,7 @@ class RankActor:
         os.environ.update(role.environment)
         sys.path.extend(path for path in role.paths if path not in sys.path)
         seed_process(role.seed)
+        pickle_with(cloudpickle.dumps)
         self._info = WorkerInfo(role.group, role.rank, role.size, socket.gethostname(), os.getpid())
         self._worker = Worker(self._info, RayStore())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.errors import RemoteCallError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
 _PACKAGE = str(Path(__file__).parent)
@@ -139,9 +139,22 @@ def _user_trace(error: BaseException) -> str:
     return "".join(parts.format()).rstrip()
 
 
+def pickle_with(dumps: Callable[[object], bytes]) -> None:
+    """Set how this process pickles exceptions: a worker may know types that plain pickle does not find by name.
+
+    Args:
+        dumps: What it returns is read by plain `pickle.loads`.
+    """
+    global _dumps  # a property of the process
+    _dumps = dumps
+
+
+_dumps: Callable[[object], bytes] = pickle.dumps
+
+
 def _pickle(error: BaseException) -> bytes:
     try:
-        data = pickle.dumps(error)
+        data = _dumps(error)
         pickle.loads(data)
     except Exception:  # such an exception cannot travel: type name, text and trace do
         return b""
