@@ -2,9 +2,12 @@
 
 from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.cursor import merge_states
-from twinkle_data.errors import BadSampleError, LoaderProcessError, StateMismatchError
+from twinkle_data.errors import BadSampleError, LoaderProcessError, NotResumableError, StateMismatchError
+from twinkle_data.iterable import Shards
 from twinkle_data.loader import DataLoader
+from twinkle_data.mixing import Mixture
 from twinkle_data.permutation import Permutation
+from twinkle_data.randomness import sample_seed
 from twinkle_data.sampler import DeviceMeshSampler
 
 __all__ = [
@@ -14,7 +17,11 @@ __all__ = [
     "DataLoader",
     "DeviceMeshSampler",
     "LoaderProcessError",
+    "Mixture",
+    "NotResumableError",
     "Permutation",
+    "Shards",
     "StateMismatchError",
     "merge_states",
+    "sample_seed",
 ]

@@ -11,11 +11,15 @@ class StateMismatchError(TwinkleError, ValueError):
     """A saved state belongs to another dataset, seed or algorithm; the message shows both sides."""
 
 
+class NotResumableError(TwinkleError):
+    """A position was asked for that an iterable dataset cannot be brought back to."""
+
+
 class LoaderProcessError(TwinkleError, RuntimeError):
     """Loader processes died or stood still more often than the restarts allow."""
 
 
-class BadSampleError(TwinkleError, RuntimeError):
+class BadSampleError(TwinkleError):
     """A sample cannot be read.
 
     What a loop sees is also an instance of the type that was raised while reading.

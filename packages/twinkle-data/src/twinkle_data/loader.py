@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic
 
 from twinkle_data.cursor import Cursor, State, read_state
-from twinkle_data.engine import Engine, Place
+from twinkle_data.engine import Place, Recipe, open_engine
+from twinkle_data.iterable import refuse_resume
 from twinkle_data.place import part_here
 from twinkle_data.processes import ProcessOptions
 from twinkle_data.samples import Policy
-from twinkle_data.tails import TAILS, check_batch_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from multiprocessing.context import BaseContext
 
     from typing_extensions import TypeVar
 
     from twinkle_data.batch import Batch, BatchInfo
-    from twinkle_data.engine import Pipeline
+    from twinkle_data.engine import Engine, Pipeline
     from twinkle_data.plan import Part
     from twinkle_data.reader import Delivery
     from twinkle_data.samples import OnError
@@ -36,8 +36,8 @@ class DataLoader(Generic[B]):
     """Batches of a dataset in an exact order, resumable at any step and on any number of ranks.
 
     Args:
-        dataset: A list of samples, a dict of columns, an object with `__len__` and `__getitem__`, or a
-            callable that builds one of these where the loader lives.
+        dataset: A list of samples, a dict of columns, an object with `__len__` and `__getitem__`, a
+            `Mixture`, `Shards`, an iterable, or a callable that builds one of these where the loader lives.
         batch_size: Samples of a global batch, a multiple of the data world size.
         device_mesh: In a worker of this mesh, batches are that rank's slice; without one, or on the driver,
             they are global.
@@ -61,6 +61,11 @@ class DataLoader(Generic[B]):
         restarts: Times that this is done without a batch in between.
         sample_seeds: Make what `random`, numpy and torch draw while a sample is read a function of (seed,
             epoch, index).
+        lengths: Tokens of each sample, for packing: a batch is then a list of packs, equally many on each
+            data rank, each of them a `Batch` of at most `max_tokens` tokens, and `batch_size` bounds the
+            samples of all of them.
+        max_tokens: Tokens that a pack holds.
+        micro_batches: Packs of each data rank in every step.
         fingerprint: Says what the dataset is; without it, a digest of some samples or of the dataset's own.
     """
 
@@ -88,40 +93,42 @@ class DataLoader(Generic[B]):
         restarts: int = 3,
         sample_seeds: bool = True,
         fingerprint: str | None = None,
+        lengths: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+        micro_batches: int = 1,
     ) -> None:
-        if tail not in TAILS:
-            raise ValueError(f"tail={tail!r} is not one of {', '.join(map(repr, TAILS))}")
-        if not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed={seed} is outside [0, 2**64 - 1]")
-        check_batch_size(batch_size, 1 if device_mesh is None else device_mesh.data_world_size)
-        self.batch_size = batch_size
-        self.device_mesh = device_mesh
-        self.info: BatchInfo | None = None
-        self._engine = Engine(
-            dataset,
+        processes = ProcessOptions(
+            num_workers,
+            prefetch_factor,
+            pin_memory,
+            persistent_workers and num_workers > 0,
+            multiprocessing_context,
+            worker_init_fn,
+            timeout_s,
+            restarts,
+        )
+        recipe = Recipe(
             batch_size=batch_size,
+            data_world_size=1 if device_mesh is None else device_mesh.data_world_size,
             shuffle=shuffle,
             seed=seed,
             tail=tail,
             collate=collate_fn,
             policy=Policy(on_error, retries, backoff_s, max_bad),
-            processes=ProcessOptions(
-                num_workers,
-                prefetch_factor,
-                pin_memory,
-                persistent_workers and num_workers > 0,
-                multiprocessing_context,
-                worker_init_fn,
-                timeout_s,
-                restarts,
-            ),
+            processes=processes,
             sample_seeds=sample_seeds,
             fingerprint=fingerprint,
+            lengths=lengths,
+            max_tokens=max_tokens,
+            micro_batches=micro_batches,
         )
-        self._persistent = persistent_workers and num_workers > 0
+        self.batch_size = batch_size
+        self.device_mesh = device_mesh
+        self.info: BatchInfo | None = None
+        self._engine: Engine = open_engine(dataset, recipe)
         self._place = Place(Cursor())
         self._quarantine: set[int] = set()
-        self._loop: _Loop[B] | None = None
+        self._own: _Pass[B] | None = None
         self._kept: _Stretch | None = None
 
     @property
@@ -149,12 +156,12 @@ class DataLoader(Generic[B]):
 
     def __next__(self) -> B:
         """The next batch; StopIteration once at the end of each epoch."""
-        if self._loop is None:
-            self._loop = _Loop(self)
+        if self._own is None:
+            self._own = _Pass(self)
         try:
-            return next(self._loop)
+            return self._own.step(self)
         except BaseException:
-            self._loop = None
+            self._own = None
             raise
 
     def set_epoch(self, epoch: int) -> None:
@@ -169,33 +176,46 @@ class DataLoader(Generic[B]):
             self._move(Cursor(epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """What brings a loader back to this position: small, JSON-able, counting what was delivered."""
-        return State(self._engine.identity, self._place.cursor, tuple(sorted(self._quarantine))).to_dict()
+        """What brings a loader back to this position: small, JSON-able, counting what was delivered.
+
+        Raises:
+            NotResumableError: The dataset is a stream that no state brings back to this position.
+        """
+        cursor, source = self._place.cursor, self._place.source
+        if cursor.position and not self._engine.resumable:
+            raise refuse_resume("this loader's dataset")
+        return State(self._engine.identity, cursor, tuple(sorted(self._quarantine)), source).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position, whatever the batch size, tail, mesh and number of workers are now.
 
         Raises:
             StateMismatchError: The state was saved over another dataset, seed or algorithm.
+            NotResumableError: The dataset is a stream that no state brings back to that position.
         """
         saved = read_state(state, self._engine.identity)
+        if saved.cursor.position and self._engine.identity.length is None and saved.source is None:
+            raise refuse_resume("this loader's dataset")
         self._quarantine = set(saved.quarantine)
-        self._move(self._engine.plan.settle(saved.cursor))
+        self._move(self._engine.plan.settle(saved.cursor), saved.source)
 
     def close(self) -> None:
         """End loader processes that are kept; a later loop starts them again."""
-        self._loop = None
+        self._own = None
         if self._kept is not None:
             self._kept.pipeline.close()
             self._kept = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loop": None, "_kept": None, "_place": Place(self._place.cursor)}
+        return {**self.__dict__, "_own": None, "_kept": None, "_place": Place(*self._at())}
 
-    def _move(self, cursor: Cursor) -> None:
+    def _at(self) -> tuple[Cursor, Any]:
+        return self._place.cursor, self._place.source
+
+    def _move(self, cursor: Cursor, source: Any = None) -> None:
         # A new place rather than a moved one: what still runs from the old one stays consistent.
         self.close()
-        self._place = Place(cursor)
+        self._place = Place(cursor, source)
         self.info = None
 
     def _stretch(self) -> _Stretch:
@@ -207,13 +227,21 @@ class DataLoader(Generic[B]):
                 return kept
             kept.pipeline.close()
         fresh = _Stretch(self._place, part, self._engine.run(self._place, part, self._quarantine))
-        if self._persistent:
+        if self._engine.keeps:
             self._kept = fresh
         return fresh
 
     def _deliver(self, delivery: Delivery) -> B:
         info = delivery.info
-        self._place.cursor = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
+        behind = Cursor(info.epoch, info.position + info.rows)
+        if delivery.last:
+            # Only what was read told that this is the end, and its pipeline ends with it.
+            self._kept = None
+            self._place = Place(Cursor(info.epoch + 1))
+        else:
+            self._place.cursor, self._place.source = self._engine.plan.settle(behind), delivery.source
+        if not info.rows:
+            raise StopIteration
         self._quarantine.update(delivery.bad)
         self.info = info
         return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch
@@ -249,30 +277,42 @@ class _Stretch:
         self.pipeline = pipeline
 
 
-class _Loop(Generic[B]):
-    """One pass over what is left of an epoch."""
+class _Pass(Generic[B]):
+    """What is left of an epoch; it does not hold its loader, so that processes end when nobody has either any more."""
 
     def __init__(self, loader: DataLoader[B]) -> None:
-        self._loader = loader
         self._at = loader._place.cursor
         self._epoch = self._at.epoch
         self._stretch: _Stretch | None = None
 
-    def __iter__(self) -> _Loop[B]:
-        return self
-
-    def __next__(self) -> B:
-        loader = self._loader
+    def step(self, loader: DataLoader[B]) -> B:
+        """Deliver the next batch of a loader."""
         if loader._place.cursor != self._at:
             raise RuntimeError(
-                f"this loop stands at {self._at} and its loader at {loader._place.cursor}: another loop, "
-                "set_epoch or load_state_dict moved it; start a new loop"
+                f"this loop stands at {self._at} and its loader at {loader._place.cursor}: another loop, set_epoch "
+                "or load_state_dict moved it; start a new loop"
             )
         if self._at.epoch != self._epoch:
             self._stretch = None
             raise StopIteration
         if self._stretch is None:
             self._stretch = loader._stretch()
-        batch = loader._deliver(next(self._stretch.pipeline))
-        self._at = loader._place.cursor
-        return batch
+        delivery = next(self._stretch.pipeline)
+        try:
+            return loader._deliver(delivery)
+        finally:
+            self._at = loader._place.cursor
+
+
+class _Loop(Generic[B]):
+    """The iterator of a `for` loop."""
+
+    def __init__(self, loader: DataLoader[B]) -> None:
+        self._loader = loader
+        self._pass = _Pass(loader)
+
+    def __iter__(self) -> _Loop[B]:
+        return self
+
+    def __next__(self) -> B:
+        return self._pass.step(self._loader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Step(NamedTuple):
         indices: Indices of this rank's rows.
         fillers: Rows of this rank that are fillers, ascending.
         packs: Where the rows are cut into packs; None without packing.
+        source: Where an iterable source is before these rows; only in the first step of a run.
     """
 
     epoch: int
@@ -38,6 +39,7 @@ class Step(NamedTuple):
     indices: list[int]
     fillers: tuple[int, ...] = ()
     packs: tuple[tuple[int, int], ...] | None = None
+    source: Any = None
 
 
 @dataclass(frozen=True, slots=True)

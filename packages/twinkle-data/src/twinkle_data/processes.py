@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twinkle_data.errors import BadSampleError, LoaderProcessError, bad_sample
 from twinkle_data.reader import Delivery
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
     from twinkle_data.plan import Step
-    from twinkle_data.reader import Reader
 
 # How often torch looks whether its processes are alive while it waits; its own default is five seconds.
 _TICK_S = 1
@@ -57,6 +56,13 @@ class ProcessOptions:
             raise ValueError(f"timeout_s={self.timeout_s} must be above 0 seconds")
 
 
+class StepReader(Protocol):
+    """Reads steps; picklable."""
+
+    def read(self, step: Step) -> Delivery:
+        """Read one step."""
+
+
 class Direct:
     """Deliveries of steps that are read in the loop itself, when they are asked for.
 
@@ -66,7 +72,7 @@ class Direct:
         pin_memory: Copy tensors into page-locked memory.
     """
 
-    def __init__(self, reader: Reader, steps: Callable[[], Iterator[Step]], *, pin_memory: bool = False) -> None:
+    def __init__(self, reader: StepReader, steps: Callable[[], Iterator[Step]], *, pin_memory: bool = False) -> None:
         self._reader = reader
         self._steps = steps
         self._pin_memory = pin_memory
@@ -99,7 +105,7 @@ class Processes:
         options: How they are read.
     """
 
-    def __init__(self, reader: Reader, steps: Callable[[], Iterator[Step]], options: ProcessOptions) -> None:
+    def __init__(self, reader: StepReader, steps: Callable[[], Iterator[Step]], options: ProcessOptions) -> None:
         self._reader = reader
         self._steps = steps
         self._options = options
@@ -220,7 +226,7 @@ class _Problem:
 class _Reading:
     """The dataset that torch's DataLoader sees: its keys are whole steps."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: StepReader) -> None:
         self._reader = reader
         self._tried = False
 

@@ -63,11 +63,13 @@ class Randomness:
     Args:
         seed: The loader's seed.
         enabled: False leaves the global generators alone.
+        watch: False seeds all of them for every sample, where nothing may be read twice.
     """
 
-    def __init__(self, seed: int, *, enabled: bool = True) -> None:
+    def __init__(self, seed: int, *, enabled: bool = True, watch: bool = True) -> None:
         self.seed = seed
         self._enabled = enabled
+        self._watch = watch
         self._drawn: list[Generator] = []
         self._watched: list[Generator] = []
         # In the first step every generator is seeded, and those that are drawn from are noted here.
@@ -76,11 +78,12 @@ class Randomness:
         self._alone = False
         self._marks: list[Any] = []
 
-    def __getstate__(self) -> tuple[int, bool]:
-        return self.seed, self._enabled
+    def __getstate__(self) -> tuple[int, bool, bool]:
+        return self.seed, self._enabled, self._watch
 
-    def __setstate__(self, state: tuple[int, bool]) -> None:
-        Randomness.__init__(self, state[0], enabled=state[1])
+    def __setstate__(self, state: tuple[int, bool, bool]) -> None:
+        seed, enabled, watch = state
+        Randomness.__init__(self, seed, enabled=enabled, watch=watch)
 
     def run(self, attempt: Callable[[], T]) -> T:
         """Run what reads a step, which in turn calls `each`, `together` and `once`.
@@ -167,7 +170,8 @@ class Randomness:
         from torch.utils.data import get_worker_info
 
         everyone = global_generators()
-        self._drawn, self._noted = everyone, []
+        self._drawn = everyone
+        self._noted = [] if self._watch else None
         self._alone = get_worker_info() is not None
         try:
             with _saved([] if self._alone else everyone):
@@ -175,7 +179,8 @@ class Randomness:
             self._fresh = False
             return done
         finally:
-            noted, self._noted = self._noted, None
+            noted = (self._noted or []) if self._watch else everyone
+            self._noted = None
             self._drawn = [generator for generator in everyone if generator in noted]
             self._watched = [generator for generator in everyone if generator not in noted]
 

@@ -85,20 +85,30 @@ class Reader:
         valid = [True] * len(rows.samples)
         for row in (*step.fillers, *rows.masked):
             valid[row] = False
-        batch: Batch[Any] = Batch(
-            rows.samples,
-            epoch=step.epoch,
-            position=step.position,
-            indices=rows.indices,
-            valid=valid,
-            sharded=self._sharded,
-        )
+        batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
         payload: Any = batch
         if self._collate is not None:
-            key = derive(_COLLATE, self._randomness.seed, step.epoch, step.position, *step.indices[:1])
-            payload = self._randomness.once(key, partial(self._collate, batch))
+            payload = self._randomness.once(collate_key(self._randomness, step), partial(self._collate, batch))
         return Delivery(info, payload, tuple(rows.bad))
+
+
+def collate_key(randomness: Randomness, step: Step) -> int:
+    """What the randomness of collating a step is a function of."""
+    return derive(_COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1])
+
+
+def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[bool], *, sharded: bool) -> Batch[Any]:
+    """The batch of one step; with packs, a batch of batches."""
+    place: Any = {"epoch": step.epoch, "position": step.position, "sharded": sharded}
+    if step.packs is None:
+        return Batch(samples, indices=indices, valid=valid, **place)
+    packs = [
+        Batch(samples[start:stop], indices=indices[start:stop], valid=valid[start:stop], **place)
+        for start, stop in step.packs
+    ]
+    firsts = [pack.indices[0] if pack else -1 for pack in packs]
+    return Batch(packs, indices=firsts, valid=[any(pack.valid) for pack in packs], **place)
 
 
 def _draws_nothing(collate: Callable[[Batch[Any]], Any]) -> bool:

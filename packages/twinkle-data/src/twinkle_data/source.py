@@ -116,20 +116,20 @@ class Objects:
 
     def __init__(self, dataset: Any, factory: Callable[[], object] | None = None) -> None:
         self.dataset = dataset
-        self._factory = factory
+        self.factory = factory
         self.at_once = callable(getattr(dataset, "__getitems__", None))
         own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
         self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._factory is not None and _pickles(self._factory):
+        if self.factory is not None and _pickles(self.factory):
             return {**self.__dict__, "dataset": None}
-        return {**self.__dict__, "_factory": None}
+        return {**self.__dict__, "factory": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._factory is not None:
-            self.dataset = self._factory()
+        if self.factory is not None:
+            self.dataset = self.factory()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -155,15 +155,20 @@ class Objects:
         return 0, len(self)
 
 
+def build(dataset: object) -> tuple[object, Callable[[], object] | None]:
+    """The dataset, and what built it where it was given as a callable without `__getitem__` and `__iter__`."""
+    if isinstance(dataset, type) or (callable(dataset) and not _is_dataset(dataset)):
+        return dataset(), dataset
+    return dataset, None
+
+
 def open_source(dataset: object) -> Source:
-    """Make a source of a dataset; a callable without `__getitem__` is called to build one.
+    """Make a source of a dataset.
 
     Raises:
         TypeError: It is none of the kinds that can be read by index.
     """
-    if callable(dataset) and (isinstance(dataset, type) or not hasattr(dataset, "__getitem__")):
-        built = open_source(dataset())
-        return Objects(built.dataset, dataset) if isinstance(built, Objects) else built
+    dataset, factory = build(dataset)
     if isinstance(dataset, Mapping):
         return Columns(dataset)
     if isinstance(dataset, (str, bytes)):
@@ -171,11 +176,15 @@ def open_source(dataset: object) -> Source:
     if isinstance(dataset, (list, tuple, range)) or _is_array(dataset):
         return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return Objects(dataset)
+        return Objects(dataset, factory)
     raise TypeError(
-        f"{type(dataset).__name__} has not both __len__ and __getitem__; a dataset is a list, a dict of "
-        "columns, an object with these two, or a callable that builds one"
+        f"{type(dataset).__name__} has not both __len__ and __getitem__; a dataset is a list, a dict of columns, "
+        "an object with these two, something that can be gone through again and again, or a callable that builds one"
     )
+
+
+def _is_dataset(value: object) -> bool:
+    return hasattr(value, "__getitem__") or hasattr(value, "__iter__")
 
 
 def _pickles(value: object) -> bool:

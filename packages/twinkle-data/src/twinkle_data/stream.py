@@ -1,0 +1,163 @@
+"""Reading streams: every rank goes through the same samples and keeps its rows of each global batch."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twinkle_data.batch import Batch, BatchInfo
+from twinkle_data.errors import bad_sample
+from twinkle_data.iterable import refuse_resume
+from twinkle_data.plan import Step
+from twinkle_data.reader import Delivery, collate_key, make_batch
+from twinkle_data.tails import share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twinkle_data.cursor import Cursor
+    from twinkle_data.iterable import Stream
+    from twinkle_data.plan import Part
+    from twinkle_data.randomness import Randomness
+    from twinkle_data.tails import Tail
+
+_ENDED = object()
+
+
+class StreamPlan:
+    """Steps without a known end: what is read says where that is.
+
+    Args:
+        batch_size: Samples of a global batch.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+
+    def settle(self, cursor: Cursor) -> Cursor:
+        """The same place: only reading on tells whether it is an end."""
+        return cursor
+
+    def steps_left(self, cursor: Cursor) -> int:
+        """Nobody knows.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a loader over a stream has no length: its end is known when it is reached")
+
+    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+        """Steps from the cursor on, for ever."""
+        position = cursor.position
+        while True:
+            yield Step(cursor.epoch, position, self._batch_size, [])
+            position += self._batch_size
+
+
+class StreamReader:
+    """Reads steps of a stream one after the other, a batch ahead, so that the last one is known to be the last.
+
+    Args:
+        stream: The stream.
+        batch_size: Samples of a global batch.
+        tail: What becomes of an epoch's last rows.
+        part: Whose rows are kept.
+        collate: Makes what the loop sees of a `Batch`; None keeps the batch.
+        randomness: What samples and `collate` draw from; it must not watch, for nothing can be read twice.
+        name: What the dataset is called in messages.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        batch_size: int,
+        tail: Tail,
+        part: Part,
+        collate: Callable[[Batch[Any]], Any] | None,
+        randomness: Randomness,
+        name: str,
+    ) -> None:
+        self._stream = stream
+        self._batch_size = batch_size
+        self._tail: Tail = tail
+        self._part = part
+        self._collate = collate
+        self._randomness = randomness
+        self._name = name
+        self._samples: Iterator[Any] = iter(())
+        self._expected: tuple[int, int] | None = None
+        self._ahead: tuple[list[Any], Any] = ([], None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_samples": None, "_expected": None, "_ahead": ([], None)}
+
+    def read(self, step: Step) -> Delivery:
+        """Read one step; one without rows says that the epoch is over.
+
+        Raises:
+            BadSampleError: The stream raised.
+            NotResumableError: The step is not where the stream is, and it cannot be brought there.
+        """
+        return self._randomness.run(partial(self._attempt, step))
+
+    def _attempt(self, step: Step) -> Delivery:
+        if self._expected != (step.epoch, step.position):
+            if step.position and step.source is None:
+                raise refuse_resume(self._name)
+            self._samples = self._stream.begin(step.epoch, step.source)
+            self._ahead = self._take(step.epoch, step.position)
+        self._expected = None
+        rows, source = self._ahead
+        if len(rows) < self._batch_size and self._tail == "drop":
+            rows = []
+        if not rows:
+            if not step.position:
+                raise ValueError(
+                    f"an epoch of {self._name} has no step: it ended after {len(self._ahead[0])} samples, with "
+                    f"batch_size={self._batch_size} and tail={self._tail!r}"
+                )
+            return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
+        self._ahead = self._take(step.epoch, step.position + len(rows))
+        left = len(self._ahead[0])
+        last = left == 0 or (self._tail == "drop" and left < self._batch_size)
+        self._expected = step.epoch, step.position + len(rows)
+        return self._deliver(step._replace(rows=len(rows)), rows, source, last=last)
+
+    def _take(self, epoch: int, position: int) -> tuple[list[Any], Any]:
+        """The rows of one global batch, and where the stream is behind them."""
+        wanted = range(position, position + self._batch_size)
+        samples = self._randomness.each(epoch, wanted, lambda _: next(self._samples, _ENDED), _Raised)
+        for row, sample in enumerate(samples):
+            if type(sample) is _Raised:
+                error = sample.error
+                text = f"{self._name} raised at sample {position + row} of epoch {epoch}"
+                raise bad_sample(f"{text}: {type(error).__name__}: {error}", position + row, error)
+        rows = [sample for sample in samples if sample is not _ENDED]
+        return rows, self._stream.state() if len(rows) == self._batch_size else None
+
+    def _deliver(self, step: Step, rows: list[Any], source: Any, *, last: bool) -> Delivery:
+        places: list[int] = []
+        fillers: list[int] = []
+        for rank in self._part.ranks:
+            own = share(len(rows), self._part.data_world_size, rank, self._tail)
+            places += range(own.start, own.stop)
+            fillers += range(len(places), len(places) + len(own.fillers))
+            places += own.fillers
+        valid = [True] * len(places)
+        for row in fillers:
+            valid[row] = False
+        indices = [step.position + place for place in places]
+        step = step._replace(indices=indices, source=None)
+        samples = [rows[place] for place in places]
+        batch = make_batch(step, samples, indices, valid, sharded=self._part.data_rank is not None)
+        payload: Any = batch
+        if self._collate is not None:
+            payload = self._randomness.once(collate_key(self._randomness, step), partial(self._collate, batch))
+        info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
+        return Delivery(info, payload, source=source, last=last)
+
+
+class _Raised:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
