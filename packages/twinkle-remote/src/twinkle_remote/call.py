@@ -9,7 +9,7 @@ from twinkle_remote.component import is_handle
 from twinkle_remote.dispatch import dispatch
 from twinkle_remote.failure import driver_line
 from twinkle_remote.inflight import Call
-from twinkle_remote.lazy import Lazy
+from twinkle_remote.lazy import Lazy, call_of
 from twinkle_remote.protocol import Share, Task
 from twinkle_remote.runtime import running
 
@@ -49,8 +49,7 @@ def call_method(
         A lazy result, or the value.
     """
     name = f"{component.name}.{method}"
-    own_share = not is_handle(itself)
-    call = start(component, "method", method, name, spec, names, args, kwargs, own_share=own_share)
+    call = start(component, "method", method, name, spec, names, args, kwargs, own_share=not is_handle(itself))
     if spec.sync:
         call.wait()
     result: Lazy[Any] = Lazy(call, itself)
@@ -91,26 +90,38 @@ def start(
     runtime = running()
     began = time.perf_counter()
     group = runtime.backend.group(component.group)
+    mesh = component.mesh
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
-    record = runtime.stats.open(name, group.name, len(ranks))
     shares = dispatch(
         spec,
         names,
         args,
         kwargs or {},
         ranks=ranks,
-        mesh=component.mesh,
+        mesh=mesh,
         store=runtime.backend.store,
         name=name,
         own_share=own_share,
     )
+    record = runtime.stats.open(name, group.name, len(ranks))
     tasks = _tasks(component, kind, target, name, spec, shares)
-    replies = [group.submit(rank, tasks[shares.of_rank[i]], shares.inputs) for i, rank in enumerate(ranks)]
-    record.driver_sent = shares.stored_bytes
+    inputs = shares.encoder.inputs
+    replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
+    call = Call(
+        runtime,
+        group,
+        name,
+        spec,
+        mesh,
+        replies,
+        each=shares.each,
+        line=driver_line(),
+        record=record,
+        sources=[call_of(source) for source in shares.encoder.sources],
+    )
+    record.driver_sent = shares.encoder.stored_bytes
     record.driver_seconds = time.perf_counter() - began
-    line, mesh = driver_line(), component.mesh
-    call = Call(runtime.backend, group, name, spec, mesh, replies, line=line, record=record, timeout=spec.timeout)
-    runtime.track(call)
+    runtime.in_flight.add(call)
     return call
 
 
@@ -125,13 +136,13 @@ def _tasks(
             target,
             args,
             kwargs,
-            slots=shares.slots,
+            slots=shares.encoder.used,
             share=None if shares.count is None else Share(index, shares.count),
             total=shares.real,
-            rows=shares.rows[index] if shares.rows else None,
+            rows=shares.rows(index),
             uneven=spec.uneven,
             lists_only=spec.dispatch == "slice" and spec.split is None,
-            handed=shares.handed,
+            handed=tuple(shares.encoder.handed),
             mesh=component.mesh if kind == "create" else None,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)

@@ -34,7 +34,7 @@ class WorkerContext:
     @property
     def coordinate(self) -> Mapping[str, int]:
         """Coordinate of this rank on the component's mesh, by dim name; empty without a mesh or on the driver."""
-        if self.mesh is None or self.rank is None:
+        if self.mesh is None or self.rank is None or self.rank not in self.mesh:
             return {}
         return self.mesh.coordinate(self.rank)
 

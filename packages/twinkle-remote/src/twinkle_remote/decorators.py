@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from twinkle_remote.call import call_method
-from twinkle_remote.component import component_of, is_handle
-from twinkle_remote.context import current_worker
-from twinkle_remote.handle import NAMES, SPEC, SUBMIT
-from twinkle_remote.placement import construct, strip_placement, with_mesh
+from twinkle_remote.method import make_remote
+from twinkle_remote.options import mark_class
+from twinkle_remote.placement import intercept
 from twinkle_remote.spec import (
     EXECUTES,
     Collect,
@@ -20,6 +17,7 @@ from twinkle_remote.spec import (
     FunctionSpec,
     Uneven,
     Weight,
+    check_callables,
     choose,
 )
 
@@ -44,7 +42,7 @@ class _Class(Protocol):
     def __call__(self, cls: C, /) -> C: ...
 
 
-def remote_class(execute: Execute = "all") -> _Class:
+def remote_class(execute: Execute = "all", *, prefetch: int | None = None) -> _Class:
     """Let objects of a class live on a group of workers.
 
     Three keywords are added to the constructor, and taken off unless it declares them: `remote_group` (name of a
@@ -54,73 +52,32 @@ def remote_class(execute: Execute = "all") -> _Class:
 
     Args:
         execute: "all" builds it on every worker, "first" on the first one only (a dataset, a tokenizer).
+        prefetch: Steps of a `for` loop over a handle that are asked for ahead, at or above 0. None means 1 where nobody
+            can notice (`__iter__` does nothing but return the object, and there is no `state_dict`), 0 elsewhere.
 
     Raises:
-        ValueError: `execute` is neither.
+        ValueError: An option is not valid; the message says what is.
+        TypeError: What is decorated is no class, or its objects cannot be referred to weakly.
     """
+    if isinstance(execute, type):
+        raise TypeError(f"write @remote_class() with parentheses over {execute.__name__}")
     choose("execute", execute, EXECUTES)
+    if prefetch is not None and prefetch < 0:
+        raise ValueError(f"prefetch={prefetch} must be at or above 0; None lets the class decide")
 
     def decorate(cls: C) -> C:
-        _intercept_new(cls, execute)
-        _strip_init(cls)
-        _follow_subclasses(cls)
+        if not isinstance(cls, type):
+            raise TypeError(f"remote_class is for classes, got {cls!r}; for methods there is remote_function")
+        if not cls.__weakrefoffset__:
+            raise TypeError(
+                f"{cls.__name__} has __slots__ without '__weakref__', and a component is referred to weakly: add it to "
+                "the slots, or dataclass(slots=True, weakref_slot=True)"
+            )
+        mark_class(cls, execute, prefetch)
+        intercept(cls)
         return cls
 
     return decorate
-
-
-def _intercept_new(cls: Any, execute: Execute) -> None:
-    original = cls.__new__
-
-    def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        def build() -> Any:
-            if original is object.__new__:
-                return original(kind)
-            return original(kind, *args, **strip_placement(kind, kwargs))
-
-        if getattr(kind, "__twinkle_handle__", False):
-            return build()
-        return construct(kind, execute, args, kwargs, build)
-
-    cls.__new__ = new
-
-
-def _strip_init(cls: Any) -> None:
-    original = cls.__init__
-    if original is object.__init__:
-
-        @functools.wraps(original)
-        def bare(self: object, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **strip_placement(type(self), kwargs))
-
-        cls.__init__ = bare
-        return
-
-    declared = _declares(original)
-
-    @functools.wraps(original)
-    def init(self: object, *args: Any, **kwargs: Any) -> None:
-        component = component_of(self)
-        if component is not None:
-            kwargs = with_mesh(kwargs, component.mesh, declared)
-        original(self, *args, **strip_placement(type(self), kwargs, declared))
-
-    cls.__init__ = init
-
-
-def _declares(function: Any) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters)
-
-
-def _follow_subclasses(cls: Any) -> None:
-    original = cls.__init_subclass__
-
-    def follow(subclass: Any, **kwargs: Any) -> None:
-        original.__func__(subclass, **kwargs) if inspect.ismethod(original) else original(**kwargs)
-        if "__init__" in vars(subclass) and not getattr(subclass, "__twinkle_handle__", False):
-            _strip_init(subclass)
-
-    cls.__init_subclass__ = classmethod(cast("Any", follow))
 
 
 @overload
@@ -198,8 +155,10 @@ def remote_function(
 
     Raises:
         ValueError: An option is not valid; the message lists what is.
-        TypeError: `split` or `replicate` names an argument that the method does not have.
+        TypeError: `split` or `replicate` names an argument that the method does not have, a callable does not take
+            what it is called with, or what is decorated is no plain method.
     """
+    check_callables(dispatch, collect)
     spec = FunctionSpec(
         dispatch,
         execute,
@@ -212,51 +171,8 @@ def remote_function(
         uneven,
         weight,
     )
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
-        _check_names(function, signature, (*(spec.split or ()), *spec.replicate))
-        positional = [
-            p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        names = positional[1:]
-
-        def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
-            component = component_of(self)
-            assert component is not None
-            try:
-                signature.bind(self, *args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{component.name}.{function.__name__}{signature}: {error}") from None
-            bound = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))]
-            return call_method(component, function.__name__, spec, bound, args, kwargs, itself=self, lazy=lazy)
-
-        @functools.wraps(function)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_handle(self):
-                return send(self, args, kwargs, lazy=None)
-            if component_of(self) is None or current_worker().rank is not None:
-                return function(self, *args, **kwargs)
-            return send(self, args, kwargs, lazy=False)
-
-        setattr(method, SPEC, spec)
-        setattr(method, SUBMIT, send)
-        setattr(method, NAMES, names)
-        return method
-
-    return decorate
+    return functools.partial(make_remote, spec=spec)
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _check_names(function: Callable[..., Any], signature: inspect.Signature, named: Sequence[str]) -> None:
-    parameters = signature.parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    known = [parameter.name for parameter in parameters][1:]
-    for name in named:
-        if name not in known:
-            where = cast("Any", function).__qualname__
-            raise TypeError(f"split= and replicate= name arguments of {where}, and {name!r} is none of {known}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import GeneratorType
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.lazy import Lazy
 from twinkle_remote.slots import Encoder, Replicate
-from twinkle_remote.split import columns, common_length, lengths, rebuild, splitter_of, take
+from twinkle_remote.split import below, columns, common_length, rebuild, splitter_of, take
 from twinkle_remote.uneven import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol import HandOver, Reply, Store
@@ -30,24 +30,34 @@ class Shares:
     Attributes:
         arguments: Positional and keyword arguments of each distinct share.
         of_rank: For each called rank, the index of its share.
+        encoder: Lazy results and stored values among the arguments.
         count: Number of parts that rows are divided into; None when nothing is divided.
         real: Rows that the caller gave, before padding or dropping; None where lazy results tell only later.
-        rows: Rows of each share; empty where lazy results tell only later.
-        handed: Lazy results among the arguments.
-        inputs: The replies that they are made of.
-        slots: There are slots among the arguments.
-        stored_bytes: Bytes put into the store for this call.
+        parts: The rows of each share, where the caller knows; empty otherwise.
+        each: Every called rank is given rows of its own (dispatch "slice"); None where lazy results tell only later.
     """
 
     arguments: list[Arguments]
     of_rank: Sequence[int]
-    count: int | None
-    real: int | None
-    rows: list[int]
-    handed: tuple[HandOver, ...]
-    inputs: tuple[Reply, ...]
-    slots: bool
-    stored_bytes: int
+    encoder: Encoder
+    count: int | None = None
+    real: int | None = None
+    parts: Sequence[slice] = ()
+    each: bool | None = False
+
+    @property
+    def handed(self) -> tuple[HandOver, ...]:
+        """Lazy results among the arguments."""
+        return tuple(self.encoder.handed)
+
+    @property
+    def inputs(self) -> Sequence[Reply]:
+        """The replies that they are made of."""
+        return self.encoder.inputs
+
+    def rows(self, index: int) -> int | None:
+        """Rows of one share; None when nothing is split or lazy results tell only later."""
+        return self.parts[index].stop - self.parts[index].start if self.parts else None
 
 
 def dispatch(
@@ -76,62 +86,77 @@ def dispatch(
         own_share: A batch that is marked `sharded` is the caller's own share already, and goes whole.
 
     Raises:
-        DispatchError: Lengths disagree, the rows do not divide as the function asks, or a generator was given.
+        DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or
+            there is a generator among the arguments.
     """
-    named = [*zip(names, args, strict=True), *kwargs.items()]
-    for key, value in named:
-        if isinstance(value, GeneratorType):
-            raise DispatchError(
-                f"{name}: {key} is a generator, which can be neither divided nor sent; pass list({key})"
-            )
-    encoder = Encoder(store)
+    try:
+        return _dispatch(spec, names, args, kwargs, ranks, mesh, Encoder(store), name, own_share=own_share)
+    except DispatchError as error:
+        text = str(error)
+        raise (error if text.startswith(name) else DispatchError(f"{name}: {text}")) from None
+
+
+def _dispatch(
+    spec: FunctionSpec,
+    names: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ranks: Sequence[int],
+    mesh: DeviceMesh | None,
+    encoder: Encoder,
+    name: str,
+    *,
+    own_share: bool,
+) -> Shares:
     if callable(spec.dispatch):
         given = [spec.dispatch(len(ranks), i, args, dict(kwargs), mesh) for i in range(len(ranks))]
         arguments: list[Arguments] = [(encoder.whole(tuple(a)), encoder.whole(dict(k))) for a, k in given]
-        return _shares(encoder, arguments, range(len(ranks)))
-    if spec.dispatch == "all":
-        return _shares(encoder, [(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks))
+        return Shares(arguments, range(len(ranks)), encoder)
+    named = [*zip(names, args, strict=True), *kwargs.items()]
+    own = [own_share and getattr(value, "sharded", False) is True for _, value in named]
+    split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
+    found: list[tuple[str, int]] = []
+    lazy = False
+    for (key, value), divided in zip(named, split, strict=True):
+        if divided:
+            before = len(found)
+            handed = _measure(value, key, found)
+            lazy = lazy or handed
+            if spec.split is not None and value is not None and not handed and len(found) == before:
+                raise DispatchError(f"split= names {key}, but {type(value).__name__} {value!r:.40} has no rows")
+    real = common_length(found)
+    if real is None and not lazy and not any(own):
+        return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder)
     of_rank, count = _data_ranks(spec, ranks, mesh)
-    mine = [own_share and getattr(value, "sharded", False) is True for _, value in named]
-    is_split = [not own and _is_split(spec, key, value) for own, (key, value) in zip(mine, named, strict=True)]
-    found = [item for (key, value), split in zip(named, is_split, strict=True) if split for item in _rows(value, key)]
-    try:
-        real = common_length(found)
-    except DispatchError as error:
-        raise DispatchError(f"{name}: {error}") from None
-    total = None if real is None else settle(spec.uneven, real, count, name)
-    arguments, rows = [], []
-    for index in range(count):
-        part = slice(0, 0) if total is None else balanced_slice(total, count, index)
+    total = 0 if real is None else settle(spec.uneven, real, count, name)
+    parts = [balanced_slice(total, count, index) for index in range(count)]
+    arguments = []
+    for part in parts:
         cut = _Cut(encoder, part.start, part.stop, real or 0)
-        rows.append(part.stop - part.start)
-        values = [cut(v) if split else encoder.whole(v) for (_, v), split in zip(named, is_split, strict=True)]
+        values = [cut(v) if divided else encoder.whole(v) for (_, v), divided in zip(named, split, strict=True)]
         arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))
-    if any(mine):
-        rows = [len(next(value for own, (_, value) in zip(mine, named, strict=True) if own))] * count
-    return _shares(encoder, arguments, of_rank, count, real, [] if total is None and not any(mine) else rows)
+    if any(own):
+        length = len(next(value for mine, (_, value) in zip(own, named, strict=True) if mine))
+        parts = [slice(0, length)] * count
+    elif real is None:
+        parts = []
+    each = (bool(parts) or None) if spec.dispatch == "slice" else False
+    return Shares(arguments, of_rank, encoder, count, real, parts, each)
 
 
 def _data_ranks(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None) -> tuple[Sequence[int], int]:
     if spec.dispatch == "slice_dp" and mesh is not None and len(ranks) == mesh.world_size:
-        return [mesh.data_rank(rank) for rank in ranks], mesh.data_world_size
+        return _by_data(mesh), mesh.data_world_size
     return range(len(ranks)), len(ranks)
 
 
-def _shares(
-    encoder: Encoder,
-    arguments: list[Arguments],
-    of_rank: Sequence[int],
-    count: int | None = None,
-    real: int | None = None,
-    rows: Sequence[int] = (),
-) -> Shares:
-    handed, inputs = tuple(encoder.handed), tuple(encoder.inputs)
-    return Shares(arguments, of_rank, count, real, list(rows), handed, inputs, encoder.used, encoder.stored_bytes)
+@lru_cache(maxsize=64)
+def _by_data(mesh: DeviceMesh) -> Sequence[int]:
+    return [mesh.data_rank(rank) for rank in sorted(mesh.ranks)]
 
 
 def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
-    if isinstance(value, Replicate):
+    if spec.dispatch == "all" or isinstance(value, Replicate):
         return False
     if spec.split is not None:
         return name in spec.split
@@ -140,15 +165,17 @@ def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
     return spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
 
 
-def _rows(value: object, path: str) -> Iterator[tuple[str, int]]:
+def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
+    """Note the number of rows of each part of a value; tells whether a lazy result is among the parts."""
     if isinstance(value, Replicate | Lazy):
-        return
-    parts = columns(value)
-    if parts is None:
-        yield from lengths(value, path)
-        return
-    for key, part in parts.items():
-        yield from _rows(part, f"{path}[{key!r}]" if isinstance(value, dict) else f"{path}.{key}")
+        return isinstance(value, Lazy)
+    splitter = splitter_of(type(value))
+    rows = None if splitter is None else splitter.length(value)
+    if rows is not None:
+        found.append((path, rows))
+        return False
+    handed = [_measure(part, below(path, value, key), found) for key, part in (columns(value) or {}).items()]
+    return any(handed)
 
 
 class _Cut:
@@ -160,6 +187,8 @@ class _Cut:
     def __call__(self, value: Any) -> Any:
         if isinstance(value, Lazy):
             return self._encoder.lazy(value, split=True)
+        if isinstance(value, Replicate):
+            return self._encoder.whole(value)
         splitter = splitter_of(type(value))
         if splitter is not None and splitter.length(value) is not None:
             if self._stop > self._real:
@@ -168,7 +197,7 @@ class _Cut:
             if stored is not None:
                 return stored._replace(start=self._start, stop=self._stop)
             return self._encoder.whole(take(value, self._start, self._stop))
-        parts = None if isinstance(value, Replicate) else columns(value)
+        parts = columns(value)
         if parts is None:
             return self._encoder.whole(value)
         return rebuild(value, [self(part) for part in parts.values()])

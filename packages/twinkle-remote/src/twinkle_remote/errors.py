@@ -38,6 +38,10 @@ class PlacementError(TwinkleError):
     """A group or a component cannot be placed: unknown name, too few devices, a mesh that does not fit."""
 
 
+class RemoteAttributeError(TwinkleError, AttributeError):
+    """Something that is not a remote function was read from a handle."""
+
+
 class RemoteCallError(TwinkleError):
     """A method raised on a worker.
 
@@ -50,6 +54,9 @@ class RemoteCallError(TwinkleError):
 
     failures: Sequence[Failure] = ()
     _text: str = ""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Nothing: a type that is also that of a user's exception is none that its base has to hear of."""
 
     def __str__(self) -> str:
         return self._text or super().__str__()

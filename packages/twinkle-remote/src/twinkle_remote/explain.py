@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.collect import how_made, ranks_read
 from twinkle_remote.dispatch import dispatch
-from twinkle_remote.handle import NAMES
+from twinkle_remote.method import bind
 from twinkle_remote.protocol import HandedSlot
-from twinkle_remote.split import rows_of
+from twinkle_remote.slots import Replicate
+from twinkle_remote.split import lengths
 from twinkle_remote.submit import remote_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 P = ParamSpec("P")
-_HOW = {"one": "its value", "list": "a list of their values", "rows": "their rows joined, in this order"}
+_HOW = {
+    "one": "its value",
+    "list": "a list of their values",
+    "rows": "their rows joined, in this order",
+    "columns": "the parts of their tuples joined, in this order",
+    "mean": "the mean of their values",
+    "sum": "the sum of their values",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +36,14 @@ class Row:
     Attributes:
         rank: Rank of the group.
         coordinate: Its coordinate on the mesh, by dim; empty without one.
-        arguments: Each argument as text: rows or type.
+        arguments: Each argument as text: type and rows, or the value.
         rows: Rows that it is given; None when nothing is split or only the workers will know.
         read: Whether collect reads its result.
     """
 
     rank: int
-    coordinate: dict[str, int]
-    arguments: dict[str, str]
+    coordinate: Mapping[str, int]
+    arguments: Mapping[str, str]
     rows: int | None
     read: bool
 
@@ -87,33 +96,44 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
         **kwargs: Its keyword arguments.
 
     Raises:
-        TypeError: It is not a remote function of a component.
+        TypeError: It is not a remote function of a component, or does not take the arguments.
         DispatchError: The call itself would raise it.
     """
     component, spec = remote_part(bound_method)
-    names = [*getattr(bound_method, NAMES)[: len(args)]]
-    names += [f"args[{i}]" for i in range(len(names), len(args))]
-    name = f"{component.name}.{getattr(bound_method, '__name__', '')}"
+    names = bind(bound_method, component.name, args, kwargs)
+    name = f"{component.name}.{cast('Any', bound_method).__name__}"
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     mesh = component.mesh
     shares = dispatch(spec, names, args, kwargs, ranks=ranks, mesh=mesh, store=Memory(), name=name)
-    read = ranks_read(spec.collect, ranks, mesh)
+    read = ranks_read(spec, ranks, mesh, each=shares.each is not False)
     rows = []
-    for i, rank in enumerate(ranks):
-        given_args, given_kwargs = shares.arguments[shares.of_rank[i]]
-        shown = dict(zip(names, map(_told, given_args), strict=False)) | {k: _told(v) for k, v in given_kwargs.items()}
-        coordinate = {} if mesh is None or rank not in mesh.ranks else dict(mesh.coordinate(rank))
-        given = shares.rows[shares.of_rank[i]] if shares.rows else None
-        rows.append(Row(rank, coordinate, shown, given, rank in read))
+    for rank, index in zip(ranks, shares.of_rank, strict=True):
+        given_args, given_kwargs = shares.arguments[index]
+        part = shares.parts[index] if shares.parts else None
+        told = {
+            key: _told(value, part, whole=_is_whole(value, before))
+            for key, before, value in zip(
+                [*names, *given_kwargs], [*args, *kwargs.values()], [*given_args, *given_kwargs.values()], strict=False
+            )
+        }
+        coordinate = {} if mesh is None or rank not in mesh else mesh.coordinate(rank)
+        rows.append(Row(rank, coordinate, told, shares.rows(index), rank in read))
     how = how_made(spec, ranks)
-    collect = _HOW.get(how) if isinstance(how, str) else None
-    return Explanation(name, component.group, tuple(rows), tuple(read), collect or f"collected by {how}")
+    collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
+    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect))
 
 
-def _told(value: Any) -> str:
+def _is_whole(value: object, before: object) -> bool:
+    return value is (before.value if isinstance(before, Replicate) else before)
+
+
+def _told(value: Any, part: slice | None, *, whole: bool) -> str:
     if isinstance(value, HandedSlot):
         return "its rows of a lazy result" if value.split else "a lazy result"
-    rows = rows_of(value)
-    text = type(value).__name__ if rows is None else f"{type(value).__name__}, {rows} rows"
-    short = repr(value)
-    return short if len(short) <= 24 else text
+    kind = type(value).__name__
+    rows = {rows for _, rows in lengths(value, "")}
+    if len(rows) != 1:
+        return reprlib.repr(value)
+    if whole or part is None:
+        return f"{kind}, all {rows.pop()} rows"
+    return f"{kind}[{part.start}:{part.stop}]"

@@ -8,16 +8,17 @@ import socket
 import sys
 import traceback
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import RemoteCallError, WorkerDiedError
+from twinkle_remote.reraise import as_both
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
 
-_PACKAGE = str(Path(__file__).parent)
+_MACHINERY = ("twinkle_remote", "twinkle_mesh", "twinkle_ray", "twinkle_data", "twinkle")
+_FOLDED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,46 +128,59 @@ def _type_name(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
+        return text.partition("\n")[0] if isinstance(error, RemoteCallError) else text
     except Exception as broken:  # a user's __str__ may itself fail
         return f"<str() of the exception raised {type(broken).__name__}>"
 
 
 def _user_trace(error: BaseException) -> str:
-    parts = traceback.TracebackException.from_exception(error)
-    kept = [frame for frame in parts.stack if not frame.filename.startswith(_PACKAGE)]
+    """The traceback and those of its causes, without the frames of the machinery between the user's own."""
+    try:
+        parts = traceback.TracebackException.from_exception(error)
+        _keep_user_frames(parts, set())
+        return "".join(parts.format()).rstrip()
+    except Exception as broken:  # it reads the exception's attributes and its text, which are the user's code
+        return f"<the traceback could not be read: {type(broken).__name__}: {broken}>"
+
+
+def _keep_user_frames(parts: traceback.TracebackException | None, seen: set[int]) -> None:
+    if parts is None or id(parts) in seen:
+        return
+    seen.add(id(parts))
+    kept = [frame for frame in parts.stack if not _is_machinery_file(frame.filename)]
     parts.stack = traceback.StackSummary.from_list(kept or list(parts.stack))
-    return "".join(parts.format()).rstrip()
-
-
-def pickle_with(dumps: Callable[[object], bytes]) -> None:
-    """Set how this process pickles exceptions: a worker may know types that plain pickle does not find by name.
-
-    Args:
-        dumps: What it returns is read by plain `pickle.loads`.
-    """
-    global _dumps  # a property of the process
-    _dumps = dumps
-
-
-_dumps: Callable[[object], bytes] = pickle.dumps
+    for other in (parts.__cause__, parts.__context__, *(parts.exceptions or ())):
+        _keep_user_frames(other, seen)
 
 
 def _pickle(error: BaseException) -> bytes:
     try:
-        data = _dumps(error)
-        pickle.loads(data)
+        data = pickle.dumps(error)
+        if not isinstance(pickle.loads(data), type(error)):
+            return b""
     except Exception:  # such an exception cannot travel: type name, text and trace do
         return b""
     return data
 
 
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_SUITE = os.path.join(_HERE, "conformance") + os.sep
+
+
+def _is_machinery_file(name: str) -> bool:
+    return name.startswith(_HERE) and not name.startswith(_SUITE)
+
+
 def driver_line() -> str:
-    """File and line of the innermost caller outside of this package: where the user made the call."""
+    """File and line of the innermost caller outside of these packages: where the user made the call."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in _MACHINERY or module.startswith("twinkle_remote.conformance"):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return ""
 
 
 def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> None:
@@ -182,15 +196,14 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
         WorkerDiedError: The first failure is a lost worker.
         RemoteCallError: Otherwise; also an instance of the type that the worker raised.
     """
-    roots = [failure for failure in failures if not failure.upstream] or list(failures)
-    first = roots[0]
-    text = _message(name, group, first, [failure for failure in failures if failure is not first], line)
+    first = next((failure for failure in failures if not failure.upstream), failures[0])
+    rest = [failure for failure in failures if failure is not first]
+    text = _message(name, group, first, rest, line)
     if first.died:
         raise WorkerDiedError(text)
-    original = first.exception()
-    error = _as_both(original, text)
-    error.failures = (first, *(failure for failure in failures if failure is not first))
-    raise error from (original if first.live is not None else None)
+    error = as_both(first.exception(), text, (first, *rest))
+    error.__context__ = first.live  # for a debugger; the text has it all
+    raise error from None
 
 
 def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], line: str) -> str:
@@ -211,23 +224,7 @@ def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], lin
         folded: dict[str, list[str]] = {}
         for failure in rest:
             folded.setdefault(f"{failure.type_name}: {failure.message[:200]}", []).append(failure.label)
-        rows.extend(f"    {', '.join(labels)}: {what}" for what, labels in folded.items())
+        rows.extend(f"    {', '.join(labels)}: {what}" for what, labels in list(folded.items())[:_FOLDED])
+        if len(folded) > _FOLDED:
+            rows.append(f"    and {len(folded) - _FOLDED} other errors")
     return "\n".join(rows)
-
-
-def _as_both(original: BaseException | None, text: str) -> RemoteCallError:
-    if not isinstance(original, Exception) or isinstance(original, RemoteCallError):
-        error: RemoteCallError = RemoteCallError(text)
-        if isinstance(original, RemoteCallError):
-            error = original
-    else:
-        kind = type(original)
-        try:
-            both = type(kind.__name__, (RemoteCallError, kind), {"__module__": kind.__module__})
-            error = both.__new__(both, *original.args)
-            error.args = original.args
-            error.__dict__.update(original.__dict__)
-        except TypeError:  # the type refuses subclasses, or its constructor does
-            error = RemoteCallError(text)
-    error._text = text
-    return error

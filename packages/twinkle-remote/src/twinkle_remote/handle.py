@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.component import COMPONENT, component_of
-from twinkle_remote.errors import TwinkleError
+from twinkle_remote.component import COMPONENT, HandleBase, component_of
+from twinkle_remote.constructor import prepare
+from twinkle_remote.errors import RemoteAttributeError, RemoteCallError
 from twinkle_remote.iterate import RemoteIterator
+from twinkle_remote.options import bare_new, options_of, options_under, prefetch_of
 from twinkle_remote.spec import FunctionSpec
 
 if TYPE_CHECKING:
@@ -16,19 +19,33 @@ if TYPE_CHECKING:
 
     from twinkle_remote.component import Component
 
-SPEC = "__twinkle_spec__"
-SUBMIT = "__twinkle_submit__"
-NAMES = "__twinkle_names__"
-_KEPT = frozenset({COMPONENT, "_twinkle_iterator"})
-
-
-class RemoteAttributeError(TwinkleError, AttributeError):
-    """Something that is not a remote function was read from a handle."""
+_CLASS = "__twinkle_class__"
+_ITERATOR = "_twinkle_iterator"
+_OF_CLASS = frozenset(
+    {
+        "__class_getitem__",
+        "__getattr__",
+        "__getnewargs__",
+        "__getnewargs_ex__",
+        "__getstate__",
+        "__init__",
+        "__init_subclass__",
+        "__instancecheck__",
+        "__new__",
+        "__post_init__",
+        "__set_name__",
+        "__setstate__",
+        "__sizeof__",
+        "__subclasshook__",
+    }
+)
 
 
 def make_handle(cls: Any, component: Component) -> Any:
     """A handle of a component."""
-    handle = object.__new__(handle_type(cls))
+    prepare(cls)
+    kind = handle_type(cls)
+    handle = bare_new(kind)(kind)
     object.__setattr__(handle, COMPONENT, component)
     return handle
 
@@ -36,96 +53,144 @@ def make_handle(cls: Any, component: Component) -> Any:
 @cache
 def handle_type(cls: Any) -> Any:
     """The class of the handles of a remote class: a subclass of it that holds no state."""
-    body: dict[str, Any] = {
-        "__twinkle_handle__": True,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "__new__": object.__new__,
-        "__init__": _nothing,
-        "__reduce__": _reduce,
-        "__reduce_ex__": _reduce,
-        "__repr__": _repr,
-        "__getattribute__": _getattribute,
-        "__setattr__": _setattr,
-        "__hash__": object.__hash__,
-        "__eq__": object.__eq__,
-        "__del__": _nothing,
-    }
-    for name, stand_in in (("__iter__", _iter), ("__next__", _next), ("__len__", _len)):
-        if callable(getattr(cls, name, None)) and not hasattr(inspect.getattr_static(cls, name), SPEC):
-            body[name] = stand_in
+    body: dict[str, Any] = {name: _refusing(name) for name in _special_methods(cls)}
     if callable(getattr(cls, "__iter__", None)):
         body["__iter__"], body["__next__"] = _iter, _next
-    if hasattr(cls, "__enter__"):
+    if callable(getattr(cls, "__len__", None)):
+        body["__len__"] = _len
+    if callable(getattr(cls, "__enter__", None)):
         body["__enter__"], body["__exit__"] = _enter, _exit
-    return type(cls)(cls.__name__, (cls,), body)
+    told = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(cls)(cls.__name__, (Handle, cls), {**body, **told, _CLASS: cls})
 
 
-def _nothing(self: object, *args: object, **kwargs: object) -> None:
-    return None
+def _special_methods(cls: type) -> Iterator[str]:
+    """Names like `__call__` that Python would find in the class without asking the handle, and that need its state."""
+    for base in cls.__mro__[:-1]:
+        for name, value in vars(base).items():
+            special = name.startswith("__") and name.endswith("__") and inspect.isroutine(value)
+            if special and name not in _OF_CLASS and name not in vars(Handle) and options_under(cls, name) is None:
+                yield name
+
+
+def _refusing(name: str) -> Any:
+    def refuse(self: Any, *args: object, **kwargs: object) -> Any:
+        raise _refusal(self, name)
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _refusal(self: Any, name: str) -> RemoteAttributeError:
+    component = component_of(self)
+    assert component is not None
+    found = inspect.getattr_static(_class(self), name, None)
+    subject = "a method that returns it"
+    if inspect.isroutine(found):
+        subject = "the method"
+    elif isinstance(found, property):
+        subject = "the property's getter"
+    return RemoteAttributeError(
+        f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are "
+        f"called from elsewhere: decorate {subject} with @remote_function()"
+    )
+
+
+def _class(self: Any) -> type:
+    return cast("type", getattr(type(self), _CLASS))
 
 
 def _restore(cls: type, component: Component) -> object:
     return make_handle(cls, component)
 
 
-def _reduce(self: object, protocol: int = 0) -> tuple[Any, ...]:
-    return _restore, (type(self).__mro__[1], component_of(self))
+class Handle(HandleBase):
+    """What handles do in place of their class: tell who they are, and send remote functions to the workers."""
 
+    __slots__ = ()
 
-def _repr(self: object) -> str:
-    component = component_of(self)
-    assert component is not None
-    return f"<{component.name} on {component.group}[{len(component.ranks)}], instance {component.instance}>"
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Nothing: a handle's class is no subclass that its base has to hear of."""
 
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Nothing: the component is constructed on its workers."""
 
-def _getattribute(self: object, name: str) -> Any:
-    if name in _KEPT or (name.startswith("__") and name.endswith("__")):
+    def __getattribute__(self, name: str) -> Any:
+        if name in (COMPONENT, _ITERATOR) or (name.startswith("__") and name.endswith("__")):
+            return object.__getattribute__(self, name)
+        cls = _class(self)
+        found = inspect.getattr_static(cls, name, None)
+        if isinstance(found, staticmethod | classmethod):
+            return getattr(cls, name)
+        if options_of(found) is None:
+            raise _refusal(self, name)
         return object.__getattribute__(self, name)
-    found = inspect.getattr_static(type(self), name, None)
-    if isinstance(found, property) and hasattr(found.fget, SPEC):
-        return object.__getattribute__(self, name)
-    function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
-    if hasattr(function, SPEC) or isinstance(found, staticmethod | classmethod):
-        return object.__getattribute__(self, name)
-    component = component_of(self)
-    assert component is not None
-    subject = "the method"
-    if not inspect.isfunction(found):
-        subject = "the property's getter" if isinstance(found, property) else "a method that returns it"
-    raise RemoteAttributeError(
-        f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are "
-        f"called from elsewhere: decorate {subject} with @remote_function()"
-    )
 
+    def __getattr__(self, name: str) -> Any:
+        raise _refusal(self, name)
 
-def _setattr(self: object, name: str, value: object) -> None:
-    if name in _KEPT:
-        object.__setattr__(self, name, value)
-        return
-    component = component_of(self)
-    assert component is not None
-    raise RemoteAttributeError(
-        f"{component.name}.{name} lives on the workers of group {component.group!r}: set it in a method decorated with "
-        "@remote_function()"
-    )
+    def __setattr__(self, name: str, value: object) -> None:
+        component = component_of(self)
+        assert component is not None
+        raise RemoteAttributeError(
+            f"{component.name}.{name} lives on the workers of group {component.group!r}: set it in a method decorated "
+            "with @remote_function()"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    def __repr__(self) -> str:
+        component = component_of(self)
+        assert component is not None
+        return f"<{component.name} on {component.group}[{len(component.ranks)}], instance {component.instance}>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HandleBase) and component_of(self) == component_of(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        component = component_of(self)
+        assert component is not None
+        return hash((component.group, component.instance))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (_class(self), component_of(self))
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __copy__(self) -> Handle:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Handle:
+        return self
+
+    def __dir__(self) -> list[str]:
+        cls = _class(self)
+        return [name for name in dir(cls) if options_under(cls, name) is not None]
+
+    def __del__(self) -> None:
+        """Nothing: the end of a handle is not the end of the component."""
 
 
 def _iterator(self: Any) -> RemoteIterator:
-    found = self.__dict__.get("_twinkle_iterator")
+    found = self.__dict__.get(_ITERATOR)
     if found is None:
-        cls = type(self).__mro__[1]
+        cls = _class(self)
         component = component_of(self)
         assert component is not None
-        found = RemoteIterator(component, _spec(cls, "__next__", FunctionSpec(collect="flatten")), self)
-        object.__setattr__(self, "_twinkle_iterator", found)
+        spec = options_under(cls, "__next__") or FunctionSpec(collect="flatten")
+        found = RemoteIterator(component, spec, self, ahead=prefetch_of(cls))
+        object.__setattr__(self, _ITERATOR, found)
     return cast("RemoteIterator", found)
-
-
-def _spec(cls: type, name: str, default: FunctionSpec) -> FunctionSpec:
-    found = getattr(inspect.getattr_static(cls, name, None), SPEC, None)
-    return default if found is None else cast("FunctionSpec", found)
 
 
 def _iter(self: Any) -> Iterator[Any]:
@@ -143,8 +208,8 @@ def _call(self: Any, name: str, args: tuple[Any, ...], default: FunctionSpec) ->
 
     component = component_of(self)
     assert component is not None
-    spec = _spec(type(self).__mro__[1], name, default)
     names = [f"args[{i}]" for i in range(len(args))]
+    spec = options_under(_class(self), name) or default
     return call_method(component, name, spec, names, args, {}, itself=self, lazy=False)
 
 
@@ -156,7 +221,16 @@ def _enter(self: Any) -> Any:
     return _call(self, "__enter__", (), FunctionSpec(dispatch="all", collect="first"))
 
 
-def _exit(self: Any, *error: object) -> bool:
-    kind, value, _ = error
-    told = (kind, value, None)  # a traceback does not travel
+def _exit(self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+    told = (kind, error, None)  # a traceback does not travel
+    if error is not None and not _travels(error):
+        told = (RemoteCallError, RemoteCallError(f"{type(error).__name__}: {error}"), None)
     return bool(_call(self, "__exit__", told, FunctionSpec(dispatch="all", collect="first")))
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a foreign exception's pickling raises, the answer is no
+        return False
+    return True

@@ -58,6 +58,8 @@ class Inputs:
         if slot not in self._cache:
             hand_over = self._task.handed[slot.index]
             outcomes = self._outcomes[hand_over.start : hand_over.stop]
+            if hand_over.once is not None and all(outcome.rows_given is None for outcome in outcomes):
+                outcomes = [outcomes[i] for i in hand_over.once]
             share = self._task.share if slot.split else None
             value = self._whole(hand_over, outcomes) if share is None else self._share(hand_over, outcomes, share)
             self._cache[slot] = value

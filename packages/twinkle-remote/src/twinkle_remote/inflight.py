@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.errors import CallTimeoutError, NotInitializedError
 from twinkle_remote.failure import raise_failures
 
 if TYPE_CHECKING:
@@ -13,29 +14,34 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.failure import Failure
-    from twinkle_remote.protocol import Backend, Outcome, Reply, WorkerGroup
+    from twinkle_remote.protocol import Outcome, Reply, WorkerGroup
+    from twinkle_remote.runtime import Runtime
     from twinkle_remote.spec import FunctionSpec
     from twinkle_remote.stats import CallRecord
 
 
 class Call:
-    """One remote call.
+    """One remote call; several threads may wait for it.
 
     Args:
-        backend: Where it runs.
+        runtime: Where it runs.
         group: The called workers' group.
         name: Class.method.
-        spec: Options of the function.
+        spec: Options of the function; its timeout counts from now.
         mesh: Mesh of the component, or None.
         replies: One for each called rank, ascending by rank.
+        each: Every called rank was given rows of its own; None where only the outcomes will tell.
         line: File and line of the caller.
         record: Where its figures are written when it is done.
-        timeout: Seconds from now to its deadline; None for no deadline.
+        sources: Calls whose results it was given.
+
+    Attributes:
+        looked_at: Somebody waited for it or passed its result on, and has been told of a failure.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        runtime: Runtime,
         group: WorkerGroup,
         name: str,
         spec: FunctionSpec,
@@ -44,27 +50,26 @@ class Call:
         *,
         line: str,
         record: CallRecord,
-        timeout: float | None,
+        each: bool | None = False,
+        sources: Sequence[Call] = (),
     ) -> None:
         self.name = name
         self.spec = spec
         self.mesh = mesh
+        self.ranks = tuple(reply.rank for reply in replies)
         self.looked_at = False
-        self._backend = backend
+        self._runtime = runtime
         self._group = group
+        self._each = each
         self._replies: Mapping[int, Reply] = {reply.rank: reply for reply in replies}
         self._pending = list(replies)
         self._outcomes: dict[int, Outcome] = {}
         self._failures: list[Failure] = []
         self._line = line
         self._record = record
-        self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """Called ranks, ascending."""
-        return tuple(self._replies)
+        self._sources = tuple(sources)
+        self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
+        self._lock = threading.Lock()
 
     def reply(self, rank: int) -> Reply:
         """The reply of one rank, which a consumer's task can be given."""
@@ -74,15 +79,23 @@ class Call:
         """The outcome of one rank, after `wait`."""
         return self._outcomes[rank]
 
+    @property
+    def each(self) -> bool | None:
+        """Whether every called rank was given rows of its own; None where that is not known yet."""
+        if self._each is None and not self._pending:
+            self._each = any(outcome.rows_given is not None for outcome in self._outcomes.values())
+        return self._each
+
     def fetch(self, outcome: Outcome) -> Any:
         """The value of an outcome, on this process."""
-        value, size = self._backend.store.get(outcome.payload)
+        self._check_open()
+        value, size = self._runtime.backend.store.get(outcome.payload)
         self._record.driver_fetched += size
         return value
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
-        if self._pending:
+        if self._pending and not self._runtime.closed:
             self._reap(0.0)
         return not self._pending
 
@@ -92,20 +105,20 @@ class Call:
 
     def failure_text(self) -> str:
         """What is known of the failure, in a line."""
-        return f"{self.name} called from {self._line}: " + "; ".join(
-            f"{failure.label} {failure.type_name}: {failure.message}" for failure in self._failures[:1]
-        )
+        first = self._failures[0]
+        return f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}; called from {self._line}"
 
-    def settle(self) -> None:
-        """Wait until every worker has answered, whatever it is; raises only when the deadline passes."""
-        while self._pending:
-            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-            if not self._reap(left):
-                self._raise_late(self._timeout)
+    def late(self) -> bool:
+        """Whether the deadline has passed before every worker answered."""
+        return self._deadline is not None and time.monotonic() >= self._deadline and not self.done()
+
+    def pending(self) -> Sequence[Reply]:
+        """Replies that are not known to be there."""
+        return tuple(self._pending)
 
     def ended(self) -> Sequence[bool]:
         """For each rank, whether its iterator is at its end; after `wait`."""
-        return [outcome.ended for outcome in self._outcomes.values()]
+        return [self._outcomes[rank].ended for rank in self.ranks]
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker.
@@ -116,15 +129,23 @@ class Call:
         Raises:
             RemoteCallError: A worker raised: the first in completion order, at once, others folded under it.
             WorkerDiedError: A worker was lost.
-            CallTimeoutError: The time is over; names the ranks that are done and those that are not.
+            CallTimeoutError: The time is over, that of a call whose result it was given included; names the ranks that
+                are done and those that are not.
+            NotInitializedError: It was in flight at a shutdown.
         """
         self.looked_at = True
         until = None if timeout is None else time.monotonic() + timeout
-        if self._deadline is not None and (until is None or self._deadline < until):
-            until, timeout = self._deadline, self._timeout
         while self._pending and not self._failures:
-            if not self._reap(None if until is None else max(0.0, until - time.monotonic())):
-                self._raise_late(timeout)
+            self._check_open()
+            limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
+            if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
+                continue
+            self._check_open()
+            for call in (*self._sources, self):
+                if call.late():
+                    raise call._lateness(call.spec.timeout)
+            if until is not None and time.monotonic() >= until:
+                raise self._lateness(timeout)
         if self._failures:
             if self._pending:
                 self._reap(0.0)
@@ -134,34 +155,55 @@ class Call:
         """The call's state in a few words; never waits."""
         if self.done():
             return "failed" if self._failures else "done"
+        if self._runtime.closed:
+            return "lost at shutdown"
         return f"{len(self._outcomes)} of {len(self._replies)} workers done"
 
     def where(self) -> str:
-        """Group and number of called workers."""
-        return f"{self._group.name}[{len(self._replies)}]"
+        """Group, number of called workers, and the mesh: `actor[8] dp=2 tp=4`."""
+        dims = () if self.mesh is None else zip(self.mesh.dim_names, self.mesh.shape, strict=True)
+        return " ".join([f"{self._group.name}[{len(self._replies)}]", *(f"{dim}={size}" for dim, size in dims)])
+
+    def _deadlines(self) -> Sequence[float | None]:
+        return [call._deadline for call in (self, *self._sources) if call._pending]
+
+    def _check_open(self) -> None:
+        if self._runtime.closed:
+            raise NotInitializedError(
+                f"twinkle was shut down before the result of {self.name}, called from {self._line}, was fetched"
+            )
 
     def _reap(self, timeout: float | None) -> bool:
-        ready = set(self._backend.wait(self._pending, timeout))
+        """Take in what is there; False when nothing came before the timeout."""
+        backend = self._runtime.backend
+        waiting = self._pending
+        ready = backend.wait(waiting, timeout) if waiting else ()
         if not ready:
-            return False
-        for reply in [reply for reply in self._pending if reply in ready]:
-            outcome = self._backend.outcome(reply)
-            self._outcomes[reply.rank] = outcome
-            self._record.add(outcome)
-            if outcome.failure is not None:
-                self._failures.append(outcome.failure)
-        self._pending = [reply for reply in self._pending if reply not in ready]
+            return not self._pending
+        with self._lock:
+            fresh = [reply for reply in ready if reply.rank not in self._outcomes]
+            outcomes = [backend.outcome(reply) for reply in fresh]
+            for outcome in sorted(outcomes, key=lambda outcome: outcome.started + outcome.seconds):
+                self._outcomes[outcome.rank] = outcome
+                self._record.add(outcome)
+                if outcome.failure is not None:
+                    self._failures.append(outcome.failure)
+            self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
+            if not self._pending:
+                self._sources = ()
+                self._runtime.in_flight.settled(self)
         return True
 
-    def _raise_late(self, timeout: float | None) -> None:
+    def _lateness(self, seconds: float | None) -> CallTimeoutError:
         pending = [reply.rank for reply in self._pending]
-        late = [self._group.info(rank).label(self.mesh.coordinate(rank) if self.mesh else None) for rank in pending]
+        coordinates = [self.mesh.coordinate(rank) if self.mesh and rank in self.mesh else None for rank in pending]
+        late = [self._group.info(rank).label(place) for rank, place in zip(pending, coordinates, strict=True)]
         rows = [
-            f"{self.name} on {self.where()} is not done after {timeout:g} s: ranks {sorted(self._outcomes)} are done, "
+            f"{self.name} on {self.where()} is not done after {seconds:g} s: ranks {sorted(self._outcomes)} are done, "
             f"ranks {pending} are not: {', '.join(late)}",
             f"  called from {self._line}",
         ]
         for rank, stack in self._group.stacks(pending).items():
             rows.append(f"  rank {rank} is at:")
             rows.extend("    " + row for row in stack.rstrip().splitlines())
-        raise CallTimeoutError("\n".join(rows), sorted(self._outcomes), pending)
+        return CallTimeoutError("\n".join(rows), sorted(self._outcomes), pending)

@@ -1,7 +1,7 @@
-"""Remote classes in a driver's `for` loop: steps are asked for ahead, and none is lost.
+"""Remote classes in a driver's `for` loop: steps may be asked for ahead, and none is lost.
 
 A step is asked for on every worker that holds the component. What a loop leaves behind when it breaks off stays for the
-next loop over the same handle, unless the component's `__iter__` starts afresh.
+next loop over the same handle, unless the component's `__iter__` returned another object, which starts afresh.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call import start
-from twinkle_remote.errors import CollectError
+from twinkle_remote.errors import CallTimeoutError, CollectError, TwinkleError
 from twinkle_remote.lazy import Lazy
 from twinkle_remote.spec import FunctionSpec
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twinkle_remote.component import Component
     from twinkle_remote.inflight import Call
 
-_OPEN = FunctionSpec(dispatch="all", collect="none", sync=True)
+_OPEN = FunctionSpec(dispatch="all", sync=True)
 
 
 class RemoteIterator:
@@ -39,20 +39,18 @@ class RemoteIterator:
         self._itself = itself
         self._ahead = ahead
         self._steps: deque[Call] = deque()
+        self._goes_on = True
         self._ended = False
 
     def open(self) -> None:
-        """Call `__iter__` on the workers; steps that were asked for stay when it returns the component itself."""
-        if self._steps and self._resumes:
+        """Call `__iter__` on the workers; steps that were asked for stay when it goes on where the last loop ended."""
+        if self._steps and self._goes_on:
             return
-        name = f"{self._component.name}.__iter__"
-        call = start(self._component, "iterate", "__iter__", name, _OPEN)
+        call = start(self._component, "iterate", "__iter__", f"{self._component.name}.__iter__", _OPEN)
         call.wait()
-        self._resumes = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
+        self._goes_on = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
         self._steps.clear()
         self._ended = False
-
-    _resumes = True
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -62,8 +60,15 @@ class RemoteIterator:
             self._steps.append(self._ask())
         if not self._steps:
             raise StopIteration
-        call = self._steps.popleft()
-        call.wait()
+        call = self._steps[0]
+        try:
+            call.wait()
+        except CallTimeoutError:  # late, not lost: the next `next` waits for this step again
+            raise
+        except TwinkleError:
+            self._steps.popleft()
+            raise
+        self._steps.popleft()
         ended = call.ended()
         if not any(ended):
             return Lazy(call, self._itself)
@@ -78,5 +83,4 @@ class RemoteIterator:
         raise StopIteration
 
     def _ask(self) -> Call:
-        name = f"{self._component.name}.__next__"
-        return start(self._component, "next", "__next__", name, self._spec)
+        return start(self._component, "next", "__next__", f"{self._component.name}.__next__", self._spec)

@@ -49,6 +49,7 @@ class Lazy(Generic[R]):
             WorkerDiedError: A worker was lost.
             CallTimeoutError: The time is over.
             CollectError: The results do not fit the function's collect.
+            NotInitializedError: It was not fetched before a shutdown.
         """
         if self._value is None:
             self._value = (self._fetch(timeout),)
@@ -56,16 +57,18 @@ class Lazy(Generic[R]):
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
-        return self._call.done()
+        return self._value is not None or self._call.done()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker without fetching the value; raises what `result` raises."""
-        self._call.wait(timeout)
+        if self._value is None:
+            self._call.wait(timeout)
 
     def _fetch(self, timeout: float | None) -> R:
         call = self._call
         call.wait(timeout)
-        outcomes = [call.outcome(rank) for rank in ranks_read(call.spec.collect, call.ranks, call.mesh)]
+        read = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
+        outcomes = [call.outcome(rank) for rank in read]
         value = combine(
             how_made(call.spec, call.ranks),
             [call.fetch(outcome) for outcome in outcomes],
@@ -74,22 +77,11 @@ class Lazy(Generic[R]):
             weight=call.spec.weight,
             rows_given=[outcome.rows_given for outcome in outcomes],
             rows=outcomes[0].total if call.spec.uneven == "pad" else None,
+            guessed=call.spec.columns is None,
         )
         if value is Itself.ITSELF or (isinstance(value, list) and value and value[0] is Itself.ITSELF):
             value = self._itself
         return cast("R", value)
-
-    def hand_over(self, offset: int) -> tuple[Sequence[Reply], HandOver]:
-        """The replies that a consumer needs, and how it makes the value of their outcomes.
-
-        Args:
-            offset: Index at which the replies will stand among the consumer's inputs.
-        """
-        call = self._call
-        replies = [call.reply(rank) for rank in ranks_read(call.spec.collect, call.ranks, call.mesh)]
-        how = how_made(call.spec, call.ranks)
-        stop = offset + len(replies)
-        return replies, HandOver(offset, stop, how, call.mesh, call.spec.weight, call.spec.uneven == "pad")
 
     def __await__(self) -> Generator[Any, None, R]:
         from asyncio import get_running_loop  # half of this package's import time, and few await
@@ -126,12 +118,39 @@ class Lazy(Generic[R]):
             return numpy.asarray(self.result(), dtype=dtype)
         return numpy.array(self.result(), dtype=dtype, copy=copy)
 
+    def __setitem__(self, key: object, item: object) -> None:
+        raise TypeError(f"{self!r} stands for what is on the workers: change a value of your own, x = lazy.result()")
+
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """A torch function of lazy results is that function of their values."""
-        plain = [arg.result() if isinstance(arg, Lazy) else arg for arg in args]
-        named = {key: arg.result() if isinstance(arg, Lazy) else arg for key, arg in (kwargs or {}).items()}
-        return function(*plain, **named)
+        return function(*_plain_within(args), **_plain_within(kwargs or {}))
+
+
+def call_of(lazy: Lazy[Any]) -> Call:
+    """The call that makes a lazy result."""
+    return lazy._call
+
+
+def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
+    """The replies that a consumer needs, and how it makes the value of their outcomes.
+
+    Args:
+        lazy: What is handed over.
+        offset: Index at which the replies will stand among the consumer's inputs.
+    """
+    call = lazy._call
+    call.looked_at = True
+    each = call.each
+    ranks = ranks_read(call.spec, call.ranks, call.mesh, each=each is not False)
+    once = None
+    if each is None:  # only the outcomes tell whether there is one value for each worker, or one for each data rank
+        counted = ranks_read(call.spec, call.ranks, call.mesh, each=False)
+        once = None if counted == ranks else tuple(ranks.index(rank) for rank in counted)
+    replies = [call.reply(rank) for rank in ranks]
+    how = how_made(call.spec, call.ranks)
+    padded = call.spec.uneven == "pad"
+    return replies, HandOver(offset, offset + len(replies), how, call.mesh, call.spec.weight, padded, once)
 
 
 def _value(value: R) -> R:
@@ -140,6 +159,12 @@ def _value(value: R) -> R:
 
 def _plain(value: Any) -> Any:
     return value.result() if isinstance(value, Lazy) else value
+
+
+def _plain_within(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain_within, value))
+    return {key: _plain_within(item) for key, item in value.items()} if type(value) is dict else _plain(value)
 
 
 def _forward(name: str, function: Any) -> None:
@@ -158,10 +183,24 @@ def _forward_reflected(name: str, function: Any) -> None:
     setattr(Lazy, name, method)
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem", "neg", "pos", "abs", "index"):
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem", "neg", "pos", "abs", "index", "invert"):
     _forward(f"__{_name}__", getattr(operator, _name))
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor"):
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "lshift",
+    "rshift",
+    "and_",
+    "or_",
+    "xor",
+):
     _forward(f"__{_name.rstrip('_')}__", getattr(operator, _name))
     _forward_reflected(f"__r{_name.rstrip('_')}__", getattr(operator, _name))
-for _kind in (len, bool, int, float, round, reversed):
+for _kind in (len, bool, int, float, complex, round, reversed):
     _forward(f"__{_kind.__name__}__", _kind)

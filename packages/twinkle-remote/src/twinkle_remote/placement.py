@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -9,10 +10,23 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from twinkle_mesh import DeviceMesh
 from twinkle_remote.call import start
-from twinkle_remote.component import COMPONENT, Component
+from twinkle_remote.component import Component, remember
+from twinkle_remote.constructor import (
+    GROUP,
+    INSTANCE,
+    MESH,
+    build,
+    constructor_signature,
+    declared_keywords,
+    is_building,
+    own_keywords,
+    prepare,
+    with_mesh,
+)
 from twinkle_remote.context import current_worker
-from twinkle_remote.errors import NotInitializedError, PlacementError
+from twinkle_remote.errors import NotInitializedError, PlacementError, TwinkleError
 from twinkle_remote.handle import make_handle
+from twinkle_remote.options import execute_of
 from twinkle_remote.protocol import InProcessBackend
 from twinkle_remote.runtime import active, running
 from twinkle_remote.spec import FunctionSpec
@@ -21,91 +35,111 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinkle_remote.runtime import Runtime
-    from twinkle_remote.spec import Execute
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-GROUP, MESH, INSTANCE = "remote_group", "device_mesh", "instance_id"
+_ORIGINAL = "__twinkle_original__"
+_DROP = FunctionSpec(dispatch="all")
 _count = itertools.count()
 
 
-def strip_placement(cls: Any, kwargs: dict[str, Any], declared: frozenset[str] | None = None) -> dict[str, Any]:
-    """Constructor keywords without those of placement that the constructor does not declare itself."""
-    if declared is None:
-        declared = frozenset(inspect.signature(cls.__init__).parameters)
-    return {key: value for key, value in kwargs.items() if key not in (GROUP, MESH, INSTANCE) or key in declared}
+def intercept(cls: Any) -> None:
+    """Have a class, and those subclasses of it that define `__new__` themselves, ask where their objects are built."""
+    original = cls.__new__
+    if not hasattr(original, _ORIGINAL):
+
+        def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            return construct(kind, original, args, kwargs)
+
+        setattr(new, _ORIGINAL, original)
+        cls.__new__ = staticmethod(new)
+    if "__init_subclass__" in vars(cls) or not hasattr(cls.__init_subclass__, _ORIGINAL):
+        _follow_subclasses(cls)
 
 
-def with_mesh(kwargs: dict[str, Any], mesh: DeviceMesh | None, declared: frozenset[str]) -> dict[str, Any]:
-    """Constructor keywords with the mesh that the component really has, where the constructor declares one."""
-    return {**kwargs, MESH: mesh} if mesh is not None and MESH in declared else kwargs
+def _follow_subclasses(cls: Any) -> None:
+    own = vars(cls).get("__init_subclass__")
+
+    def follow(subclass: Any, **kwargs: Any) -> None:
+        if own is None:
+            super(cls, subclass).__init_subclass__(**kwargs)
+        else:
+            own.__func__(subclass, **kwargs)
+        if "__new__" in vars(subclass):
+            intercept(subclass)
+
+    setattr(follow, _ORIGINAL, own)
+    cls.__init_subclass__ = classmethod(cast("Any", follow))
 
 
-def construct(
-    cls: type[T], execute: Execute, args: tuple[Any, ...], kwargs: dict[str, Any], build: Callable[[], T]
-) -> T:
+def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What calling a remote class returns: the new object, or the handle of one that was built on a group.
 
     Args:
         cls: The class that was called.
-        execute: "first" or "all".
+        original: The class's own `__new__`; Python calls `__init__` on what it makes afterwards.
         args: Positional arguments of the constructor.
         kwargs: Keyword arguments, those of placement among them.
-        build: Makes the bare object in this process; Python calls `__init__` on it afterwards.
 
     Raises:
         NotInitializedError: A group is named before `initialize`.
         PlacementError: There is no such group, or the mesh does not fit it.
+        TypeError: The constructor does not take the arguments.
     """
+    if is_building(cls):  # reached again, through super().__new__
+        return build(cls, original, args, kwargs)
+    prepare(cls)
     name = kwargs.get(GROUP)
     runtime = active()
-    if runtime is not None and current_worker().rank is None and isinstance(runtime.backend, InProcessBackend):
-        return _adopt(cls, runtime, name, kwargs, build)
+    if runtime is not None and isinstance(runtime.backend, InProcessBackend):
+        return _adopt(cls, runtime, name, kwargs, build(cls, original, args, kwargs))
     if name is None or name == current_worker().group:
-        return build()
+        return build(cls, original, args, kwargs)
     if runtime is None:
         raise NotInitializedError(
             f"{cls.__name__}(remote_group={name!r}): twinkle is not initialized; call "
             "twinkle.initialize(mode, groups=[DeviceGroup(...)]) first, or leave remote_group out to build it here"
         )
-    return cast("T", make_handle(cls, _build_on_group(cls, execute, name, args, kwargs, runtime)))
+    return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
 
 
-def _build_on_group(
-    cls: type[Any],
-    execute: Execute,
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    runtime: Runtime,
-) -> Component:
+def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Component:
     group = runtime.backend.group(name)
-    ranks = (0,) if execute == "first" else tuple(range(group.size))
-    mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size, execute)
-    instance = kwargs.get(INSTANCE) or f"{cls.__name__}-{os.getpid():x}-{next(_count)}"
-    component = Component(name, str(instance), cls.__name__, ranks, mesh)
-    signature = inspect.signature(cls.__init__)
-    declared = frozenset(signature.parameters)
-    passed = with_mesh(kwargs, mesh, declared)
-    try:
-        signature.bind(None, *args, **strip_placement(cls, passed, declared))
-    except TypeError as error:
-        raise TypeError(f"{cls.__name__}{signature}: {error}") from None
-    timeout = getattr(runtime.backend, "start_timeout", None)
-    spec = FunctionSpec(dispatch="all", sync=True, timeout=timeout)
+    ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
+    mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size)
+    component = Component(name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
+    if inspect.isabstract(cls):
+        raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
+    passed = with_mesh(cls, args, kwargs, mesh) if MESH in declared_keywords(cls) else kwargs
+    signature = constructor_signature(cls)
+    if signature is not None:
+        try:
+            signature.bind(*args, **own_keywords(cls, passed))
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+    spec = FunctionSpec(dispatch="all", sync=True, timeout=getattr(runtime.backend, "start_timeout", None))
     names = [f"args[{i}]" for i in range(len(args))]
-    start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed).wait()
+    call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
+    try:
+        call.wait()
+    except BaseException:
+        with contextlib.suppress(TwinkleError):  # the group may be gone; what the constructor raised is what counts
+            start(component, "drop", None, call.name, _DROP).looked_at = True
+        raise
     return component
 
 
-def _mesh_for(
-    cls: type[Any], mesh: DeviceMesh | None, runtime: Runtime, group: str, size: int, execute: Execute
-) -> DeviceMesh | None:
+def _instance(cls: type, kwargs: dict[str, Any]) -> str:
+    given = kwargs.get(INSTANCE)
+    return str(given) if given is not None else f"{cls.__name__}-{os.getpid():x}-{os.urandom(4).hex()}-{next(_count)}"
+
+
+def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, size: int) -> DeviceMesh | None:
     if mesh is None:
         shared = runtime.mesh
         return shared if shared is not None and shared.world_size == size else None
-    if execute == "all" and (mesh.world_size != size or set(mesh.ranks) != set(range(size))):
+    if execute_of(cls) == "all" and (mesh.world_size != size or set(mesh.ranks) != set(range(size))):
         raise PlacementError(
             f"{cls.__name__}: device_mesh has {mesh.world_size} ranks and group {group!r} has {size} workers, ranks 0 "
             f"to {size - 1}; they must be the same: give the group ranks={mesh.world_size}, or the mesh "
@@ -114,24 +148,26 @@ def _mesh_for(
     return mesh
 
 
-def _adopt(cls: type[T], runtime: Runtime, name: str | None, kwargs: dict[str, Any], build: Callable[[], T]) -> T:
-    """Build in this process, in local mode: the object's calls still go through dispatch and collect."""
+def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
+    """Register what was built in this process, in local mode: its calls go through dispatch and collect all the same."""
+    if not isinstance(made, cls):
+        return made
     if name is not None and runtime.groups and name not in runtime.groups:
         raise PlacementError(f"there is no group {name!r}; initialize was given {', '.join(map(repr, runtime.groups))}")
+    backend = cast("InProcessBackend", runtime.backend)
     group = runtime.backend.group(name or "local")
-    mesh = kwargs.get(MESH)
-    if mesh is None and runtime.mesh is not None and runtime.mesh.world_size == group.size:
-        mesh = runtime.mesh
-    if mesh is not None and group.size == 1:
-        mesh = _whole(mesh)
-    elif mesh is not None:
-        _mesh_for(cls, mesh, runtime, group.name, group.size, "all")
-    made = build()
-    instance = str(kwargs.get(INSTANCE) or f"{cls.__name__}-{next(_count)}")
-    ranks = tuple(range(group.size)) if mesh is not None or name is not None else (0,)
-    component = Component(group.name, instance, cls.__name__, ranks, mesh)
-    if cast("InProcessBackend", runtime.backend).adopt(group.name, instance, made, mesh):
-        object.__setattr__(made, COMPONENT, component)
+    planned = runtime.groups[name].num_workers if name is not None and runtime.groups else group.size
+    mesh: DeviceMesh | None = kwargs.get(MESH)
+    if name is not None or mesh is not None:
+        alone = group.size == 1 and (name is None or not runtime.groups) and mesh is not None
+        mesh = mesh if alone else _mesh_for(cls, mesh, runtime, group.name, planned)
+    if mesh is not None:
+        mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
+    shared = name is not None or mesh is not None
+    ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
+    component = Component(group.name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
+    if backend.adopt(group.name, component.instance, made, mesh):
+        remember(made, component)
     return made
 
 

@@ -2,8 +2,8 @@
 
 A backend owns groups of workers. It takes one `Task` for each called rank, has the worker's
 `twinkle_remote.worker.Worker` run it, and hands back a `Reply` for each. Everything else (what is split, what is
-collected, what an error says) is the same for all of them and lives above this line. `twinkle_remote.conformance` is the
-executable form of this page.
+collected, what an error says) is the same for all of them and lives above this line. `twinkle_remote.conformance` is
+the executable form of this page.
 
 A third party's backend is a class with this interface, registered under the entry-point group `twinkle.backends`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.failure import Failure, WorkerInfo
 
-Kind = Literal["create", "method", "function", "iterate", "next"]
+Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
 
 
 class Itself(Enum):
@@ -48,6 +48,8 @@ class HandOver(NamedTuple):
         mesh: Mesh of the producer, for a callable collect.
         weight: Weight of the producer's reduction.
         padded: The producer padded its rows, so that of the joined rows only `Outcome.total` count.
+        once: Which of its outcomes count where the producer's ranks were given no rows of their own, as indexes among
+            them; None where all do.
     """
 
     start: int
@@ -56,6 +58,7 @@ class HandOver(NamedTuple):
     mesh: DeviceMesh | None = None
     weight: Any = None
     padded: bool = False
+    once: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Task:
     """What one worker is asked to do; equal for ranks that share their data.
 
     Attributes:
-        kind: Construct a component, call a method, call `target(instance, *args)`, open or advance an iterator.
+        kind: Construct or drop a component, call a method, call `target(instance, *args)`, open or advance an iterator.
         instance: Id of the component within its group.
         name: Class.method, for messages.
         target: The class, the method's name, or the function.
@@ -260,6 +263,10 @@ class BackendFactory(Protocol):
 @runtime_checkable
 class InProcessBackend(Protocol):
     """A backend that builds components in the calling process, which is itself one of their ranks."""
+
+    @property
+    def rank(self) -> int:
+        """Rank of the calling process."""
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
         """Take in a component that was built in this process; False when it cannot be referred to weakly."""

@@ -6,7 +6,7 @@ import numbers
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError
-from twinkle_remote.split import columns, equal, rebuild, splitter_of
+from twinkle_remote.split import below, columns, equal, is_mapping, rebuild, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,63 +26,76 @@ def reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, pat
         CollectError: Shapes or types disagree, or the weights add up to 0.
     """
     if weights is None:
-        return _reduce(how, values, [1.0] * len(values), path, weighted=False)
-    if min(weights) < 0 or not sum(weights) > 0:
+        return _reduce(how, values, None, path)
+    if not (min(weights) >= 0 and sum(weights) > 0):
         raise CollectError(f"{path}: weights are at or above 0 and not all 0, got {list(weights)}")
     kept = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
-    return _reduce(how, [value for value, _ in kept], [weight for _, weight in kept], path, weighted=True)
+    return _reduce(how, [value for value, _ in kept], [weight for _, weight in kept], path)
 
 
-def _reduce(how: str, values: Sequence[Any], weights: Sequence[float], path: str, *, weighted: bool) -> Any:
+def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
     first = values[0]
-    if isinstance(first, dict):
+    parts = columns(first)
+    if parts is not None:
         _alike(values, path)
+        if not is_mapping(first):
+            tables = [columns(value) or {} for value in values]
+            fields = [_over_key(how, key, tables, weights, below(path, first, key)) for key in parts]
+            return rebuild(first, fields)
         keys = dict.fromkeys(key for value in values for key in value)
-        out = {}
-        for key in keys:
-            having = [(value[key], weight) for value, weight in zip(values, weights, strict=True) if key in value]
-            parts, shares = [part for part, _ in having], [weight for _, weight in having]
-            out[key] = _reduce(how, parts, shares, f"{path}[{key!r}]", weighted=weighted)
-        return out
-    if isinstance(first, list | tuple) and not hasattr(first, "_fields"):
+        fresh = {key: _over_key(how, key, values, weights, below(path, first, key)) for key in keys}
+        if type(first) is dict:
+            return fresh
+        whole = rebuild(first, [fresh.pop(key) for key in parts])
+        for key, part in fresh.items():
+            whole[key] = part
+        return whole
+    if isinstance(first, list | tuple):
         _alike(values, path)
-        sizes = {len(value) for value in values}
+        sizes = sorted({len(value) for value in values})
         if len(sizes) > 1:
-            raise CollectError(f"{path}: lists are reduced element by element, but their lengths are {sorted(sizes)}")
-        items = [
-            _reduce(how, item, weights, f"{path}[{i}]", weighted=weighted)
-            for i, item in enumerate(zip(*values, strict=True))
-        ]
+            raise CollectError(f"{path}: lists are reduced element by element, but their lengths are {sizes}")
+        items = [_reduce(how, item, weights, f"{path}[{i}]") for i, item in enumerate(zip(*values, strict=True))]
         return items if isinstance(first, list) else tuple(items)
-    parts_of = columns(first)
-    if parts_of is not None:
-        _alike(values, path)
-        tables = [columns(value) or {} for value in values]
-        fields = [
-            _reduce(how, [table[key] for table in tables], weights, f"{path}.{key}", weighted=weighted)
-            for key in parts_of
-        ]
-        return rebuild(first, fields)
-    return _leaf(how, values, weights, path, weighted=weighted)
+    return _leaf(how, values, weights, path)
 
 
-def _leaf(how: str, values: Sequence[Any], weights: Sequence[float], path: str, *, weighted: bool) -> Any:
+def _over_key(how: str, key: Any, tables: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
+    having = [i for i, table in enumerate(tables) if key in table]
+    shares = None if weights is None else [weights[i] for i in having]
+    return _reduce(how, [tables[i][key] for i in having], shares, path)
+
+
+def _leaf(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
     first = values[0]
-    if splitter_of(type(first)) is not None:
-        shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
-        if len(shapes) != 1:
-            raise CollectError(f"{path}: arrays are reduced elementwise, but their shapes are {sorted(shapes)}")
-    elif not isinstance(first, numbers.Number) and not hasattr(first, "dtype"):
+    splitter = splitter_of(type(first))
+    if splitter is None and not isinstance(first, numbers.Number) and not hasattr(first, "dtype"):
         if all(equal(value, first) for value in values[1:]):
             return first
-        raise CollectError(f"{path}: {how} needs numbers, arrays or tensors, got {type(first).__name__} {first!r:.60}")
-    total = first * weights[0] if weighted else first + 0
-    for value, weight in zip(values[1:], weights[1:], strict=True):
-        total = total + (value * weight if weighted else value)
-    return total / sum(weights) if how == "mean" else total
+        shown = ", ".join(f"{type(value).__name__} {value!r:.40}" for value in values[:4])
+        raise CollectError(f"{path}: {how} needs numbers, arrays or tensors that are alike, got {shown}")
+    if splitter is not None:
+        shapes = sorted({tuple(getattr(value, "shape", ())) for value in values})
+        if len(shapes) != 1:
+            raise CollectError(f"{path}: arrays are reduced elementwise, but their shapes are {shapes}")
+    try:
+        if splitter is not None and hasattr(splitter, "reduce"):
+            return splitter.reduce(how, values, weights)
+        return _plain(how, values, weights)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise CollectError(f"{path}: {how} of {kinds}: {error}") from error
+
+
+def _plain(how: str, values: Sequence[Any], weights: Sequence[float] | None) -> Any:
+    scaled = values if weights is None else [value * weight for value, weight in zip(values, weights, strict=True)]
+    total = scaled[0] + 0
+    for value in scaled[1:]:
+        total = total + value
+    return total if how == "sum" else total / (len(values) if weights is None else sum(weights))
 
 
 def _alike(values: Sequence[Any], path: str) -> None:
-    kinds = {type(value).__name__ for value in values}
+    kinds = sorted({type(value).__name__ for value in values})
     if len(kinds) > 1:
-        raise CollectError(f"{path}: values of one shape are reduced, got {', '.join(sorted(kinds))}")
+        raise CollectError(f"{path}: values of one shape are reduced, got {', '.join(kinds)}")

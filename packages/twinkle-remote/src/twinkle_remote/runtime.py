@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
-from collections import deque
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.errors import AlreadyInitializedError, BackendError, NotInitializedError
+from twinkle_remote.component import forget_all
+from twinkle_remote.context import current_worker
+from twinkle_remote.errors import AlreadyInitializedError, BackendError, NotInitializedError, TwinkleError
+from twinkle_remote.pending import InFlight, names_of
 from twinkle_remote.stats import CallRecord, Stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote.inflight import Call
     from twinkle_remote.protocol import Backend, BackendFactory
 
 _log = logging.getLogger("twinkle.remote")
 _PROVIDERS = {"ray": "twinkle-ray"}
-_MAX_IN_FLIGHT = 256
 
 
 @dataclass(slots=True)
@@ -36,7 +38,8 @@ class Runtime:
         lazy_collect: Whether results are lazy where the function does not say.
         arguments: What `initialize` was called with.
         stats: Figures of the latest calls.
-        in_flight: Calls that are not known to be done, the oldest first.
+        in_flight: Calls that are not known to be done.
+        closed: `shutdown` has begun.
     """
 
     mode: str
@@ -46,21 +49,11 @@ class Runtime:
     lazy_collect: bool = True
     arguments: dict[str, Any] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
-    in_flight: deque[Call] = field(default_factory=deque)
+    in_flight: InFlight = field(init=False)
+    closed: bool = False
 
-    def track(self, call: Call) -> None:
-        """Remember a call until it is done; with too many in flight, wait for the oldest."""
-        while self.in_flight and self.in_flight[0].done():
-            self._settle(self.in_flight.popleft())
-        while len(self.in_flight) >= _MAX_IN_FLIGHT:
-            oldest = self.in_flight.popleft()
-            oldest.settle()
-            self._settle(oldest)
-        self.in_flight.append(call)
-
-    def _settle(self, call: Call) -> None:
-        if call.failed() and not call.looked_at:
-            _log.error("a call failed and nobody looked at its result: %s", call.failure_text())
+    def __post_init__(self) -> None:
+        self.in_flight = InFlight(self.backend)
 
 
 _runtime: Runtime | None = None
@@ -105,54 +98,93 @@ def initialize(
     if _runtime is not None:
         _refuse_difference(_runtime.arguments, arguments)
         return
-    names = [group.name for group in groups or ()]
-    if len(set(names)) != len(names):
-        raise ValueError(f"groups have names of their own, got {names}")
+    by_name = _by_name(groups or ())
     factory = _factory(mode)
-    try:
-        backend = factory(tuple(groups or ()), seed=seed, **backend_options)
-    except TypeError as error:
-        if "unexpected keyword argument" in str(error) and backend_options:
-            raise BackendError(
-                f"backend {mode!r} does not take one of the options {list(backend_options)}: {error}"
-            ) from None
-        raise
-    by_name = {group.name: group for group in groups or ()}
+    _check_options(mode, factory, backend_options)
+    backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
     _runtime = Runtime(mode, backend, by_name, global_device_mesh, lazy_collect, arguments)
-    atexit.register(shutdown)
+    atexit.register(_at_exit)
 
 
-def shutdown() -> None:
-    """End every worker and give everything back; safe at exit, after errors, and twice."""
+def shutdown(drain: float = 60.0) -> None:
+    """End every worker and give everything back; safe at exit, after errors, and twice.
+
+    Calls in flight are waited for, so that a checkpoint that is being written is written; not those that failed or are
+    past their deadline, and none at all when the program ends with an error. What was not fetched by then is gone.
+
+    Args:
+        drain: Seconds that calls in flight are given; 0 gives them none.
+
+    Raises:
+        TwinkleError: It was called on a worker.
+    """
     global _runtime  # one runtime per process is the contract
+    if _runtime is not None and current_worker().rank is not None:
+        raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
     runtime, _runtime = _runtime, None
-    atexit.unregister(shutdown)
-    if runtime is not None:
-        runtime.in_flight.clear()
+    atexit.unregister(_at_exit)
+    if runtime is None:
+        return
+    try:
+        lost = runtime.in_flight.drain(drain)
+        if lost:
+            _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
+    finally:
+        runtime.closed = True
+        forget_all()
         runtime.backend.close()
 
 
+def _at_exit() -> None:
+    """`shutdown`; a program that ends with an uncaught error waits for nothing."""
+    shutdown(0.0 if hasattr(sys, "last_value") else 60.0)
+
+
 @contextmanager
-def session(mode: str = "local", **arguments: Any) -> Iterator[None]:
-    """`initialize` for a block, `shutdown` at its end, also after an error.
+def session(
+    mode: str = "local",
+    *,
+    groups: Sequence[DeviceGroup] | None = None,
+    global_device_mesh: DeviceMesh | None = None,
+    lazy_collect: bool = True,
+    seed: int = 42,
+    **backend_options: Any,
+) -> Iterator[None]:
+    """`initialize` for a block, and `shutdown` at its end, also after an error; inside of an equal session it is nothing.
 
     Args:
-        mode: As for `initialize`.
-        **arguments: As for `initialize`.
+        mode: As for `initialize`, and so are the others.
+        groups: As there.
+        global_device_mesh: As there.
+        lazy_collect: As there.
+        seed: As there.
+        **backend_options: As there.
     """
-    initialize(mode, **arguments)
+    before = _runtime
+    initialize(
+        mode,
+        groups=groups,
+        global_device_mesh=global_device_mesh,
+        lazy_collect=lazy_collect,
+        seed=seed,
+        **backend_options,
+    )
+    begun = _runtime is not before
     try:
         yield
-    finally:
+    except BaseException:
+        if begun:
+            shutdown(0.0)
+        raise
+    if begun:
         shutdown()
 
 
 def stats() -> Sequence[CallRecord]:
     """Figures of the latest calls, the oldest first: who moved how many bytes, and how long it took."""
-    active = running()
-    for call in tuple(active.in_flight):
-        call.done()
-    return active.stats.records()
+    runtime = running()
+    runtime.in_flight.poll()
+    return runtime.stats.records()
 
 
 def running() -> Runtime:
@@ -184,8 +216,18 @@ def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
         raise AlreadyInitializedError(f"twinkle is initialized with other arguments ({listing}); call shutdown() first")
 
 
+def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
+    names = [group.name for group in groups]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"each group has a name of its own, but {', '.join(map(repr, twice))} is there twice in {names}"
+        )
+    return dict(zip(names, groups, strict=True))
+
+
 def _factory(mode: str) -> BackendFactory:
-    from importlib.metadata import entry_points  # a fifth of this package's import time
+    from importlib.metadata import entry_points  # costs tens of milliseconds, and only a program that runs needs it
 
     found = {entry.name: entry for entry in entry_points(group="twinkle.backends")}
     if mode in found:
@@ -193,3 +235,17 @@ def _factory(mode: str) -> BackendFactory:
     if mode in _PROVIDERS:
         raise BackendError(f"backend {mode!r} is not installed: pip install {_PROVIDERS[mode]}")
     raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
+
+
+def _check_options(mode: str, factory: BackendFactory, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(factory).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = [
+        name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "seed"
+    ]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise BackendError(
+            f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(known) or 'none'}"
+        )

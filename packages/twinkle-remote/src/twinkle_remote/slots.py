@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from twinkle_remote.lazy import Lazy
+from twinkle_remote.errors import DispatchError
+from twinkle_remote.lazy import Lazy, hand_over
 from twinkle_remote.protocol import HandedSlot, HandOver, Reply, Store, StoredSlot
 from twinkle_remote.split import PLAIN, columns, rebuild, splitter_of
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+_STREAMS = frozenset(
+    {GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, zip, enumerate, reversed, type(iter([]))}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ class Encoder:
     Attributes:
         handed: Lazy results that were found.
         inputs: The replies that those are made of.
+        sources: The lazy results themselves.
         stored_bytes: Bytes that were put into the store.
         used: Anything was replaced.
     """
@@ -39,6 +45,7 @@ class Encoder:
     def __init__(self, store: Store) -> None:
         self.handed: list[HandOver] = []
         self.inputs: list[Reply] = []
+        self.sources: list[Lazy[Any]] = []
         self.stored_bytes = 0
         self.used = False
         self._store = store
@@ -46,7 +53,11 @@ class Encoder:
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
 
     def whole(self, value: Any) -> Any:
-        """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses."""
+        """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses.
+
+        Raises:
+            DispatchError: It is a generator or another iterator that runs only once, or has one inside.
+        """
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -61,6 +72,8 @@ class Encoder:
             return self.whole(value.value)
         if kind is Lazy:
             return self.lazy(value, split=False)
+        if kind in _STREAMS:
+            raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
         parts = columns(value)
         if parts is not None:
             fresh = [self.whole(part) for part in parts.values()]
@@ -77,10 +90,11 @@ class Encoder:
         """
         self.used = True
         if id(value) not in self._lazies:
-            replies, hand_over = value.hand_over(len(self.inputs))
+            replies, handed = hand_over(value, len(self.inputs))
             self.inputs.extend(replies)
+            self.sources.append(value)
             self._lazies[id(value)] = len(self.handed)
-            self.handed.append(hand_over)
+            self.handed.append(handed)
         return HandedSlot(self._lazies[id(value)], split)
 
     def stored(self, value: object) -> StoredSlot | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -27,7 +28,12 @@ UNEVENS = ("strict", "pad", "drop")
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """The options of one remote function; `remote_function` documents them."""
+    """The options of one remote function; `remote_function` documents them.
+
+    Attributes:
+        columns: The function is annotated to return a tuple of fixed length, whose parts "flatten" joins one by one;
+            False where it is annotated to return something else, None where it is not annotated.
+    """
 
     dispatch: Dispatch = "slice"
     execute: Execute = "all"
@@ -39,6 +45,7 @@ class FunctionSpec:
     replicate: tuple[str, ...] = ()
     uneven: Uneven | None = None
     weight: Weight | None = None
+    columns: bool | None = None
 
     def __post_init__(self) -> None:
         choose("dispatch", self.dispatch, DISPATCHES, or_callable=True)
@@ -70,3 +77,47 @@ def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool
         return
     listing = ", ".join(repr(name) for name in valid) + (" or a callable" if or_callable else "")
     raise ValueError(f"{field}={value!r} is not valid: it is one of {listing}")
+
+
+def check_callables(dispatch: object, collect: object) -> None:
+    """Check that a dispatch or collect that is a callable takes what it will be called with.
+
+    Raises:
+        TypeError: It does not.
+    """
+    for field, value, given in (
+        ("dispatch", dispatch, ("length", "i", "args", "kwargs", "device_mesh")),
+        ("collect", collect, ("results", "device_mesh")),
+    ):
+        if not callable(value):
+            continue
+        try:
+            signature = inspect.signature(value)
+        except ValueError:  # written in C, and tells nothing
+            continue
+        try:
+            signature.bind(*given)
+        except TypeError as error:
+            name = getattr(value, "__qualname__", repr(value))
+            hint = "; to decorate it, write @remote_function() with parentheses" if field == "dispatch" else ""
+            raise TypeError(
+                f"{field} is called with ({', '.join(given)}), and {name}{signature}: {error}{hint}"
+            ) from None
+
+
+def returns_columns(spec: FunctionSpec, annotation: object) -> FunctionSpec:
+    """The options of a function whose return annotation is known.
+
+    Rows of a tuple are joined like those of a list. A tuple of fixed length (`tuple[list[str], Tensor]`) is no rows but
+    one part beside another, and the collected value has to have that type as well.
+    """
+    if spec.collect != "flatten" or annotation is inspect.Signature.empty:
+        return spec
+    if isinstance(annotation, str):
+        head, _, inside = annotation.strip().partition("[")
+        fixed = (
+            head.rpartition(".")[2] in ("tuple", "Tuple") and inside.rstrip("] ").rpartition(",")[2].strip() != "..."
+        )
+        return replace(spec, columns=bool(inside) and fixed)
+    args = get_args(annotation) if get_origin(annotation) is tuple else ()
+    return replace(spec, columns=bool(args) and args[-1] is not Ellipsis)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from collections import UserDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
+from twinkle_remote.component import is_component_type
 from twinkle_remote.errors import CollectError, DispatchError
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class _Tuples(_Sequences[tuple[object, ...]]):
 
 _registered: dict[type, Splitter[Any]] = {list: _Lists(), tuple: _Tuples()}
 _found: dict[type, Splitter[Any] | None] = {}
-_ADAPTERS = {("numpy", "ndarray"): "numpy", ("torch", "Tensor"): "torch"}
+_ADAPTERS = {("numpy", "ndarray"): "numpy", ("numpy", "generic"): "numpy", ("torch", "Tensor"): "torch"}
 
 
 def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
@@ -76,6 +78,8 @@ def splitter_of(kind: type) -> Splitter[Any] | None:
 
 
 def _find(kind: type) -> Splitter[Any] | None:
+    if is_component_type(kind):
+        return None
     for base in kind.__mro__:
         if base in _registered and not (base is tuple and hasattr(kind, "_fields")):
             return _registered[base]
@@ -88,29 +92,62 @@ def _find(kind: type) -> Splitter[Any] | None:
 
 def columns(value: object) -> Mapping[object, object] | None:
     """The named parts of a dict, dataclass or named tuple; None for everything else."""
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return None
+    form = _form_of(type(value))
+    if form is None:
+        return None
+    if form == "mapping":
+        return cast("Mapping[object, object]", value)
+    if form == "named tuple":
+        return dict(zip(cast("Any", value)._fields, cast("Any", value), strict=True))
+    return {name: getattr(value, name) for name in _set_fields(value)}
 
 
 def rebuild(value: T, parts: Sequence[object]) -> T:
     """A copy of a dict, dataclass or named tuple with other parts, in the order that `columns` gave them."""
-    if isinstance(value, dict):
-        if type(value) is dict:
-            return cast("T", dict(zip(value, parts, strict=True)))
-        fresh = copy.copy(value)
-        fresh.update(zip(value, parts, strict=True))
-        return cast("T", fresh)
-    if isinstance(value, tuple):
+    form = _form_of(type(value))
+    if type(value) is dict:
+        return cast("T", dict(zip(cast("Mapping[object, object]", value), parts, strict=True)))
+    if form == "named tuple":
         return cast("T", cast("Any", value)._make(parts))
     twin = copy.copy(value)
-    for field, part in zip(dataclasses.fields(cast("Any", value)), parts, strict=True):
-        object.__setattr__(twin, field.name, part)
+    if form == "mapping":
+        for key, part in zip(cast("Mapping[object, object]", value), parts, strict=True):
+            cast("Any", twin)[key] = part
+        return twin
+    for name, part in zip(_set_fields(value), parts, strict=True):
+        object.__setattr__(twin, name, part)
     return twin
+
+
+_Form = Literal["mapping", "named tuple", "dataclass"]
+_forms: dict[type, _Form | None] = {}
+
+
+def is_mapping(value: object) -> bool:
+    """Whether the parts of a value are those of a dict, which may differ from one value to the next."""
+    return _form_of(type(value)) == "mapping"
+
+
+def _form_of(kind: type) -> _Form | None:
+    try:
+        return _forms[kind]
+    except KeyError:
+        return _forms.setdefault(kind, _find_form(kind))
+
+
+def _find_form(kind: type) -> _Form | None:
+    if is_component_type(kind):
+        return None
+    if issubclass(kind, dict | UserDict):
+        return "mapping"
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return "named tuple"
+    return "dataclass" if dataclasses.is_dataclass(kind) else None
+
+
+def _set_fields(value: object) -> list[str]:
+    fields = dataclasses.fields(cast("Any", value))
+    return [field.name for field in fields if hasattr(value, field.name)]
 
 
 def lengths(value: object, path: str) -> Iterator[tuple[str, int]]:
@@ -122,7 +159,12 @@ def lengths(value: object, path: str) -> Iterator[tuple[str, int]]:
             yield path, rows
         return
     for key, part in (columns(value) or {}).items():
-        yield from lengths(part, f"{path}[{key!r}]" if isinstance(value, dict) else f"{path}.{key}")
+        yield from lengths(part, below(path, value, key))
+
+
+def below(path: str, value: object, key: object) -> str:
+    """The path of a named part of a value."""
+    return f"{path}[{key!r}]" if is_mapping(value) else f"{path}.{key}"
 
 
 def common_length(found: Sequence[tuple[str, int]]) -> int | None:
@@ -177,19 +219,42 @@ def join(values: Sequence[T], path: str = "result") -> T:
         return first
     splitter = splitter_of(type(first))
     if splitter is not None and splitter.length(first) is not None:
-        strangers = {type(value).__name__ for value in values if splitter_of(type(value)) is not splitter}
+        strangers = sorted({type(value).__name__ for value in values if splitter_of(type(value)) is not splitter})
         if strangers:
-            raise CollectError(f"{path}: flatten joins values of one type, got {type(first).__name__} and {strangers}")
+            raise CollectError(
+                f"{path}: flatten joins values of one type, got {type(first).__name__} and {', '.join(strangers)}"
+            )
         full = [value for value in values if splitter.length(value)]
         return _concat(splitter.concat, full or values[:1], path)
     parts = columns(first)
     if parts is None:
         return _same(values, path)
-    tables = [columns(value) or {} for value in values]
-    for table in tables:
-        if table.keys() != parts.keys():
-            raise CollectError(f"{path}: flatten joins by column, but one has {list(parts)}, another {list(table)}")
-    return rebuild(first, [join([table[key] for table in tables], f"{path}[{key!r}]") for key in parts])
+    tables = [columns(value) if type(value) is type(first) else None for value in values]
+    for value, table in zip(values, tables, strict=True):
+        if table is None or table.keys() != parts.keys():
+            raise CollectError(
+                f"{path}: flatten joins by column, but one has {_told(first, parts)}, another {_told(value, table)}"
+            )
+    return rebuild(
+        first, [join([cast("Any", table)[key] for table in tables], below(path, first, key)) for key in parts]
+    )
+
+
+def join_columns(values: Sequence[Any], path: str) -> tuple[Any, ...]:
+    """The rows of all values part by part, where each is a tuple of the same number of parts.
+
+    Raises:
+        CollectError: They cannot be joined; the message says where and why.
+    """
+    sizes = sorted({len(value) if isinstance(value, tuple) else -1 for value in values})
+    if len(sizes) > 1 or sizes[0] < 0:
+        kinds = ", ".join(sorted({f"{type(value).__name__} {value!r:.40}" for value in values}))
+        raise CollectError(f"{path}: the method is annotated to return a tuple of fixed length, got {kinds}")
+    return tuple(join(part, f"{path}[{i}]") for i, part in enumerate(zip(*values, strict=True)))
+
+
+def _told(value: object, parts: Mapping[object, object] | None) -> str:
+    return type(value).__name__ if parts is None else f"{type(value).__name__} of {', '.join(map(str, parts)) or '-'}"
 
 
 def _concat(concat: Callable[[Sequence[T]], T], values: Sequence[T], path: str) -> T:
@@ -214,10 +279,13 @@ def _same(values: Sequence[T], path: str) -> T:
 
 
 def equal(left: object, right: object) -> bool:
-    """Whether two values are the same, arrays and tensors as wholes."""
+    """Whether two values are the same, arrays and tensors as wholes; NaN is the same as NaN."""
     if type(left) is not type(right):
         return False
     splitter = splitter_of(type(left))
     if splitter is not None and hasattr(splitter, "equal"):
         return bool(splitter.equal(left, right))
-    return bool(left == right)
+    try:
+        return bool(left == right) or bool(left != left and right != right)  # noqa: PLR0124  only NaN differs from itself
+    except (TypeError, ValueError):  # a comparison that is no truth value
+        return False

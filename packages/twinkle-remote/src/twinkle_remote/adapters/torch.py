@@ -29,5 +29,29 @@ class TorchSplitter:
         """Same dtype, shape and elements."""
         return left.dtype == right.dtype and torch.equal(left, right)
 
+    def reduce(self, how: str, values: Sequence[torch.Tensor], weights: Sequence[float] | None) -> torch.Tensor:
+        """The sum or mean, elementwise, in a type that is wide enough; half types come back as what they were.
+
+        Args:
+            how: "sum" or "mean".
+            values: At least one, of one shape.
+            weights: One for each, not all 0; None weighs all the same.
+        """
+        dtype = values[0].dtype
+        for value in values[1:]:
+            dtype = torch.promote_types(dtype, value.dtype)
+        narrow = wide = dtype
+        if not (dtype.is_floating_point or dtype.is_complex):
+            exact = how == "sum" and weights is None
+            narrow, wide = (torch.int64, torch.int64) if exact else (torch.get_default_dtype(), torch.float64)
+        elif dtype.itemsize < 4:
+            wide = torch.float32
+        total = torch.zeros((), dtype=wide, device=values[0].device)
+        for i, value in enumerate(values):
+            total = total + value.to(wide) * (1 if weights is None else weights[i])
+        if how == "mean":
+            total = total / (len(values) if weights is None else sum(weights))
+        return total.to(narrow)
+
 
 SPLITTER = TorchSplitter()

@@ -5,31 +5,39 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import weakref
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.errors import CallTimeoutError, TwinkleError
+
+if TYPE_CHECKING:
+    from twinkle_remote.protocol import Outcome
+
+_SWEEP = 64
 
 
 class Exchange:
-    """All-gather of picklable values over the store that the launcher's MASTER_ADDR and MASTER_PORT name.
+    """Outcomes by task and rank, in the store that the launcher's MASTER_ADDR and MASTER_PORT name.
 
     The store is shared with torch.distributed's own rendezvous and is no process group, so that components still have
-    the default group to themselves.
+    the default group to themselves. The processes of a program make the same calls in the same order: a task has the
+    same number in each of them, the process whose rank it is for posts the outcome, and the others read it when they
+    need it.
 
     Args:
         rank: Rank of this process.
         size: Number of processes.
-        timeout: Seconds to wait for the others where a call has no deadline of its own.
+        timeout: Seconds to wait for another process where a call has no deadline of its own.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         distributed: Any = importlib.import_module("torch.distributed")
         for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"):
             if name not in os.environ:
-                raise RuntimeError(f"WORLD_SIZE={size} is set, but {name} is not: start the program with torchrun")
+                raise TwinkleError(f"WORLD_SIZE={size} is set, but {name} is not: start the program with torchrun")
         agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        store = distributed.TCPStore(
+        self._base = distributed.TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             size,
@@ -38,38 +46,81 @@ class Exchange:
             multi_tenant=True,
         )
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = distributed.PrefixStore(f"twinkle/{attempt}", store)
+        session = self._base.add(f"twinkle/{attempt}/sessions/{rank}", 1)
+        self._store = distributed.PrefixStore(f"twinkle/{attempt}/{session}", self._base)
         self._rank, self._size, self._timeout = rank, size, timeout
-        self._round = 0
+        self._count = 0
+        self._posted: list[int] = []
+        self._unread: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def all_gather(self, value: object, timeout: float | None) -> dict[int, Any]:
-        """Every process's value by rank; each process calls this for the same calls in the same order.
+    def number(self, reply: Any) -> int:
+        """The number of the next task; a reply that this process has not read keeps the outcome in the store."""
+        self._count += 1
+        self._unread[self._count] = reply
+        if self._count % _SWEEP == 0:
+            self._sweep()
+        return self._count
+
+    def post(self, number: int, name: str, outcome: Outcome) -> None:
+        """Tell the others what became of a task of this rank."""
+        self._posted.append(number)
+        self._store.set(str(number), pickle.dumps((name, outcome)))
+
+    def read(self, number: int, name: str, rank: int, timeout: float | None) -> Outcome:
+        """What became of another rank's task.
+
+        Args:
+            number: Number of the task.
+            name: Class.method, which has to be the same there.
+            rank: Whose it is.
+            timeout: Seconds to wait; None for the limit of this exchange.
 
         Raises:
-            CallTimeoutError: A process did not tell in time.
+            CallTimeoutError: That process did not tell in time.
+            TwinkleError: It made another call.
         """
         seconds = self._timeout if timeout is None else timeout
-        self._round += 1
-        self._store.set(f"{self._round}/{self._rank}", pickle.dumps(value))
-        out: dict[int, Any] = {}
-        for rank in range(self._size):
-            key = f"{self._round}/{rank}"
-            try:
-                self._store.wait([key], timedelta(seconds=max(seconds, 0.001)))
-            except RuntimeError as error:
-                rest = [other for other in range(self._size) if other not in out]
-                raise CallTimeoutError(
-                    f"rank {self._rank} waited {seconds:g} s for rank {rank} of {self._size}: the processes of a "
-                    "program make the same calls in the same order",
-                    sorted(out),
-                    rest,
-                ) from error
-            out[rank] = pickle.loads(self._store.get(key))
-        if self._round > 1:
-            self._store.delete_key(f"{self._round - 1}/{self._rank}")
-        return out
+        try:
+            self._store.wait([str(number)], timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError as error:
+            raise CallTimeoutError(
+                f"rank {self._rank} waited {seconds:g} s for {name} on rank {rank} of {self._size}: the processes of a "
+                "program make the same calls in the same order",
+                [],
+                [rank],
+            ) from error
+        told, outcome = pickle.loads(self._store.get(str(number)))
+        if told != name:
+            raise TwinkleError(
+                f"rank {self._rank} called {name}, but rank {rank} called {told} in its place: the processes of a "
+                "program make the same calls in the same order"
+            )
+        self._unread.pop(number, None)
+        found: Outcome = outcome
+        return found
+
+    def has(self, number: int) -> bool:
+        """Whether another rank's outcome is there."""
+        return bool(self._store.check([str(number)]))
+
+    def _sweep(self) -> None:
+        """Tell up to where this process has read, and delete what every process has."""
+        self._store.set(f"read/{self._rank}", str(min(self._unread, default=self._count)))
+        keys = [f"read/{rank}" for rank in range(self._size)]
+        if not self._store.check(keys):
+            return
+        done = min(int(self._store.get(key)) for key in keys)
+        for number in [number for number in self._posted if number < done]:
+            self._store.delete_key(str(number))
+            self._posted.remove(number)
 
     def close(self) -> None:
-        """Let go of the store; the process that hosts it leaves last."""
-        self._store.add("left", 1)
-        self._store = None
+        """Let go of the store; the process that hosts it waits until the others have, for a while."""
+        left = f"left/{self._rank}"
+        self._store.set(left, "1")
+        if self._rank == 0:
+            everyone = [f"left/{rank}" for rank in range(self._size)]
+            try:
+                self._store.wait(everyone, timedelta(seconds=min(self._timeout, 10.0)))
+            except RuntimeError:  # a process ended without a word; there is nothing left to tell it
+                return

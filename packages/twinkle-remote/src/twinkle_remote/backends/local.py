@@ -1,16 +1,17 @@
 """This process alone; or, under torchrun, all of its processes together, each one rank of every component.
 
 Under torchrun every process runs the same program. A call of a component with a mesh takes this process's share of the
-arguments, runs, and exchanges the outcomes, so that every process goes on with the same value.
+arguments, runs, and reads the outcomes of the others, so that every process goes on with the same value.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from twinkle_remote.backends.memory import Memory, seed_process
+from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.failure import here
 from twinkle_remote.worker import Worker
 
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
 
 class LocalReply:
-    """An answer that is there, or that another process of this program is about to send."""
+    """An answer that is there, or that another process of this program gives."""
 
-    def __init__(self, rank: int, outcome: Outcome | None) -> None:
+    __slots__ = ("__weakref__", "name", "number", "outcome", "rank")
+
+    def __init__(self, rank: int, name: str) -> None:
         self.rank = rank
-        self.outcome = outcome
+        self.name = name
+        self.number = 0
+        self.outcome: Outcome | None = None
 
     def done(self) -> bool:
         """Whether the outcome is there."""
@@ -38,10 +43,11 @@ class LocalReply:
 class LocalGroup:
     """This process as a group of one, or the launched processes as a group of all."""
 
-    def __init__(self, name: str, rank: int, size: int, store: Memory) -> None:
+    def __init__(self, name: str, rank: int, size: int, store: Memory, exchange: Exchange | None) -> None:
         self._name = name
         self._size = size
         self._rank = rank
+        self._exchange = exchange
         self._worker = Worker(here(name, rank, size), store, live=size == 1, instances=WeakValueDictionary())
 
     @property
@@ -60,10 +66,22 @@ class LocalGroup:
 
     def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> LocalReply:
         """Run the task when the rank is this process; otherwise that process runs it."""
-        if rank != self._rank:
-            return LocalReply(rank, None)
-        outcomes = [reply.outcome for reply in inputs if isinstance(reply, LocalReply) and reply.outcome is not None]
-        return LocalReply(rank, self._worker.run(task, outcomes))
+        reply = LocalReply(rank, task.name)
+        if self._exchange is not None:
+            reply.number = self._exchange.number(reply)
+        if rank == self._rank:
+            reply.outcome = self._worker.run(task, [self.read(given, None) for given in inputs])
+            if self._exchange is not None:
+                self._exchange.post(reply.number, task.name, reply.outcome)
+        return reply
+
+    def read(self, reply: Reply, timeout: float | None) -> Outcome:
+        """The outcome of a reply, waited for."""
+        assert isinstance(reply, LocalReply), "a reply of another backend"
+        if reply.outcome is None:
+            assert self._exchange is not None
+            reply.outcome = self._exchange.read(reply.number, reply.name, reply.rank, timeout)
+        return reply.outcome
 
     def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
         """Take in a component that was built in this process; False when it cannot be referred to weakly."""
@@ -96,6 +114,11 @@ class LocalBackend:
             self._exchange = Exchange(self._rank, self._size, exchange_timeout)
 
     @property
+    def rank(self) -> int:
+        """Rank of this process among those of the program."""
+        return self._rank
+
+    @property
     def store(self) -> Memory:
         """The store of this process."""
         return self._store
@@ -103,7 +126,7 @@ class LocalBackend:
     def group(self, name: str) -> LocalGroup:
         """The group of that name; all of them are the same processes."""
         if name not in self._groups:
-            self._groups[name] = LocalGroup(name, self._rank, self._size, self._store)
+            self._groups[name] = LocalGroup(name, self._rank, self._size, self._store, self._exchange)
         return self._groups[name]
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
@@ -111,15 +134,19 @@ class LocalBackend:
         return self.group(group).adopt(instance, value, mesh)
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Exchange the outcomes of one call with the other processes."""
+        """Read what another process has told, or is about to tell."""
         mine = [reply for reply in replies if isinstance(reply, LocalReply)]
-        missing = [reply for reply in mine if reply.outcome is None]
-        if missing and self._exchange is not None:
-            own = [reply.outcome for reply in mine if reply.outcome is not None]
-            told: dict[int, Any] = self._exchange.all_gather(own[0] if own else None, timeout)
-            for reply in missing:
-                reply.outcome = told[reply.rank]
-        return [reply for reply in mine if reply.outcome is not None]
+        ready = [reply for reply in mine if reply.outcome is not None or self._is_told(reply)]
+        if not ready and timeout != 0.0:
+            ready = mine[:1]
+        try:
+            for reply in ready:
+                self.group("local").read(reply, timeout)
+        except CallTimeoutError:
+            if timeout is None:
+                raise
+            return []
+        return ready
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
@@ -132,3 +159,6 @@ class LocalBackend:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
+
+    def _is_told(self, reply: LocalReply) -> bool:
+        return self._exchange is not None and self._exchange.has(reply.number)

@@ -8,12 +8,11 @@ import sys
 import threading
 import time
 import traceback
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory, seed_process
 from twinkle_remote.errors import PlacementError
-from twinkle_remote.failure import WorkerInfo, capture, here
+from twinkle_remote.failure import Failure, capture, here
 from twinkle_remote.protocol import Outcome
 from twinkle_remote.worker import Worker
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
+    from twinkle_remote.failure import WorkerInfo
     from twinkle_remote.protocol import Reply, Task
 
 _log = logging.getLogger("twinkle.remote")
@@ -29,13 +29,56 @@ _log = logging.getLogger("twinkle.remote")
 class ThreadReply:
     """The pending answer of a thread."""
 
+    __slots__ = ("_lock", "_waiters", "outcome", "rank")
+
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.future: Future[Outcome] = Future()
+        self.outcome: Outcome | None = None
+        self._lock = threading.Lock()
+        self._waiters: list[threading.Event] = []
 
     def done(self) -> bool:
         """Whether the outcome is there."""
-        return self.future.done()
+        return self.outcome is not None
+
+    def settle(self, outcome: Outcome) -> None:
+        """Give the outcome, once; a later one is dropped."""
+        with self._lock:
+            if self.outcome is not None:
+                return
+            self.outcome = outcome
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set()
+
+    def tell(self, waiter: threading.Event) -> bool:
+        """Have an event set when the outcome is there; False when it is there already."""
+        with self._lock:
+            if self.outcome is not None:
+                return False
+            self._waiters.append(waiter)
+            return True
+
+    def forget(self, waiter: threading.Event) -> None:
+        """Undo `tell`."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+
+def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:
+    """Those replies that are done, after waiting for one at least; empty when the time is over."""
+    ready = [reply for reply in replies if reply.outcome is not None]
+    if ready or timeout == 0.0:
+        return ready
+    event = threading.Event()
+    if all(reply.tell(event) for reply in replies):
+        try:
+            event.wait(timeout)
+        finally:
+            for reply in replies:
+                reply.forget(event)
+    return [reply for reply in replies if reply.outcome is not None]
 
 
 class _Rank:
@@ -45,6 +88,8 @@ class _Rank:
         self.info = info
         self._worker = Worker(info, store, live=True)
         self._tasks: queue.SimpleQueue[tuple[ThreadReply, Task, Sequence[ThreadReply]] | None] = queue.SimpleQueue()
+        self._at: ThreadReply | None = None
+        self._closing = False
         self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
         self.thread.start()
 
@@ -52,17 +97,43 @@ class _Rank:
         self._tasks.put((reply, task, inputs))
 
     def end(self) -> None:
+        """Let the running task end, and answer those behind it without running them."""
+        self._closing = True
         self._tasks.put(None)
+
+    def give_up(self) -> None:
+        """Answer the running task in the thread's place."""
+        at = self._at
+        if at is not None:
+            at.settle(self._lost())
 
     def _serve(self) -> None:
         while (item := self._tasks.get()) is not None:
             reply, task, inputs = item
-            try:
-                reply.future.set_result(self._worker.run(task, [given.future.result() for given in inputs]))
-            except BaseException as error:  # SystemExit and its like end a worker process, but not a thread's caller
-                failure = capture(error, self.info.label(), self.info, task.name, live=True)
-                reply.future.set_result(Outcome(reply.rank, failure=failure))
+            self._at = reply
+            reply.settle(self._lost() if self._closing else self._run(task, inputs))
+            self._at = None
             del item, reply, task, inputs
+        while not self._tasks.empty():  # submitted by another rank while this one was ending
+            late = self._tasks.get()
+            if late is not None:
+                late[0].settle(self._lost())
+
+    def _run(self, task: Task, inputs: Sequence[ThreadReply]) -> Outcome:
+        try:
+            outcomes = []
+            for given in inputs:
+                wait_for_any([given], None)
+                assert given.outcome is not None
+                outcomes.append(given.outcome)
+            return self._worker.run(task, outcomes)
+        except BaseException as error:  # SystemExit and its like end a worker process, but not a thread's caller
+            failure = capture(error, self.info.label(), self.info, task.name, live=True)
+            return Outcome(self.info.rank, failure=failure)
+
+    def _lost(self) -> Outcome:
+        label, node = self.info.label(), f"{self.info.node} pid {self.info.pid}"
+        return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
 
 
 class ThreadGroup:
@@ -104,13 +175,19 @@ class ThreadGroup:
                 out[rank] = "".join(traceback.format_stack(frame)[-4:])
         return out
 
-    def close(self, until: float) -> Sequence[str]:
-        """End the threads; the names of those that are still busy at `until` (monotonic seconds)."""
+    def end(self) -> None:
+        """Begin to end the threads."""
         for rank in self._ranks:
             rank.end()
+
+    def join(self, until: float) -> Sequence[str]:
+        """Wait for the threads' end; the names of those that are still busy at `until` (monotonic seconds)."""
         for rank in self._ranks:
             rank.thread.join(max(0.0, until - time.monotonic()))
-        return [rank.thread.name for rank in self._ranks if rank.thread.is_alive()]
+        busy = [rank for rank in self._ranks if rank.thread.is_alive()]
+        for rank in busy:
+            rank.give_up()
+        return [rank.thread.name for rank in busy]
 
 
 class ThreadsBackend:
@@ -151,19 +228,19 @@ class ThreadsBackend:
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Wait until at least one reply is done."""
-        futures = {reply.future: reply for reply in replies if isinstance(reply, ThreadReply)}
-        ready = wait(futures, timeout, FIRST_COMPLETED).done
-        return [reply for future, reply in futures.items() if future in ready]
+        return wait_for_any([reply for reply in replies if isinstance(reply, ThreadReply)], timeout)
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
-        assert isinstance(reply, ThreadReply)
-        return reply.future.result()
+        assert isinstance(reply, ThreadReply) and reply.outcome is not None
+        return reply.outcome
 
     def close(self) -> None:
         """End the threads; a busy one is left to end with the process, and a warning names it."""
         until = time.monotonic() + self._close_timeout
-        busy = [name for group in self._groups.values() for name in group.close(until)]
-        self._groups = {}
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.end()
+        busy = [name for group in groups.values() for name in group.join(until)]
         if busy:
             _log.warning("threads still busy at shutdown, they end with the process: %s", ", ".join(busy))

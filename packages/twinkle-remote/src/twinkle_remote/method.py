@@ -1,0 +1,119 @@
+"""A remote function: sent to the workers where its object is a handle, dispatched here where it is a local component."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call import call_method
+from twinkle_remote.component import component_of, is_handle
+from twinkle_remote.context import current_worker
+from twinkle_remote.options import NAMES, SPEC, SUBMIT
+from twinkle_remote.spec import returns_columns
+from twinkle_remote.worker import running_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from twinkle_remote.spec import FunctionSpec
+
+
+def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
+    """A method with the given options.
+
+    Raises:
+        TypeError: It is no plain method, or the options name an argument that it does not have.
+    """
+    _check_method(function)
+    name = function.__name__
+    signature = inspect.signature(function)
+    names = _positional(function, signature, spec)
+    spec = returns_columns(spec, signature.return_annotation)
+
+    def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
+        component = component_of(self)
+        assert component is not None
+        bound = bind_names(component.name, name, signature, names, self, args, kwargs)
+        return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
+
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        component = component_of(self)
+        if component is None:
+            return function(self, *args, **kwargs)
+        worker = running_worker()
+        if worker is not None and worker.holds(component):
+            return worker.call(component, function, args, kwargs)
+        if is_handle(self):
+            return send(self, args, kwargs, lazy=None)
+        if current_worker().world_size > 1:  # inside one of several processes that run the same: they all come by here
+            return function(self, *args, **kwargs)
+        return send(self, args, kwargs, lazy=False)
+
+    setattr(method, SPEC, spec)
+    setattr(method, SUBMIT, send)
+    setattr(method, NAMES, names)
+    return method
+
+
+def bind_names(
+    owner: str,
+    name: str,
+    signature: inspect.Signature,
+    names: Sequence[str],
+    itself: object,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Sequence[str]:
+    """Names of the positional arguments, bound before anything is sent.
+
+    Raises:
+        TypeError: The arguments do not fit; the message has the signature.
+    """
+    try:
+        signature.bind(itself, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{owner}.{name}{signature}: {error}") from None
+    return [*names[: len(args)], *(f"args[{i}]" for i in range(len(names), len(args)))]
+
+
+def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
+    """`bind_names` of a bound remote function.
+
+    Raises:
+        TypeError: The arguments do not fit; the message has the signature.
+    """
+    signature = inspect.signature(bound_method.__func__)
+    names = getattr(bound_method, NAMES)
+    return bind_names(owner, bound_method.__name__, signature, names, bound_method.__self__, args, kwargs)
+
+
+def _check_method(function: Any) -> None:
+    if isinstance(function, property):
+        raise TypeError("put @property above @remote_function(), not below it")
+    if isinstance(function, staticmethod | classmethod) or not callable(function):
+        raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}")
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name} is async: make it a plain method, and await the lazy result of its call")
+    streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if streams and function.__name__ != "__iter__":
+        raise TypeError(
+            f"{name} is a generator function, and what it yields cannot be sent: return a list, or give the class "
+            "__iter__ and __next__"
+        )
+
+
+def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:
+    """Names of the positional parameters after `self`; checks those that the options name."""
+    parameters = list(signature.parameters.values())[1:]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        known = [parameter.name for parameter in parameters]
+        for name in (*(spec.split or ()), *spec.replicate):
+            if name not in known:
+                raise TypeError(
+                    f"split= and replicate= name arguments of {function.__qualname__}, and {name!r} is none of {known}"
+                )
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in by_place]

@@ -1,0 +1,103 @@
+"""The calls that nobody is known to have waited for: their failures are told once, and there are not too many of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from twinkle_remote.context import current_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.inflight import Call
+    from twinkle_remote.protocol import Backend
+
+_log = logging.getLogger("twinkle.remote")
+_MAX_PENDING = 256
+_POLL_SECONDS = 0.05
+
+
+class InFlight:
+    """Calls that are not known to be done, by the worker that made them (or the driver), the oldest first.
+
+    Args:
+        backend: Where they run.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._calls: dict[tuple[str | None, int | None], dict[int, Call]] = {}
+        self._polled = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, call: Call) -> None:
+        """Remember a call until it is done; with too many of this caller's, wait until one is."""
+        here = current_worker()
+        with self._lock:
+            mine = self._calls.setdefault((here.group, here.rank), {})
+        mine[id(call)] = call
+        now = time.monotonic()
+        if len(mine) > _MAX_PENDING:
+            self._wait_for_room(mine)
+        elif len(mine) > 1 and now - self._polled > _POLL_SECONDS:
+            self._polled = now
+            next(iter(mine.values())).done()
+
+    def settled(self, call: Call) -> None:
+        """Forget a call that is done; a failure that nobody has been told of is logged."""
+        for calls in tuple(self._calls.values()):
+            if calls.pop(id(call), None) is not None:
+                break
+        if call.failed() and not call.looked_at:
+            call.looked_at = True
+            _log.error("a call failed and nobody waited for it: %s", call.failure_text())
+
+    def calls(self) -> Sequence[Call]:
+        """All of them."""
+        return [call for calls in tuple(self._calls.values()) for call in tuple(calls.values())]
+
+    def poll(self) -> None:
+        """Look after each of them; never waits."""
+        for call in self.calls():
+            call.done()
+
+    def drain(self, seconds: float) -> Sequence[Call]:
+        """Wait until all are done, but for those that failed or are past their deadline.
+
+        Args:
+            seconds: How long.
+
+        Returns:
+            Those that are not done.
+        """
+        until = time.monotonic() + seconds
+        told = False
+        while True:
+            self.poll()
+            left = [call for call in self.calls() if not call.failed() and not call.late()]
+            remaining = until - time.monotonic()
+            if not left or remaining <= 0:
+                return left
+            if not told and seconds - remaining > 1.0:
+                told = True
+                _log.warning("waiting up to %.0f s for %s before shutdown", remaining, names_of(left))
+            self._backend.wait([reply for call in left for reply in call.pending()], min(remaining, 1.0))
+
+    def _wait_for_room(self, mine: dict[int, Call]) -> None:
+        for call in tuple(mine.values()):
+            call.done()
+        while len(mine) > _MAX_PENDING:
+            replies = [reply for call in tuple(mine.values()) for reply in call.pending()]
+            if replies:
+                self._backend.wait(replies, None)
+            for call in tuple(mine.values()):
+                call.done()
+
+
+def names_of(calls: Sequence[Call]) -> str:
+    """Calls as a log line lists them."""
+    shown = ", ".join(sorted({call.name for call in calls}))
+    return f"{len(calls)} call{'s' if len(calls) > 1 else ''} ({shown})"
