@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from show import History, placement, progress, report
+from split_gpt import Loss, Rows, SplitGPT, torch_mesh
 from text import decode, encode, passages, share_of_real_phrases
-from tiny_gpt import Loss, Rows, Size, SplitGPT, TinyGPT, own_device, torch_mesh, write_on
+from tiny_gpt import Size, TinyGPT, own_device, write_on
 from torch import Tensor
 
 import twinkle
@@ -45,27 +46,23 @@ class Rollouts:
 class Sampler:
     """Writes texts; each worker holds the whole model and takes its share of the prompts."""
 
-    def __init__(self, size: Size, seed: int, device_mesh: DeviceMesh, remote_group: str) -> None:
+    def __init__(self, size: Size, seed: int, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.size, self.seed, self.device = size, seed, own_device(device_mesh)
         self.model = TinyGPT(size, seed).to(self.device)
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def sample(self, prompts: list[str], step: int) -> Rollouts:
-        given = torch.tensor([encode(prompt, self.size.vocabulary) for prompt in prompts]).reshape(-1, PROMPT)
+        given = torch.tensor([encode(p, self.size.vocabulary) for p in prompts], dtype=torch.long).reshape(-1, PROMPT)
         # Each text has a seed of its own, so that the layout does not change what is written.
-        texts = [f"{self.seed}/{step}/{prompt}/{i}" for prompt in prompts for i in range(GROUP)]
-        draws = [
-            torch.rand(self.size.context - PROMPT, generator=torch.Generator().manual_seed(zlib.crc32(text.encode())))
-            for text in texts
-        ]
-        words, logprobs = write_on(
-            self.model,
-            given.repeat_interleave(GROUP, dim=0).to(self.device),
-            torch.stack(draws).to(self.device),
-        )
+        seeds = [zlib.crc32(f"{self.seed}/{step}/{prompt}/{i}".encode()) for prompt in prompts for i in range(GROUP)]
+        draws = torch.empty(len(seeds), self.size.context - PROMPT)
+        for row, seed in zip(draws, seeds, strict=True):
+            row.uniform_(generator=torch.Generator().manual_seed(seed))
+        given = given.repeat_interleave(GROUP, dim=0)
+        words, logprobs = write_on(self.model, given.to(self.device), draws.to(self.device))
         ungraded = torch.zeros(len(prompts), GROUP)
-        shape = (len(prompts), GROUP, -1)
-        return Rollouts(words.reshape(shape).cpu(), logprobs.reshape(shape).cpu(), ungraded, ungraded)
+        words = words.cpu().reshape(*ungraded.shape, self.size.context)
+        return Rollouts(words, logprobs.cpu().reshape(*ungraded.shape, draws.shape[1]), ungraded, ungraded)
 
     def weights(self) -> dict[str, Tensor]:
         return dict(self.model.named_parameters())
@@ -75,15 +72,14 @@ class Sampler:
 class Rewards:
     """Grades texts by the share of their phrases that real text holds, and compares those of one prompt."""
 
-    def __init__(self, size: Size, device_mesh: DeviceMesh, remote_group: str) -> None:
+    def __init__(self, size: Size, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.size = size
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def grade(self, rollouts: Rollouts) -> Rollouts:
         written = rollouts.words[:, :, PROMPT - 2 :].tolist()
-        rewards = torch.tensor(
-            [[share_of_real_phrases(text, self.size.vocabulary) for text in texts] for texts in written]
-        )
+        shares = [[share_of_real_phrases(text, self.size.vocabulary) for text in texts] for texts in written]
+        rewards = torch.tensor(shares).reshape(-1, GROUP)
         spread = rewards.std(dim=1, keepdim=True) + 1e-4
         return replace(rollouts, rewards=rewards, advantages=(rewards - rewards.mean(dim=1, keepdim=True)) / spread)
 
@@ -92,11 +88,11 @@ class Rewards:
 class Actor:
     """Trains the model, split over its mesh."""
 
-    def __init__(self, size: Size, seed: int, device_mesh: DeviceMesh, remote_group: str) -> None:
+    def __init__(self, size: Size, seed: int, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.size = size
         self.gpt = SplitGPT(size, seed, torch_mesh(device_mesh), micro_batches=2)
-        # foreach needs all parameters on one mesh; those of the norms have no tp dim.
-        self.optimizer = torch.optim.AdamW(self.gpt.model.parameters(), lr=3e-3, betas=(0.9, 0.95), foreach=False)
+        groups = self.gpt.parameter_groups()
+        self.optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), foreach=True)
 
     @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
     def learn(self, texts: list[str]) -> dict[str, float]:
@@ -144,9 +140,9 @@ class Options:
     seed: int = 0
 
 
-def train(options: Options) -> History:
+def train(options: Options, size: Size) -> History:
     """Run the loop; the figures of the run."""
-    size, seed, history = Size(), options.seed, History()
+    seed, history = options.seed, History()
     device = "cuda" if torch.cuda.device_count() >= (1 if options.mode == "local" else 12) else "cpu"
     copies = DeviceMesh.from_sizes(dp_size=4, device_type=device)
     split = DeviceMesh.from_sizes(dp_size=2, pp_size=2, tp_size=2, device_type=device)
@@ -204,10 +200,10 @@ def main() -> None:
     parser.add_argument("--sft-steps", type=int, default=defaults.sft_steps, help="supervised steps on the text")
     parser.add_argument("--steps", type=int, default=defaults.steps, help="GRPO steps")
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the curves")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for curves and figures")
     arguments = vars(parser.parse_args())
-    path = arguments.pop("out").resolve() / "post_training.png"
-    report(train(Options(**arguments)), path)
+    folder = arguments.pop("out").resolve()
+    report(train(Options(**arguments), Size()), folder)
 
 
 if __name__ == "__main__":

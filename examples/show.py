@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ class History:
         before: A text for each of a few prompts, written before GRPO.
         after: The same, afterwards.
         seconds: Time of each phase on the driver.
-        weight_bytes: Bytes that left the actor's workers for the sampler's.
+        weight_bytes: Bytes of weights that left the actor's workers for the sampler's.
         calls: The record of every call.
     """
 
@@ -73,17 +74,21 @@ def progress(name: str, steps: int) -> Iterator[Callable[..., None]]:
         yield step
 
 
-def report(history: History, path: Path) -> None:
+def report(history: History, folder: Path) -> None:
     """Texts, tables and curves of a run."""
     for title, texts in (("before GRPO", history.before), ("after GRPO", history.after)):
         console.rule(f"[bold]{title}[/]", align="left")
         for text in texts:
             console.print(text, markup=False, highlight=False)
     console.print(_times(history), _hand_overs(history))
-    curves(history, path)
-    losses, rewards = history.losses, history.rewards
-    console.print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, reward {rewards[0]:.3f} -> {rewards[-1]:.3f}")
-    console.print(f"curves: {path}", soft_wrap=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {"losses": history.losses, "rewards": history.rewards, "seconds": history.seconds}
+    (folder / "post_training.json").write_text(json.dumps(figures))
+    curves(history, folder / "post_training.png")
+    for name, values in (("loss", history.losses), ("reward", history.rewards)):
+        if values:
+            console.print(f"{name} {values[0]:.3f} -> {values[-1]:.3f}")
+    console.print(f"curves: {folder / 'post_training.png'}", soft_wrap=True)
 
 
 def _times(history: History) -> Table:
@@ -105,23 +110,17 @@ def _hand_overs(history: History) -> Table:
     def fetched(method: str) -> int:
         return sum(sum(call.worker_fetched.values()) for call in history.calls if call.method == method)
 
-    def driver(methods: tuple[str, ...], figure: str) -> int:
-        return sum(int(getattr(call, figure)) for call in history.calls if call.method in methods)
+    def driver(method: str, figure: str) -> int:
+        return sum(int(getattr(call, figure)) for call in history.calls if call.method.startswith(method))
 
-    workers, link = "workers, from the store", "workers, by their process group"
     rows = (
-        (
-            "driver",
-            "sampler, actor",
-            "prompts, texts",
-            driver(("Sampler.sample", "Actor.learn"), "driver_sent"),
-            "driver",
-        ),
-        ("sampler", "rewards", "rollouts", fetched("Rewards.grade"), workers),
-        ("rewards", "actor", "graded rollouts", fetched("Actor.update"), workers),
-        ("actor", "sampler", "weights", history.weight_bytes, link),
-        ("actor", "driver", "loss, reward", driver(("Actor.learn", "Actor.update"), "driver_fetched"), "driver"),
-        ("sampler", "driver", "texts to show", driver(("Sampler.sample",), "driver_fetched"), "driver"),
+        ("driver", "actor", "texts", driver("Actor.learn", "driver_sent"), "driver"),
+        ("driver", "sampler", "prompts", driver("Sampler.sample", "driver_sent"), "driver"),
+        ("sampler", "rewards", "rollouts", fetched("Rewards.grade"), "workers"),
+        ("rewards", "actor", "graded rollouts", fetched("Actor.update"), "workers"),
+        ("actor", "sampler", "weights", history.weight_bytes, "workers"),
+        ("actor", "driver", "loss, reward", driver("Actor.", "driver_fetched"), "driver"),
+        ("sampler", "driver", "texts to show", driver("Sampler.sample", "driver_fetched"), "driver"),
     )
     table = Table("from", "to", "what", "bytes", "moved by", title="Hand-overs", title_justify="left")
     for source, target, what, nbytes, mover in rows:

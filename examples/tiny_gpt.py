@@ -1,28 +1,18 @@
-"""A small GPT in plain torch, and the same GPT split over a mesh by torch's own parts."""
+"""A small GPT in plain torch, whole or one pipeline stage of it."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    import twinkle
-
-Rows = Mapping[str, Tensor]
-Loss = Callable[[Tensor, Rows], Tensor]
+    from twinkle import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,7 @@ class Size:
     context: int = 32
     width: int = 64
     heads: int = 4
-    blocks: int = 4
+    blocks: int = 2
 
 
 class Block(nn.Module):
@@ -86,19 +76,27 @@ class TinyGPT(nn.Module):
                 parameter.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.hidden(x)
+        return self.logits(x) if self.last else x
+
+    def hidden(self, x: Tensor) -> Tensor:
         if self.first:
             x = self.words(x) + self.positions.weight[: x.shape[1]]
         for block in self.blocks.values():
             x = block(x)
-        return self.head(self.norm(x)) if self.last else x
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(x))
+        return logits
 
 
 @torch.no_grad()
-def write_on(model: nn.Module, words: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+def write_on(model: TinyGPT, words: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     """Append one word per column of `draws`, numbers in [0, 1) that choose it; also the words' log-probabilities."""
     chosen = []
     for draw in draws.unbind(1):
-        logprobs = F.log_softmax(model(words)[:, -1], dim=-1)
+        logprobs = F.log_softmax(model.logits(model.hidden(words)[:, -1]), dim=-1)
         upto = logprobs.exp().cumsum(dim=-1)
         # The last sum may be just below 1, and the draw above it.
         word = torch.searchsorted(upto, draw[:, None].contiguous()).clamp(max=logprobs.shape[1] - 1)
@@ -107,89 +105,10 @@ def write_on(model: nn.Module, words: Tensor, draws: Tensor) -> tuple[Tensor, Te
     return words, torch.cat(chosen, dim=1)
 
 
-class SplitGPT:
-    """A TinyGPT over a mesh with the dims pp, dp and tp, where a dim of size 1 means whole.
-
-    Args:
-        size: Size of the whole model.
-        seed: Seed of its first weights.
-        mesh: The mesh; every rank of it builds its part.
-        micro_batches: Parts of a batch that follow one another through the stages.
-    """
-
-    def __init__(self, size: Size, seed: int, mesh: DeviceMesh, micro_batches: int) -> None:
-        self.size, self.mesh, self.micro_batches = size, mesh, micro_batches
-        self.stage, self.stages = mesh.get_local_rank("pp"), mesh["pp"].size()
-        self.device = torch.device(mesh.device_type)
-        self.model = TinyGPT(size, seed, self.stage, self.stages).to(self.device)
-        columns = {f"blocks.*.{name}": ColwiseParallel() for name in ("q", "k", "v", "up")}
-        rows = {f"blocks.*.{name}": RowwiseParallel() for name in ("out", "down")}
-        parallelize_module(self.model, mesh["tp"], {**columns, **rows})
-        # A stage runs several micro-batches: keep its parameters whole from the first to the last.
-        for part in (*self.model.blocks.values(), self.model):
-            fully_shard(part, mesh=mesh["dp"], reshard_after_forward=False)
-        self._schedules: dict[torch.Size, ScheduleGPipe] = {}
-        self._loss: Callable[[Tensor, Tensor], Tensor]
-
-    def backward(self, words: Tensor, rows: Rows, loss: Loss) -> float | None:
-        """Add the gradients of this data rank's mean loss, averaged over the data ranks.
-
-        Args:
-            words: Ids of the words, one row for each text.
-            rows: What the loss needs beside the logits, one row for each text.
-            loss: The mean loss of some of the texts, from their logits and their rows.
-
-        Returns:
-            This data rank's loss on the last stage, None on the others.
-        """
-        if not len(words) or len(words) % self.micro_batches:
-            raise ValueError(
-                f"{len(words)} rows on one data rank do not make {self.micro_batches} equal micro-batches; "
-                f"a multiple of {self.micro_batches} would"
-            )
-        columns = {name: column.to(self.device) for name, column in rows.items()}
-        self._loss = lambda logits, index: loss(logits, {name: column[index] for name, column in columns.items()})
-        schedule = self._schedules.get(words.shape) or self._schedule(words)
-        inputs = (words.to(self.device),) if self.model.first else ()
-        index = torch.arange(len(words), device=self.device) if self.model.last else None
-        losses: list[Tensor] = []
-        schedule.step(*inputs, target=index, losses=losses, return_outputs=False)
-        return torch.stack(losses).mean().item() if losses else None
-
-    def _schedule(self, words: Tensor) -> ScheduleGPipe:
-        """The way of one micro-batch: shapes are told beforehand, so that the stages need not ask each other."""
-        shape = (len(words) // self.micro_batches, words.shape[1])
-        hidden = torch.empty(*shape, self.size.width, device=self.device, requires_grad=True)
-        logits = torch.empty(*shape, self.size.vocabulary, device=self.device)
-        stage = PipelineStage(
-            self.model,
-            self.stage,
-            self.stages,
-            self.device,
-            input_args=torch.empty(shape, dtype=words.dtype, device=self.device) if self.model.first else hidden,
-            output_args=logits if self.model.last else hidden,
-            group=self.mesh.get_group("pp"),
-        )
-        schedule = ScheduleGPipe(stage, self.micro_batches, loss_fn=lambda logits, index: self._loss(logits, index))
-        return self._schedules.setdefault(words.shape, schedule)
-
-
-def own_device(mesh: twinkle.DeviceMesh) -> torch.device:
+def own_device(mesh: DeviceMesh) -> torch.device:
     """This worker's device; one thread where it is the CPU, which a model of this size does not fill."""
     if mesh.device_type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         return torch.device("cuda", torch.cuda.current_device())
     torch.set_num_threads(1)
     return torch.device(mesh.device_type)
-
-
-def torch_mesh(mesh: twinkle.DeviceMesh) -> DeviceMesh:
-    """Torch's form of a mesh, its groups among all workers of the component."""
-    if not dist.is_initialized():
-        backend = "nccl" if own_device(mesh).type == "cuda" else "gloo"
-        if mesh.world_size > 1:
-            dist.init_process_group(backend)
-        else:
-            store = dist.HashStore()  # type: ignore[attr-defined]  # torch exports it without a stub
-            dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    return mesh.to_torch()

@@ -15,7 +15,8 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from post_training import grpo_loss, next_word_loss
-from tiny_gpt import Loss, Rows, Size, SplitGPT, TinyGPT, torch_mesh
+from split_gpt import Loss, Rows, SplitGPT, torch_mesh
+from tiny_gpt import Size, TinyGPT
 
 from twinkle import DeviceMesh
 
