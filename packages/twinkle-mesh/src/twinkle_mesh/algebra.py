@@ -190,7 +190,7 @@ class Algebra(DataParallel):
             etp_size=self.etp_size if experts else None,
             vpp_size=self.vpp_size if pp == self.pp_size else 1,
             sequence_parallel=self.sequence_parallel and tp == self.tp_size,
-            expert_order=self.expert_order if experts else None,
+            expert_order=self.expert_order if same_stage else None,
             views=views,
             data_dims=data,
             nodes=self.nodes,

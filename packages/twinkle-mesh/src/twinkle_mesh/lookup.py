@@ -110,14 +110,20 @@ class Lookup:
         _set(self, "sequence_parallel", bool(sequence_parallel))
         etp = None if etp_size is None else at_least_one("etp_size", etp_size)
         _set(self, "_etp", None if etp == self.size("tp") else etp)
-        if expert_order is not None and set(expert_order) != set(EXPERT_DIMS):
-            raise ValueError(f"expert_order={expert_order} must name ep_shard, ep and etp, outermost first")
-        if expert_order is not None and (self.ep_size == 1 or expert_order == inferred_expert_order(names, layout)):
-            expert_order = None
-        _set(self, "_expert_order", expert_order)
         if views:
             self._check_views()
         self._check_sizes()
+        _set(self, "_expert_order", None if expert_order is None else self._told_apart(expert_order))
+
+    def _told_apart(self, expert_order: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return an expert order with dims of size 1 first, or None where the inferred one gives the same view."""
+        if set(expert_order) != set(EXPERT_DIMS):
+            raise ValueError(f"expert_order={expert_order} must name ep_shard, ep and etp, outermost first")
+        inside = self.ep_size * self.etp_size
+        sizes = {"ep": self.ep_size, "etp": self.etp_size, "ep_shard": self.world_size // self.size("pp") // inside}
+        orders = (expert_order, inferred_expert_order(self.dim_names, self._layout))
+        given, inferred = [[name for name in order if sizes[name] > 1] for order in orders]
+        return None if given == inferred else (*(name for name in EXPERT_DIMS if sizes[name] == 1), *given)
 
     def _check_views(self) -> None:
         seen = list(self.dim_names)

@@ -163,9 +163,13 @@ def _evenly(layout: Layout, chosen: Sequence[int], nodes: Nodes) -> int | None:
     spans = 1
     for dim, factors in enumerate(layout.factors):
         for size, stride in factors:
-            inside = 1 if stride % per_node == 0 else size if per_node % (stride * size) == 0 else per_node // stride
-            if stride % per_node and (per_node % (stride * inside) or size % inside):
-                return None
+            inside = size
+            if stride % per_node == 0:
+                inside = 1
+            elif per_node % stride == 0 and stride * size > per_node:
+                inside = per_node // stride
+                if size % inside:
+                    return None
             reach += (inside - 1) * stride
             if dim in chosen:
                 spans *= size // inside

@@ -53,8 +53,10 @@ def inferred_expert_order(names: Sequence[str], layout: Layout) -> tuple[str, ..
     ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp.
     """
 
-    def stride(*dims: str) -> int:
-        return max([step for dim in dims if dim in names for _, step in layout.factors[names.index(dim)]], default=0)
-
-    data = stride("dp") or stride("fsdp", "dp_shard", "dp_replicate")
-    return ("etp", "ep_shard", "ep") if 0 < data < stride("tp") else EXPERT_DIMS
+    shard = next((name for name in ("dp", "fsdp", "dp_shard", "dp_replicate") if name in names), None)
+    if shard is None or "tp" not in names:
+        return EXPERT_DIMS
+    places = names.index(shard), names.index("tp")
+    data, tp = [max([step for _, step in layout.factors[place]], default=0) for place in places]
+    tp_is_outside = tp > data if data and tp else places[1] < places[0]
+    return ("etp", "ep_shard", "ep") if tp_is_outside else EXPERT_DIMS
