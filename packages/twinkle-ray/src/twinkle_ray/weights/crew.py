@@ -75,8 +75,7 @@ class _RemotePending:
         return bool(self._call.failed())
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        found = Lazy[list[Any]](self._call).result(timeout)
-        return found if isinstance(found, list) else [found]
+        return Lazy[list[Any]](self._call).result(timeout)
 
 
 class PlainCrew:

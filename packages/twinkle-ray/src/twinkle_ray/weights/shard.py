@@ -147,7 +147,7 @@ def placed_boxes(
         elif isinstance(placement, ShardPlacement):
             runs[placement.dim] = _chunk(runs[placement.dim], size, where)
         elif not isinstance(placement, Replicate):
-            raise ValueError(f"a weight needs Shard or Replicate placements, got {placement}: redistribute it first")
+            raise ValueError(f"a weight needs Shard or Replicate placements, got {placement!r}: redistribute it first")
     return [Box(tuple(a for a, _ in sides), tuple(b - a for a, b in sides)) for sides in product(*runs)]
 
 
@@ -212,20 +212,20 @@ def _dtensor_pieces(name: str, weight: DTensor) -> list[Piece]:
         boxes = placed_boxes(shape, tuple(mesh.shape), coordinate, weight.placements)
     except ValueError as error:
         raise ValueError(f"weight {name!r}: {error}") from None
+    pieces: list[Piece] = []
+    if sum(box.volume for box in boxes) != local.numel():
+        raise ValueError(
+            f"weight {name!r} holds {tuple(local.shape)} locally, where its placements {weight.placements} on a mesh "
+            f"of shape {tuple(mesh.shape)} give {[str(box) for box in boxes]} of {shape}: is it padded?"
+        )
     if not boxes:
         return [(Box((0,) * len(shape), (0,) * len(shape)), local.new_empty((0,) * len(shape)))]
-    pieces: list[Piece] = []
     starts = [dict[int, int]() for _ in shape]
     for dim, start in enumerate(starts):
         position = 0
         for offset, size in sorted({(box.offset[dim], box.shape[dim]) for box in boxes}):
             start[offset] = position
             position += size
-        if position != local.shape[dim]:
-            raise ValueError(
-                f"weight {name!r} holds {tuple(local.shape)} locally where its placements {weight.placements} on a "
-                f"mesh of shape {tuple(mesh.shape)} give {position} in dimension {dim}: is it padded?"
-            )
     for box in boxes:
         index = tuple(slice(start[o], start[o] + s) for start, o, s in zip(starts, box.offset, box.shape, strict=True))
         pieces.append((box, local[index]))

@@ -8,16 +8,15 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from torch._C._distributed_c10d import Work as TorchWork
+
+from twinkle_ray.collective.guard import close_connections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_ray.weights.transport.protocol import Post
-
-_ABORT_TAG = (1 << 30) + 1
 
 
 class GlooWork:
@@ -72,17 +71,12 @@ class GlooLink:
         return works
 
     def abort(self) -> None:
-        """Close every connection: a wait that times out does so, and is the one call that does."""
+        """Close every connection."""
         with self._lock:
             if self._aborted or self._size == 1:
                 return
             self._aborted = True
-            try:
-                never = torch.zeros(1, dtype=torch.uint8)
-                peer = (self._rank + 1) % self._size
-                self._raw.recv([never], peer, _ABORT_TAG).wait(timedelta(milliseconds=1))
-            except RuntimeError:
-                return
+            close_connections(self._raw, self._rank, self._size)
 
     def close(self) -> None:
         """Leave the group."""

@@ -1,0 +1,17 @@
+"""Collectives: over a launched program's ranks, its nodes and meshes, or in one process, behind one interface."""
+
+from twinkle_ray.collective.base import Collective
+from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError
+from twinkle_ray.collective.mesh import MeshCollective
+from twinkle_ray.collective.meshes import Meshes
+from twinkle_ray.collective.single import SingleProcessCollective
+
+__all__ = [
+    "Collective",
+    "CollectiveError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "MeshCollective",
+    "Meshes",
+    "SingleProcessCollective",
+]

@@ -1,0 +1,17 @@
+"""What a collective raises beside ValueError."""
+
+from __future__ import annotations
+
+from twinkle_remote.errors import TwinkleError
+
+
+class CollectiveError(TwinkleError, RuntimeError):
+    """A collective did not happen: a peer is dead, stopped, late, or entered with something else."""
+
+
+class CollectiveTimeoutError(CollectiveError, TimeoutError):
+    """Ranks did not enter a collective within its deadline; the message names them."""
+
+
+class CollectiveMismatchError(CollectiveError, ValueError):
+    """Ranks entered different collectives, or one with different shapes or dtypes; raised on every rank."""

@@ -1,0 +1,151 @@
+"""Around every operation: in debug mode a comparison of what the ranks are about to do; an error that names ranks."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d
+
+from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+ROLL_CALL_SECONDS = 3.0
+NEVER_TAG = (1 << 30) + 1
+_POLL_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What one rank is about to do; ranks of one collective have equal ones.
+
+    Attributes:
+        operation: Its name, with whatever else must agree.
+        what: Shape and dtype.
+    """
+
+    operation: str
+    what: str = ""
+
+    @staticmethod
+    def of(operation: str, tensor: Tensor) -> Signature:
+        """The signature of an operation on a tensor."""
+        return Signature(operation, f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}")
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.what}".strip()
+
+
+def close_connections(group: ProcessGroup, rank: int, size: int) -> None:
+    """Close a Gloo group's connections, so that peers that wait for this rank learn at once instead of at the deadline.
+
+    A wait that times out is the one call that does so; it works from any thread, and ends every wait of this process.
+
+    Args:
+        group: A Gloo group that is given up.
+        rank: Of this process in it.
+        size: Number of its ranks.
+    """
+    if size == 1:
+        return
+    never = torch.zeros(1, dtype=torch.uint8)
+    with suppress(RuntimeError):
+        group.recv([never], (rank + 1) % size, NEVER_TAG).wait(timedelta(milliseconds=1))
+
+
+class Guard:
+    """Runs one group's operations, and says more than torch when one fails.
+
+    Args:
+        group: The group.
+        ranks: Its ranks in the default group.
+        rank: Of this process in the group.
+        timeout: Of operations; torch's default when None.
+        debug: Compare before each operation.
+    """
+
+    def __init__(
+        self, group: ProcessGroup, ranks: Sequence[int], rank: int, timeout: timedelta | None, *, debug: bool
+    ) -> None:
+        self._group, self._ranks, self._rank, self._debug = group, ranks, rank, debug
+        self._seconds = (timeout or distributed_c10d.default_pg_timeout).total_seconds()
+        self._count = 0
+        name = group.group_name
+        self._store: Store = PrefixStore(f"twinkle/collective/{name}", distributed_c10d._get_default_store())
+
+    @contextmanager
+    def __call__(self, signature: Signature) -> Iterator[None]:
+        """Around one operation.
+
+        Raises:
+            CollectiveMismatchError: In debug mode, if ranks are about to do different things.
+            CollectiveTimeoutError: If ranks are missing at the deadline.
+            CollectiveError: If the operation failed; names the ranks that do not answer.
+        """
+        self._count += 1
+        if self._debug:
+            self._compare(signature)
+        try:
+            yield
+        except (RuntimeError, dist.DistError) as error:
+            if isinstance(error, CollectiveError):
+                raise
+            raise self._explained(signature, error) from error
+
+    def _compare(self, signature: Signature) -> None:
+        count = self._count
+        self._store.set(f"{count}/{self._rank}", str(signature))
+        keys = [f"{count}/{rank}" for rank in range(len(self._ranks))]
+        missing = self._wait(keys, self._seconds)
+        if missing:
+            raise CollectiveTimeoutError(
+                f"{signature} (operation {count} of the group {list(self._ranks)}): rank(s) {missing} did not enter it "
+                f"within {self._seconds:g} s"
+            )
+        said = [bytes(self._store.get(key)).decode() for key in keys]
+        if len(set(said)) > 1:
+            kinds = {text: [rank for rank, other in enumerate(said) if other == text] for text in said}
+            listing = "; ".join(f"rank(s) {ranks}: {text}" for text, ranks in kinds.items())
+            raise CollectiveMismatchError(
+                f"operation {count} of the group {list(self._ranks)} is not the same on every rank: {listing}"
+            )
+        if count > 1:  # every rank is past the comparison before, so nobody reads those keys any more
+            self._store.delete_key(f"{count - 1}/{self._rank}")
+
+    def _explained(self, signature: Signature, error: Exception) -> CollectiveError:
+        """The error, with the ranks that do not answer a roll call."""
+        first = str(error).partition("\n")[0]
+        head = f"{signature} failed on rank {self._rank} of the group {list(self._ranks)}: {first}"
+        try:
+            if dist.get_backend(self._group) == "gloo":
+                close_connections(self._group, self._rank, len(self._ranks))
+            self._store.set(f"down/{self._count}/{self._rank}", "1")
+            absent = self._wait([f"down/{self._count}/{rank}" for rank in range(len(self._ranks))], ROLL_CALL_SECONDS)
+        except (RuntimeError, dist.DistError):
+            return CollectiveError(f"{head}; the store is gone, and with it the process that held it")
+        if absent:
+            return CollectiveTimeoutError(f"{head}; no answer from rank(s) {absent}: dead, stopped or elsewhere")
+        return CollectiveError(f"{head}; every rank answers, so that they probably entered different operations")
+
+    def _wait(self, keys: Sequence[str], seconds: float) -> list[int]:
+        """Wait for one key of each rank; the ranks whose key is not there in time."""
+        deadline = time.monotonic() + seconds
+        left = dict(enumerate(keys))
+        while left:
+            left = {rank: key for rank, key in left.items() if not self._store.check([key])}
+            if left and time.monotonic() > deadline:
+                break
+            if left:
+                time.sleep(_POLL_SECONDS)
+        return sorted(left)

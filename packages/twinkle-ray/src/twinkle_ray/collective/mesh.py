@@ -1,0 +1,380 @@
+"""Collectives over the ranks of a launched program, and over its nodes, tensor parallel groups and meshes."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+from twinkle_ray.collective.base import Collective
+from twinkle_ray.collective.guard import Guard, Signature
+from twinkle_ray.collective.meshes import (
+    PARALLEL,
+    PHYSICAL,
+    Meshes,
+    build_mesh,
+    create_groups,
+    dim_groups,
+    parallel_shape,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from twinkle_mesh import DeviceMesh as MeshValue
+
+_log = logging.getLogger("twinkle.ray")
+DEVICE_TYPES = ("cuda", "cpu", "mps")
+
+
+class MeshCollective(Collective):
+    """Collectives over process groups, with a mesh of (dp_replicate, dp_shard, tp) and one of (nodes, local_ranks).
+
+    tp is innermost and within a node; dp_shard is sharded data parallelism, by default within a node; dp_replicate is
+    what is left. The default process group is reused where there is one, and otherwise initialised from the
+    environment: NCCL for CUDA, Gloo for everything else. Every rank constructs it; `local` and `tp_world` need no
+    further meeting.
+
+    Args:
+        rank: Rank of this process: in the default group, or in `process_group` where that is given.
+        world_size: Number of ranks there.
+        local_world_size: Number of processes of a node.
+        local_rank: Rank of this process within its node.
+        device_type: "cuda", "cpu" or "mps"; mps has no collectives of its own and uses the CPU's.
+        mesh: Meshes that exist already; built otherwise.
+        process_group: Ranks that the operations run over; the default group when None.
+        tp_size: Tensor parallel ranks; divides local_world_size.
+        sharding_world_size: Ranks of a sharding group; by default what tp leaves of a node.
+        timeout: Seconds after which an operation fails for want of a peer; torch's default when None.
+        debug: Compare operation, shape and dtype over all ranks before each operation, so that a mismatch or a missing
+            rank is an error on every rank that names it.
+
+    Raises:
+        ValueError: If sizes do not divide, or ranks and groups disagree; says which values would do.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        local_world_size: int,
+        local_rank: int,
+        device_type: str,
+        mesh: Meshes | None = None,
+        process_group: ProcessGroup | None = None,
+        tp_size: int = 1,
+        sharding_world_size: int | None = None,
+        *,
+        timeout: float | None = None,
+        debug: bool = False,
+    ) -> None:
+        super().__init__(rank, world_size)
+        if device_type not in DEVICE_TYPES:
+            raise ValueError(f"device_type={device_type!r} is none of {', '.join(map(repr, DEVICE_TYPES))}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+        self._device_type, self._local_rank, self._local_world_size = device_type, local_rank, local_world_size
+        self._timeout = None if timeout is None else timedelta(seconds=timeout)
+        self._debug = debug
+        self._created: list[ProcessGroup] = []
+        self._owns_default = False
+        self._views: dict[tuple[int, ...], MeshCollective] = {}
+        self._over: dict[tuple[tuple[int, ...], ...], tuple[ProcessGroup | None, ProcessGroup | None]] = {}
+        if mesh is None:
+            if not 0 <= local_rank < local_world_size:
+                raise ValueError(
+                    f"local_rank={local_rank} is not in [0, local_world_size - 1] = [0, {local_world_size - 1}]"
+                )
+            shape = parallel_shape(world_size, local_world_size, tp_size, sharding_world_size)
+            if rank % local_world_size != local_rank:
+                raise ValueError(
+                    f"rank={rank} cannot be local_rank={local_rank} where ranks count node by node, "
+                    f"{local_world_size} on each: local_rank={rank % local_world_size} would do"
+                )
+            self._join()
+            mesh = self._build(process_group, shape)
+        self._mesh = mesh
+        sizes = dict(zip(mesh.parallel_mesh.mesh_dim_names or (), mesh.parallel_mesh.shape, strict=True))
+        if tp_size not in (1, sizes.get("tp", 1)):
+            raise ValueError(f"tp_size={tp_size} is not the tp size {sizes.get('tp', 1)} of the mesh that was given")
+        group = dist.group.WORLD if process_group is None else process_group
+        assert group is not None
+        if (dist.get_rank(group), dist.get_world_size(group)) != (rank, world_size):
+            raise ValueError(
+                f"rank={rank} of world_size={world_size} does not fit the process group, where this process is rank "
+                f"{dist.get_rank(group)} of {dist.get_world_size(group)}"
+            )
+        self._process_group = group
+        self._ranks = tuple(dist.get_process_group_ranks(group))
+        physical = mesh.physical_mesh
+        rows = physical.mesh.reshape(-1, physical.mesh.shape[-1]).tolist()
+        self._node_of = {int(rank): node for node, row in enumerate(rows) for rank in row}
+        one_node = len({self._node_of.get(member) for member in self._ranks}) == 1
+        self._local_group = None if one_node else physical.get_group(physical.ndim - 1)
+        self._guard = Guard(group, self._ranks, rank, self._timeout, debug=debug)
+
+    def _join(self) -> None:
+        """Initialise the default group where there is none."""
+        if self._device_type == "mps":
+            _log.warning("mps has no collectives of its own: tensors travel over the CPU's")
+        if self._device_type == "cuda":
+            torch.cuda.set_device(self.default_device)
+        if dist.is_initialized():
+            return
+        on_cuda = self._device_type == "cuda"
+        dist.init_process_group(
+            backend="nccl" if on_cuda else "gloo",
+            rank=self._rank,
+            world_size=self._world_size,
+            timeout=self._timeout,
+            device_id=self.default_device if on_cuda else None,
+        )
+        self._owns_default = True
+
+    def _build(self, process_group: ProcessGroup | None, shape: tuple[int, int, int]) -> Meshes:
+        ranks = list(range(dist.get_world_size()))
+        if process_group is not None:
+            ranks = dist.get_process_group_ranks(process_group)
+        if len(ranks) != self._world_size:
+            raise ValueError(f"world_size={self._world_size} is not the {len(ranks)} ranks of the process group")
+        nodes = (self._world_size // self._local_world_size, self._local_world_size)
+        return Meshes(self._torch_mesh(ranks, shape, PARALLEL), self._torch_mesh(ranks, nodes, PHYSICAL))
+
+    def _torch_mesh(self, ranks: Sequence[int], shape: Sequence[int], names: Sequence[str]) -> DeviceMesh:
+        device_type = "cuda" if self._device_type == "cuda" else "cpu"
+        return build_mesh(ranks, shape, names, device_type=device_type, timeout=self._timeout, created=self._created)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the default group that this collective is made of, in its own order."""
+        return self._ranks
+
+    @property
+    def tp_mesh(self) -> DeviceMesh | None:
+        """Torch's mesh of the tensor parallel group; None where the mesh has no dim tp."""
+        parallel = self._mesh.parallel_mesh
+        return parallel["tp"] if "tp" in (parallel.mesh_dim_names or ()) else None
+
+    @property
+    def dp_mesh(self) -> DeviceMesh:
+        """Torch's mesh (dp_replicate, dp_shard)."""
+        return self._mesh.parallel_mesh["dp_replicate", "dp_shard"]
+
+    @property
+    def local(self) -> MeshCollective:
+        """The ranks of this collective that are on this process's node."""
+        if self._local_group is None:
+            return self
+        return self._view(self._local_group)
+
+    @property
+    def tp_world(self) -> MeshCollective:
+        """The ranks of this process's tensor parallel group."""
+        return self._view(self._mesh.parallel_mesh.get_group("tp"))
+
+    @property
+    def local_rank(self) -> int:
+        """Rank of this process among those of its node."""
+        return self._local_rank
+
+    @property
+    def dp_rank(self) -> int:
+        """Rank of this process among the data parallel ranks of all nodes."""
+        parallel = self._mesh.parallel_mesh
+        replica, shard = parallel.get_local_rank("dp_replicate"), parallel.get_local_rank("dp_shard")
+        return replica * parallel["dp_shard"].size() + shard
+
+    @property
+    def dp_world_size(self) -> int:
+        """Number of data parallel ranks of all nodes."""
+        return self.dp_mesh.size()
+
+    @property
+    def tp_rank(self) -> int:
+        """Rank of this process in its tensor parallel group."""
+        return 0 if self.tp_mesh is None else self.tp_mesh.get_local_rank()
+
+    @property
+    def tp_world_size(self) -> int:
+        """Size of a tensor parallel group."""
+        return 1 if self.tp_mesh is None else self.tp_mesh.size()
+
+    @property
+    def default_device(self) -> torch.device:
+        """The device of this process: cuda:local_rank, or its one visible GPU; mps; cpu."""
+        if self._device_type != "cuda":
+            return torch.device(self._device_type)
+        one_visible = torch.cuda.device_count() == 1
+        return torch.device("cuda", 0 if one_visible else self._local_rank)
+
+    @property
+    def process_group(self) -> ProcessGroup | None:
+        """Torch's process group that the operations run over."""
+        return self._process_group
+
+    def over(self, mesh: MeshValue | DeviceMesh, dims: str | Sequence[str]) -> MeshCollective:
+        """The ranks that differ from this one only in some dims of any mesh over this collective's ranks.
+
+        Every rank of the default group calls this with an equal mesh, and creates all of its groups in one order; a
+        second call with the same mesh and dims creates none.
+
+        Args:
+            mesh: A twinkle or a torch mesh; its ranks are ranks of the default group.
+            dims: One dim or several; several are one group, the first outermost.
+
+        Raises:
+            ValueError: If there is no such dim, or this rank is outside the mesh.
+        """
+        names = (dims,) if isinstance(dims, str) else tuple(dims)
+        groups = _groups_of(mesh, names)
+        own = dist.get_rank()
+        key = tuple(map(tuple, groups))
+        if key not in self._over:
+            nodes = [part for group in groups for part in self._by_node(group)]
+            name = "+".join(names)
+            self._over[key] = (
+                create_groups(groups, timeout=self._timeout, name=name, created=self._created),
+                create_groups(nodes, timeout=self._timeout, name=f"{name}.local", created=self._created),
+            )
+        group, local = self._over[key]
+        if group is None:
+            listing = sorted(rank for ranks in groups for rank in ranks)
+            raise ValueError(f"rank {own} is outside the mesh, whose ranks are {listing}")
+        return self._view(group, local)
+
+    def close(self) -> None:
+        """Destroy the process groups that this object created, and no others; safe twice."""
+        if self._owns_default:
+            self._owns_default = False
+            self._created.clear()
+            dist.destroy_process_group()
+            return
+        while self._created:
+            dist.destroy_process_group(self._created.pop())
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        with self._guard(Signature("barrier")):
+            dist.barrier(group=self._process_group)
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
+        """Reduce a tensor over all ranks, in place."""
+        with self._guard(Signature.of(f"all_reduce {op}", tensor)):
+            self._staged([tensor], lambda moved: dist.all_reduce(moved[0], op, group=self._process_group))
+
+    def all_gather(self, output_tensor: Tensor, input_tensor: Tensor) -> None:
+        """Gather every rank's tensor into one, in rank order."""
+        self._check_gather(output_tensor, input_tensor)
+        with self._guard(Signature.of("all_gather", input_tensor)):
+            self._staged(
+                [output_tensor, input_tensor],
+                lambda moved: _gather(moved[0].view(-1), moved[1].reshape(-1), group=self._process_group),
+            )
+
+    def all_gather_to_list(self, output_tensors: list[Tensor], input_tensor: Tensor) -> None:
+        """Gather every rank's tensor into a list of tensors."""
+        self._check_gather_list(output_tensors, input_tensor)
+        with self._guard(Signature.of("all_gather_to_list", input_tensor)):
+            self._staged(
+                [*output_tensors, input_tensor],
+                lambda moved: dist.all_gather(moved[:-1], moved[-1], group=self._process_group),
+            )
+
+    def all_gather_objects(self, object: object) -> list[object]:  # noqa: A002 - the name is the seed's contract
+        """Every rank's picklable object, in rank order."""
+        gathered = _blank(self._world_size)
+        with self._guard(Signature("all_gather_objects")):
+            dist.all_gather_object(gathered, object, group=self._process_group)
+        return gathered
+
+    def broadcast(self, tensor: Tensor, source_rank: int = 0) -> None:
+        """Give every rank the tensor of one, in place; the source is a rank of this collective."""
+        self._check_source(source_rank)
+        source = self._ranks[source_rank]
+        with self._guard(Signature.of(f"broadcast from {source_rank}", tensor)):
+            self._staged([tensor], lambda moved: dist.broadcast(moved[0], source, group=self._process_group))
+
+    def broadcast_objects(self, objects: list[object], source_rank: int = 0) -> None:
+        """Give every rank the picklable objects of one, in place; the source is a rank of this collective."""
+        self._check_source(source_rank)
+        source = self._ranks[source_rank]
+        with self._guard(Signature(f"broadcast_objects from {source_rank}", f"{len(objects)} objects")):
+            dist.broadcast_object_list(objects, source, group=self._process_group)
+
+    def _staged(self, tensors: Sequence[Tensor], operation: Callable[[list[Tensor]], object]) -> None:
+        """Run an operation, by way of the CPU for tensors that the CPU's collectives cannot read."""
+        if not any(tensor.device.type == "mps" for tensor in tensors):
+            operation(list(tensors))
+            return
+        moved = [tensor.cpu() for tensor in tensors]
+        operation(moved)
+        with torch.no_grad():
+            for tensor, result in zip(tensors, moved, strict=True):
+                tensor.copy_(result)
+
+    def _by_node(self, ranks: Sequence[int]) -> list[list[int]]:
+        """Ranks of a group apart by node, in order; nothing where they are on one node."""
+        nodes: dict[int, list[int]] = {}
+        for rank in ranks:
+            nodes.setdefault(self._node_of.get(rank, -1 - rank), []).append(rank)
+        return list(nodes.values()) if len(nodes) > 1 else []
+
+    def _view(self, group: ProcessGroup, local: ProcessGroup | None = None) -> MeshCollective:
+        """A collective over another group that shares this one's meshes and owns nothing.
+
+        Args:
+            group: Its group.
+            local: The part of it that is on this node; None when all of it is.
+        """
+        ranks = tuple(dist.get_process_group_ranks(group))
+        found = self._views.get(ranks)
+        if found is None or found._process_group is not group:
+            found = MeshCollective(
+                rank=dist.get_rank(group),
+                world_size=len(ranks),
+                local_world_size=self._local_world_size,
+                local_rank=self._local_rank,
+                device_type=self._device_type,
+                mesh=self._mesh,
+                process_group=group,
+                tp_size=self.tp_world_size,
+                timeout=None if self._timeout is None else self._timeout.total_seconds(),
+                debug=self._debug,
+            )
+            found._local_group = local
+            self._views[ranks] = found
+        return found
+
+    def __repr__(self) -> str:
+        kind = "global" if self._process_group is dist.group.WORLD else "sub"
+        return (
+            f"MeshCollective(rank={self._rank}/{self._world_size}, {kind} group of ranks {list(self._ranks)}, "
+            f"tp_size={self.tp_world_size}, mesh={self._mesh.parallel_mesh})"
+        )
+
+
+# torch 2.13 renames all_gather_into_tensor, and warns of the old name
+_gather: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
+def _blank(length: int) -> list[object]:
+    return [None] * length
+
+
+def _groups_of(mesh: MeshValue | DeviceMesh, dims: Sequence[str]) -> list[list[int]]:
+    names = tuple((mesh.mesh_dim_names if isinstance(mesh, dist.device_mesh.DeviceMesh) else mesh.dim_names) or ())
+    unknown = [dim for dim in dims if dim not in names]
+    if unknown or not dims:
+        raise ValueError(f"the mesh has no dim {unknown}: its dims are {list(names)}")
+    if isinstance(mesh, dist.device_mesh.DeviceMesh):
+        return dim_groups(mesh.mesh, [names.index(dim) for dim in dims])
+    layout = torch.tensor(list(mesh.ranks), dtype=torch.int).reshape(tuple(mesh.shape))
+    return dim_groups(layout, [names.index(dim) for dim in dims])

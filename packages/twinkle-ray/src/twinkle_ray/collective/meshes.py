@@ -1,0 +1,122 @@
+"""The meshes of a collective, and the process groups under them: created by every rank, in one fixed order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from torch.distributed import ProcessGroup
+
+PARALLEL = ("dp_replicate", "dp_shard", "tp")
+PHYSICAL = ("nodes", "local_ranks")
+
+
+class Meshes(NamedTuple):
+    """Container for parallel and physical device meshes.
+
+    Attributes:
+        parallel_mesh: 3D mesh with dims (dp_replicate, dp_shard, tp).
+        physical_mesh: 2D mesh with dims (nodes, local_ranks).
+    """
+
+    parallel_mesh: DeviceMesh
+    physical_mesh: DeviceMesh
+
+
+def parallel_shape(
+    world_size: int, local_world_size: int, tp_size: int, sharding_world_size: int | None
+) -> tuple[int, int, int]:
+    """Sizes of (dp_replicate, dp_shard, tp); dp_shard fills a node where it is not given.
+
+    Raises:
+        ValueError: With the rule, the values and what would do.
+    """
+    for name, value in (
+        ("world_size", world_size),
+        ("local_world_size", local_world_size),
+        ("tp_size", tp_size),
+        ("sharding_world_size", 1 if sharding_world_size is None else sharding_world_size),
+    ):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    _divides("local_world_size", local_world_size, "world_size", world_size)
+    _divides("tp_size", tp_size, "world_size", world_size)
+    _divides("tp_size", tp_size, "local_world_size", local_world_size)
+    shard = local_world_size // tp_size if sharding_world_size is None else sharding_world_size
+    if world_size % (shard * tp_size):
+        fitting = ", ".join(str(size) for size in _divisors(world_size // tp_size))
+        raise ValueError(
+            f"sharding_world_size={shard} times tp_size={tp_size} does not divide world_size={world_size}; "
+            f"a sharding_world_size of {fitting} would"
+        )
+    return world_size // (shard * tp_size), shard, tp_size
+
+
+def build_mesh(
+    ranks: Sequence[int],
+    shape: Sequence[int],
+    names: Sequence[str],
+    *,
+    device_type: str,
+    timeout: timedelta | None,
+    created: list[ProcessGroup],
+) -> DeviceMesh:
+    """Torch's mesh of these ranks of the default group, in row-major order.
+
+    Every rank of the default group calls this, and creates every group of every dim in the same order: groups that
+    their members alone create hang, or meet the wrong peers.
+
+    Args:
+        ranks: As many as the shape holds.
+        shape: Sizes of the dims, outermost first.
+        names: Of the dims.
+        device_type: "cuda" or "cpu".
+        timeout: Of the groups.
+        created: Takes the groups that this rank is in, for `close`.
+    """
+    layout = torch.tensor(list(ranks), dtype=torch.int).reshape(tuple(shape))
+    mine = [
+        create_groups(dim_groups(layout, [dim]), timeout=timeout, name=names[dim], created=created)
+        for dim in range(layout.ndim)
+    ]
+    groups = [group for group in mine if group is not None]
+    assert len(groups) == layout.ndim, "this rank is in the mesh"
+    return DeviceMesh.from_group(groups, device_type, layout, mesh_dim_names=tuple(names))
+
+
+def dim_groups(layout: torch.Tensor, dims: Sequence[int]) -> list[list[int]]:
+    """The ranks that differ in `dims` alone, for every place in the other dims, row-major."""
+    others = [dim for dim in range(layout.ndim) if dim not in dims]
+    rows = layout.permute(*others, *dims).reshape(-1, *(layout.shape[dim] for dim in dims))
+    return [[int(rank) for rank in row.flatten()] for row in rows]
+
+
+def create_groups(
+    groups: Sequence[Sequence[int]], *, timeout: timedelta | None, name: str, created: list[ProcessGroup]
+) -> ProcessGroup | None:
+    """Create every group, on every rank of the default group; the one that this rank is in, or None."""
+    own = dist.get_rank()
+    found: ProcessGroup | None = None
+    for ranks in groups:
+        group = dist.new_group(list(ranks), timeout=timeout, group_desc=f"twinkle.{name}", sort_ranks=False)
+        if own in ranks:
+            created.append(group)
+            found = group
+    return found
+
+
+def _divides(name: str, value: int, whole_name: str, whole: int) -> None:
+    if whole % value:
+        fitting = ", ".join(str(size) for size in _divisors(whole))
+        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; {fitting} would")
+
+
+def _divisors(whole: int) -> list[int]:
+    return [size for size in range(1, whole + 1) if whole % size == 0]
