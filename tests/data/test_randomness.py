@@ -2,8 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,9 @@ import torch
 from twinkle_data import Batch, DataLoader, sample_seed
 from twinkle_data.generators import Generator, Python, global_generators
 from twinkle_mesh import DeviceMesh, use_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Draws = tuple[int, float, float, float]
 

@@ -217,9 +217,9 @@ def open_engine(dataset: object, recipe: Recipe) -> Engine:
         return IndexedEngine(MixedSource(built), order, recipe)
     if isinstance(built, Shards) and built.lengths is not None:
         return IndexedEngine(ShardedSource(built), ShardedOrder(built.lengths, seed, shuffle=shuffle), recipe)
-    stream = open_stream(built, seed, shuffle=shuffle)
+    stream = open_stream(built, factory, seed, shuffle=shuffle)
     if stream is not None:
-        return StreamEngine(stream, recipe, type(built).__name__)
+        return StreamEngine(stream, recipe, getattr(factory or type(built), "__name__", type(built).__name__))
     source = open_source(built)
     if isinstance(source, Objects):
         source.factory = factory

@@ -187,14 +187,13 @@ class IterableStream:
         tell = getattr(self._dataset, "set_epoch", None)
         if tell is not None:
             tell(epoch)
-        if state is not None:
-            self._dataset.load_state_dict(state)
-        elif self.resumable and self._begun:
-            # Some datasets begin every pass where the last loaded state said.
-            self._dataset.load_state_dict(self._front)
-        elif self.resumable:
-            self._front = self._dataset.state_dict()
-        self._begun = True
+        if self.resumable:
+            fresh, self._begun = not self._begun, True
+            if fresh:
+                self._front = self._dataset.state_dict()
+            # Some datasets begin every pass where the last loaded state said, so the front is loaded too.
+            if state is not None or not fresh:
+                self._dataset.load_state_dict(self._front if state is None else state)
         return iter(self._dataset)
 
     def state(self) -> Any:
@@ -256,8 +255,28 @@ class ShardStream:
         return {"running": list(self._running), "offsets": list(self._offsets), "turn": self._turn}
 
 
-def open_stream(dataset: object, seed: int, *, shuffle: bool) -> Stream | None:
+class Made:
+    """What a callable returns, made anew each time that it is gone through.
+
+    Args:
+        make: Returns something to go through once, such as a generator.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make())
+
+
+def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int, *, shuffle: bool) -> Stream | None:
     """A stream of a dataset; None when it is one that can be indexed.
+
+    Args:
+        dataset: The dataset.
+        factory: What built it, if anything did.
+        seed: Seed of its order.
+        shuffle: Shuffle its order.
 
     Raises:
         TypeError: It is a generator, which can be gone through only once.
@@ -267,10 +286,12 @@ def open_stream(dataset: object, seed: int, *, shuffle: bool) -> Stream | None:
         return ShardStream(dataset, seed, shuffle=shuffle) if dataset.lengths is None else None
     if not isinstance(dataset, Iterable) or (hasattr(dataset, "__getitem__") and not _is_torch_iterable(dataset)):
         return None
+    if isinstance(dataset, Iterator) and factory is not None:
+        dataset = Made(factory)
     if isinstance(dataset, Iterator):
         raise TypeError(
-            f"a {type(dataset).__name__} can be gone through only once; pass an object with __iter__, or a "
-            "callable that returns one"
+            f"a {type(dataset).__name__} can be gone through only once; pass an object with "
+            "__iter__, or the callable that makes it"
         )
     if shuffle:
         raise ValueError(

@@ -115,8 +115,9 @@ class PackPlan:
                 f"first is sample {wrong[0]} with {self._lengths[wrong[0]]}; truncate or leave them out, or raise "
                 "max_tokens"
             )
+        self._shortest = int(self._lengths.min(initial=max_tokens))
         # No step can hold more rows than this, so no more are looked at.
-        most = data_world_size * micro_batches * max_tokens // int(self._lengths.min(initial=max_tokens))
+        most = data_world_size * micro_batches * max_tokens // self._shortest
         self._batch_size = batch_size
         self._window = min(batch_size, most + 1)
         self._max_tokens = max_tokens
@@ -173,6 +174,8 @@ class PackPlan:
             if bins is not None:
                 break
             many -= max(1, many // 64)
-        if self._tail == "drop" and stop == self._order.length and many == len(rows) < self._batch_size:
-            return None
+        if self._tail == "drop" and cursor.position + many == self._order.length and many < self._batch_size:
+            loads = [int(tokens[own].sum()) for own in bins]
+            if min(loads) + self._shortest <= self._max_tokens:
+                return None
         return rows[:many], bins

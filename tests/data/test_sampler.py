@@ -1,0 +1,160 @@
+"""DeviceMeshSampler: any torch sampler, divided so that every rank takes as many steps as any other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from twinkle_data import DeviceMeshSampler, StateMismatchError
+from twinkle_data.tails import Tail
+from twinkle_mesh import DeviceMesh, use_rank
+
+MESH = DeviceMesh.from_sizes(dp_size=2, fsdp_size=2, tp_size=2)
+
+
+def on_every_rank(make: Any, mesh: DeviceMesh = MESH) -> list[list[Any]]:
+    """What each data rank is given, peers compared."""
+    by_rank: dict[int, list[Any]] = {}
+    for rank in range(mesh.world_size):
+        torch.manual_seed(rank)
+        with use_rank(rank):
+            sampler = make()
+            promised = len(sampler)
+            steps = list(sampler)
+            assert len(steps) == promised
+            assert by_rank.setdefault(mesh.data_rank(), steps) == steps
+    return [by_rank[rank] for rank in range(mesh.data_world_size)]
+
+
+@pytest.mark.parametrize("length", [16, 21, 22, 23])
+@pytest.mark.parametrize("tail", ["drop", "short", "pad"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batches_are_cut_by_data_rank(length: int, tail: Tail, drop_last: bool) -> None:
+    def make() -> DeviceMeshSampler:
+        return DeviceMeshSampler(BatchSampler(RandomSampler(range(length)), 8, drop_last), MESH, tail=tail)
+
+    ranks = on_every_rank(make)
+    assert len({len(steps) for steps in ranks}) == 1
+    joined = [[index for part in parts for index in part] for parts in zip(*ranks, strict=True)]
+    assert list(make()) == joined, "the driver sees the global batches"
+    seen = [index for step in joined for index in step]
+    if tail != "pad":
+        assert len(set(seen)) == len(seen)
+    full = length // 8 * 8
+    expected = {"drop": length if length % 8 % 4 == 0 else full, "short": length, "pad": length}[tail]
+    assert len(set(seen)) == (full if drop_last else expected)
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_single_indices_are_dealt_out(tail: Tail) -> None:
+    ranks = on_every_rank(lambda: DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail=tail))
+    expected = {
+        "drop": [[0, 4], [1, 5], [2, 6], [3, 7]],
+        "pad": [[0, 4, 8], [1, 5, 9], [2, 6, 8], [3, 7, 9]],
+    }
+    assert ranks == expected[tail]
+    driver = DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail=tail)
+    assert len(driver) == len(list(driver)) == 4 * len(ranks[0])
+
+
+def test_ranks_agree_on_random_samplers_and_epochs_differ() -> None:
+    weights = torch.arange(1.0, 31.0).tolist()
+    samplers: list[Any] = [
+        lambda: RandomSampler(range(30)),
+        lambda: WeightedRandomSampler(weights, 30),
+        lambda: BatchSampler(WeightedRandomSampler(weights, 30), 8, False),
+    ]
+    for make in samplers:
+        sampler = DeviceMeshSampler(make(), MESH)
+        first, again = list(sampler), list(sampler)
+        sampler.set_epoch(1)
+        assert first == again
+        assert list(sampler) != first
+        on_every_rank(lambda make=make: DeviceMeshSampler(make(), MESH))
+
+
+def test_resume_on_another_number_of_ranks() -> None:
+    small = DeviceMesh.from_sizes(dp_size=2)
+    with use_rank(0):
+        before = DeviceMeshSampler(RandomSampler(range(32)), MESH, seed=4)
+        loop = iter(before)
+        taken = [next(loop) for _ in range(3)]
+        state = before.state_dict()
+    assert state["position"] == 12
+    rest = []
+    for rank in range(2):
+        with use_rank(rank):
+            after = DeviceMeshSampler(RandomSampler(range(32)), small, seed=4)
+            after.load_state_dict(state)
+            assert len(after) == 10
+            rest.append(list(after))
+    whole = list(DeviceMeshSampler(RandomSampler(range(32)), MESH, seed=4))
+    assert taken == whole[:12:4]
+    assert [index for pair in zip(*rest, strict=True) for index in pair] == whole[12:]
+
+
+def test_what_was_delivered_can_be_said() -> None:
+    sampler = DeviceMeshSampler(BatchSampler(SequentialSampler(range(32)), 8, False), MESH)
+    loader = DataLoader(TensorDataset(torch.arange(32)), batch_sampler=sampler, num_workers=1)
+    loop = iter(loader)
+    next(loop)
+    assert sampler.state_dict(delivered=1)["position"] == 1
+    assert sampler.state_dict()["position"] > 1
+    del loop
+    assert (sampler.state_dict(delivered=4)["epoch"], sampler.state_dict(delivered=4)["position"]) == (1, 0)
+
+
+def test_iter_has_no_side_effect() -> None:
+    sampler = DeviceMeshSampler(BatchSampler(RandomSampler(range(32)), 8, False), MESH)
+    iter(sampler)
+    first = iter(sampler)
+    next(first)
+    iter(sampler)
+    assert sampler.state_dict()["position"] == 0
+    assert len(list(sampler)) == 4
+
+
+class Listening:
+    """A batch sampler that is not torch's."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+def test_samplers_that_are_not_torchs() -> None:
+    inner = Listening()
+    sampler = DeviceMeshSampler(inner, MESH, batched=True)
+    sampler.set_epoch(3)
+    assert inner.epochs == [3]
+    assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(TypeError, match="yields lists: say batched=True"):
+        list(DeviceMeshSampler(inner, MESH))
+    assert list(DeviceMeshSampler([[0, 1, 2, 3]], MESH)) == [[0, 1, 2, 3]]
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match='tail="short" over single indices'):
+        DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail="short")
+    with pytest.raises(ValueError, match="tail='cut' is not one of"):
+        DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail="cut")  # type: ignore[arg-type]  # on purpose
+    state = DeviceMeshSampler(SequentialSampler(range(10)), MESH).state_dict()
+    with pytest.raises(StateMismatchError, match="seed=0 over 10 elements"):
+        DeviceMeshSampler(SequentialSampler(range(11)), MESH).load_state_dict(state)
