@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.agent import start_agents
 from twinkle_ray.cluster import Cluster
 from twinkle_ray.group import RayGroup, RayGroups
 from twinkle_ray.launch import Roster, check_unique
+from twinkle_ray.logs import WorkerLogs
 from twinkle_ray.placement import Reservation
+from twinkle_ray.store import RayStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_ray.store import RayStore
     from twinkle_remote.protocol import Outcome, Reply
+
+
+_LAST_LINES = 0.5  # seconds that a session's end waits for them
 
 
 class RayBackend:
@@ -49,9 +55,12 @@ class RayBackend:
         self.start_timeout = start_timeout
         self._reservation: Reservation | None = None
         self._rosters: list[Roster] = []
+        self._agents: dict[str, Any] = {}
+        self._logs: WorkerLogs | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, env_allow=env_allow, options=ray_options)
         try:
+            self._logs = WorkerLogs()
             self._groups = self._start(groups, seed, placement_timeout, env_allow)
         except BaseException:
             self.close()
@@ -67,9 +76,15 @@ class RayBackend:
             roster.sit(self.start_timeout)
         check_unique(self._rosters)
         ready = [roster.begin(seed=seed, env_allow=env_allow, timeout=self.start_timeout) for roster in self._rosters]
-        met = [actor.meet.remote(ready) for roster in self._rosters for actor in roster.actors]
+        nodes = sorted({member.node for group in ready for member in group.members})
+        self._agents = start_agents(nodes) if len(nodes) > 1 else {}
+        met = [
+            member.actor.meet.remote(ready, self._agents.get(member.node))
+            for group in ready
+            for member in group.members
+        ]
         ray.get(met, timeout=self.start_timeout)
-        return RayGroups(ready)
+        return RayGroups(ready, RayStore(), self._agents)
 
     @property
     def store(self) -> RayStore:
@@ -91,10 +106,25 @@ class RayBackend:
     def close(self) -> None:
         """End every worker, give back what was reserved, and end the cluster where it was started here."""
         if ray.is_initialized():
-            for roster in self._rosters:
-                for actor in roster.actors:
-                    ray.kill(actor, no_restart=True)
+            self._end_logs()
+            for actor in [*(actor for roster in self._rosters for actor in roster.actors), *self._agents.values()]:
+                ray.kill(actor, no_restart=True)
             if self._reservation is not None:
                 self._reservation.give_back()
-        self._rosters, self._reservation = [], None
+        self._rosters, self._reservation, self._agents = [], None, {}
         self._cluster.close()
+
+    def _end_logs(self) -> None:
+        """Let the last lines of workers that still answer arrive."""
+        logs, self._logs = self._logs, None
+        if logs is None:
+            return
+        actors = [actor for roster in self._rosters for actor in roster.actors]
+        token = f"twinkle-end-{uuid.uuid4().hex}"
+        asked = [actor.end_output.remote(token) for actor in actors]
+        ended = logs.expect(token, len(actors))
+        if asked and ended is not None:
+            answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_LAST_LINES)
+            if len(answered) == len(asked):
+                ended.wait(_LAST_LINES)
+        logs.close()

@@ -46,12 +46,24 @@ def _actor_id(error: BaseException) -> str:
     return found if isinstance(found, str) else ""
 
 
-_NOISE = re.compile(r"Worker exit detail: |Worker exit type: |\s+", re.MULTILINE)
+_KNOWN = (
+    (
+        r"connection error code 2",
+        "its process ended without a word: killed (SIGKILL, SIGSEGV, os._exit), or by the kernel for want of memory",
+    ),
+    (r"ray\.kill", "it was killed on request (ray.kill)"),
+    (r"killed due to the node running low on memory|OOM", "Ray killed it because its node ran low on memory"),
+    (r"node (which|that) the actor was (running|on)|NODE_DIED|node.{0,80}(died|dead|terminated)", "its node was lost"),
+    (
+        r"may or may not have (been )?executed",
+        "its node or process cannot be reached; the call may or may not have run",
+    ),
+)
 
 
 def _reason(error: BaseException) -> str:
     text = str(error)
-    detail = re.search(r"Worker exit type: (\S+).*?Worker exit detail: (.*)", text, re.DOTALL)
-    if detail:
-        text = f"{detail.group(1)}: {detail.group(2)}"
+    for pattern, reason in _KNOWN:
+        if re.search(pattern, text, re.DOTALL):
+            return reason
     return re.sub(r"\s+", " ", text).strip()[:600]

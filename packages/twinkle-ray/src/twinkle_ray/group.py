@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
 from twinkle_ray.failure import to_failure
-from twinkle_ray.store import RayStore
-from twinkle_ray.wire import outcome_from_wire, task_to_wire
-from twinkle_remote.errors import PlacementError
+from twinkle_ray.stacks import read_stacks
+from twinkle_ray.wire import outcome_from_wire, task_to_wire, unsendable
+from twinkle_remote.errors import DispatchError, PlacementError
 from twinkle_remote.protocol import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_ray.store import RayStore
     from twinkle_remote.failure import WorkerInfo
     from twinkle_remote.protocol import Reply, Task
 
@@ -30,13 +32,15 @@ _WORTH_REMEMBERING = 2048  # bytes
 class RayReply:
     """The pending answer of one actor."""
 
-    __slots__ = ("__weakref__", "group", "instance", "outcome", "rank", "ref")
+    __slots__ = ("__weakref__", "died_in", "group", "instance", "name", "outcome", "rank", "ref")
 
-    def __init__(self, group: RayGroup, rank: int, ref: ray.ObjectRef[Any], instance: str) -> None:
+    def __init__(self, group: RayGroup, rank: int, ref: ray.ObjectRef[Any], task: Task) -> None:
         self.group = group
         self.rank = rank
         self.ref = ref
-        self.instance = instance
+        self.instance = task.instance
+        self.name = task.name
+        self.died_in = group.deaths.get(rank)
         self.outcome: Outcome | None = None
 
     def done(self) -> bool:
@@ -53,30 +57,45 @@ class RayReply:
         return self.outcome
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker of a group.
+
+    Attributes:
+        actor: Its actor.
+        info: Who it is.
+        node: Ray's id of its node.
+        stack: Descriptor of its stack, for `stacks.read_stack`.
+    """
+
+    actor: Any
+    info: WorkerInfo
+    node: str
+    stack: int
+
+
 class RayGroup:
-    """The actors of one group.
+    """The workers of one group.
 
     Args:
         name: Name of the group.
-        actors: In rank order.
-        infos: Who they are.
+        members: In rank order.
         is_driver: This is the one process that may rely on what the actors remember of it.
     """
 
-    def __init__(
-        self, name: str, actors: Sequence[Any], infos: Sequence[WorkerInfo], *, is_driver: bool = False
-    ) -> None:
+    def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False) -> None:
         self._name = name
-        self.actors = tuple(actors)
-        self.infos = tuple(infos)
+        self.members = tuple(members)
         self._is_driver = is_driver
         self._remembered: dict[int, bytes] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._sent: tuple[weakref.ref[Task], Any] | None = None
+        self.deaths: dict[int, str] = {}
         self.labels: Mapping[str, str] = {}
+        self.agents: Mapping[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RayGroup, (self._name, self.actors, self.infos)
+        return RayGroup, (self._name, self.members)
 
     @property
     def name(self) -> str:
@@ -86,11 +105,11 @@ class RayGroup:
     @property
     def size(self) -> int:
         """Number of workers."""
-        return len(self.actors)
+        return len(self.members)
 
     def info(self, rank: int) -> WorkerInfo:
         """Who the worker of a rank is."""
-        return self.infos[rank]
+        return self.members[rank].info
 
     def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> RayReply:
         """Send a task; what ranks share is pickled once."""
@@ -98,10 +117,10 @@ class RayGroup:
             self._meshes[task.instance] = task.mesh
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
-        return RayReply(self, rank, self._send(rank, self._wire(task), refs), task.instance)
+        return RayReply(self, rank, self._send(rank, self._wire(task), refs), task)
 
     def _send(self, rank: int, wire: Any, refs: Sequence[ray.ObjectRef[Any]]) -> ray.ObjectRef[Any]:
-        actor = self.actors[rank]
+        actor = self.members[rank].actor
         if refs or not self._is_driver or type(wire) is not bytes or len(wire) > _WORTH_REMEMBERING:
             ref = actor.run.remote(wire, *refs)
         elif self._remembered.get(rank) == wire:
@@ -112,19 +131,49 @@ class RayGroup:
         return cast("ray.ObjectRef[Any]", ref)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Where the given ranks are."""
-        return {}
+        """Where the given ranks are; those of other nodes tell through their node's agent."""
+        by_node: dict[str, list[int]] = {}
+        for rank in ranks:
+            by_node.setdefault(self.members[rank].node, []).append(rank)
+        here = ray.get_runtime_context().get_node_id()
+        out: dict[int, str] = {}
+        for node, there in by_node.items():
+            asked = [(self.members[rank].info.pid, self.members[rank].stack) for rank in there]
+            told = read_stacks(asked) if node == here else self._told(node, asked)
+            out.update((rank, stack) for rank, stack in zip(there, told, strict=True) if stack)
+        return out
+
+    def _told(self, node: str, asked: Sequence[tuple[int, int]]) -> Sequence[str]:
+        if node not in self.agents:
+            return [""] * len(asked)
+        try:
+            told: Sequence[str] = ray.get(self.agents[node].stacks.remote(asked), timeout=2 + len(asked))
+        except ray.exceptions.RayError:  # the node is lost or slow: what is known without it still tells
+            return [""] * len(asked)
+        return told
 
     def lost(self, reply: RayReply, error: Exception) -> Outcome:
         """The outcome of a rank whose answer is an error of Ray's."""
         mesh = self._meshes.get(reply.instance)
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
-        own = self.actors[reply.rank]._actor_id.hex()
-        return Outcome(reply.rank, failure=to_failure(error, self.infos[reply.rank], coordinate, self.labels, own))
+        member = self.members[reply.rank]
+        own = member.actor._actor_id.hex()
+        failure = to_failure(error, member.info, coordinate, self.labels, own)
+        if failure.died and not failure.upstream:
+            self.deaths.setdefault(reply.rank, reply.name)
+            if reply.died_in is not None:
+                told = f"it was lost before this call, during {reply.died_in}; {failure.message}"
+                failure = replace(failure, message=told)
+        return Outcome(reply.rank, failure=failure)
 
     def _wire(self, task: Task) -> Any:
         if self._sent is None or self._sent[0]() is not task:
-            wire = task_to_wire(task)
+            try:
+                wire = task_to_wire(task)
+            except ray.exceptions.RayError:
+                raise
+            except Exception as error:  # whatever a value's own pickling raises
+                raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
             self._sent = weakref.ref(task, self._forget), wire
         return self._sent[1]
 
@@ -148,18 +197,17 @@ class RayGroups:
 
     Args:
         groups: The groups.
+        store: The store of this process.
+        agents: The nodes' agents by node id, where there are several nodes.
     """
 
-    def __init__(self, groups: Sequence[RayGroup]) -> None:
-        self._store = RayStore()
+    def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
+        self._store = store
         self._groups = {group.name: group for group in groups}
-        labels = {
-            actor._actor_id.hex(): info.label()
-            for group in groups
-            for actor, info in zip(group.actors, group.infos, strict=True)
-        }
+        labels = {member.actor._actor_id.hex(): member.info.label() for group in groups for member in group.members}
         for group in groups:
             group.labels = labels
+            group.agents = agents
 
     @property
     def store(self) -> RayStore:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.environment import allowed
-from twinkle_ray.group import RayGroup
+from twinkle_ray.group import Member, RayGroup
 from twinkle_ray.worker import RankActor, Role, Seat, visibility_variable
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.failure import WorkerInfo
@@ -71,9 +71,11 @@ class Roster:
         for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.seats), strict=True)):
             environment = {**shared, **local, "RANK": str(rank)}
             begun.append(actor.begin.remote(Role(name, rank, size, seed, environment, import_paths())))
-        _get(begun, timeout, what)
+        stacks = _get(begun, timeout, what)
         infos = [WorkerInfo(name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(self.seats)]
-        return RayGroup(name, self.actors, infos, is_driver=True)
+        nodes = [seat.node_id for seat in self.seats]
+        members = [Member(*told) for told in zip(self.actors, infos, nodes, stacks, strict=True)]
+        return RayGroup(name, members, is_driver=True)
 
     def _check_devices(self) -> None:
         variable = visibility_variable(self.group.device_type)

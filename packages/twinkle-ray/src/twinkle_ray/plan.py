@@ -69,7 +69,7 @@ def report(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> str:
             f"{node.free.get(kind, 0):g} of {node.total[kind]:g} {kind} free" for kind in kinds if kind in node.total
         )
         rows.append(f"  node {node.name}: {has or 'none of ' + ', '.join(kinds)}")
-    return "\n".join(rows or ["  the cluster has no nodes"])
+    return "\n".join(rows if nodes else [*rows, "  the cluster has no nodes"])
 
 
 def resource(device_type: str, nodes: Sequence[Node]) -> str:

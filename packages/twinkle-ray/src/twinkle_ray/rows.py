@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +65,17 @@ class Chunks:
             begin = end
         return out, size
 
+    def cut(self, start: int, stop: int) -> Chunks:
+        """The pieces that rows [start, stop) are in; what was row `start` is row 0."""
+        used = [i for i in range(len(self.ends)) if self.bounds[i] < stop and self.bounds[i + 1] > start]
+        if not used:
+            return Chunks((0,), b"", (), ())
+        first, last = used[0], used[-1]
+        begin = self.ends[first - 1] if first else 0
+        bounds = [bound - start for bound in self.bounds[first : last + 2]]
+        ends = [end - begin for end in self.ends[first : last + 1]]
+        return Chunks(bounds, bytes(self.heads[begin : self.ends[last]]), ends, self.rests[first : last + 1])
+
 
 def fold(value: Any) -> Any:
     """The stored form of a value; never mutates it."""
@@ -95,6 +107,20 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     size = sum(size for _, size in read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))
     return value if same else rebuild(value, [part for part, _ in read]), size
+
+
+def cut(value: Any, start: int, stop: int) -> Any:
+    """Rows [start, stop) of a stored form, in stored form."""
+    if isinstance(value, Chunks):
+        return value.cut(start, stop)
+    if isinstance(value, tensors.ArrayForm):
+        return replace(value, array=value.array[start:stop])
+    parts = columns(value)
+    return (
+        take(value, start, stop)
+        if parts is None
+        else rebuild(value, [cut(part, start, stop) for part in parts.values()])
+    )
 
 
 def _is_long(value: list[Any]) -> bool:

@@ -10,7 +10,7 @@ import ray
 
 from twinkle_ray import rows
 from twinkle_ray.parcel import Parcel, pack
-from twinkle_remote.errors import WorkerDiedError
+from twinkle_remote.errors import TwinkleError, WorkerDiedError
 from twinkle_remote.split import PLAIN
 
 if TYPE_CHECKING:
@@ -34,27 +34,42 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A value in the object store.
+    """A value in the object store of a node.
 
     Attributes:
         ref: The parcel.
         nbytes: Its size.
-        owner: Id of the process that put it.
+        node: Id of the node.
+        maker: Id of the process that put it.
+        label: Who that is, for messages.
     """
 
     ref: ObjectRef[Parcel]
     nbytes: int
-    owner: str
+    node: str
+    maker: str
+    label: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Stored, (self.ref, self.nbytes, self.owner)
+        return Stored, (self.ref, self.nbytes, self.node, self.maker, self.label)
+
+
+class StoreFullError(TwinkleError):
+    """A value found no place in the object store, and none on the disk behind it."""
 
 
 class RayStore:
-    """A `Store` over Ray's object store."""
+    """A `Store` over Ray's object store.
 
-    def __init__(self) -> None:
-        self._id = ray.get_runtime_context().get_worker_id()
+    Args:
+        label: Who this process is, for messages of those that read what it stored.
+    """
+
+    def __init__(self, label: str = "the driver") -> None:
+        context = ray.get_runtime_context()
+        self._label = label
+        self._node, self._id = context.get_node_id(), context.get_worker_id()
+        self.agent: Any = None
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large array or tensor once for many readers; None for smaller ones."""
@@ -65,31 +80,54 @@ class RayStore:
     def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
         """A stored value, or rows [start, stop) of it, and the bytes that came from outside of this process."""
         if isinstance(ref, Inline):
-            value = Parcel(ref.data).open()
-            return rows.unfold(value, start, stop)[0], len(ref.data)
+            return rows.unfold(Parcel(ref.data).open(), start, stop)[0], len(ref.data)
         if not isinstance(ref, Stored):
             return rows.unfold(ref, start, stop)[0], 0
         try:
-            parcel = ray.get(ref.ref)
+            value, size = self._read(ref, start, stop)
         except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError) as error:
             raise WorkerDiedError(
-                f"a result of {ref.nbytes} bytes is gone, because the worker or the node that made it is gone"
+                f"{ref.nbytes} bytes of {ref.label} are gone, because it or its node is: {type(error).__name__}"
             ) from error
-        value, size = rows.unfold(parcel.open(), start, stop)
-        return value, 0 if ref.owner == self._id else size
+        return value, 0 if ref.maker == self._id else size
 
     def keep(self, value: object) -> tuple[object, int]:
-        """Keep a result: plain scalars as they are, small values inside the outcome, others in this node's store."""
+        """Keep a result: plain scalars as they are, small values inside the outcome, others in this node's store.
+
+        Raises:
+            TypeError: It cannot be pickled.
+        """
         if type(value) in PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
             return value, 0
-        parcel = pack(rows.fold(value))
+        try:
+            parcel = pack(rows.fold(value))
+        except Exception as error:  # whatever a value's own pickling raises
+            raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
         if not parcel.buffers and not parcel.refs and len(parcel.head) < RESULT_LIMIT:
             return Inline(parcel.head), len(parcel.head)
         return self._stored(parcel)
 
     def _stored(self, parcel: Parcel) -> tuple[Stored, int]:
         size = parcel.nbytes
-        return Stored(ray.put(parcel), size, self._id), size
+        try:
+            ref = ray.put(parcel)
+        except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+            raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
+        return Stored(ref, size, self._node, self._id, self._label), size
+
+    def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
+        if self.agent is not None and stored.node != self._node and start is not None and stop is not None:
+            try:
+                (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, start, stop))
+                return _opened(ray.get(piece), 0, stop - start)
+            except ray.exceptions.RayTaskError:  # the agent may not know a class that this process does
+                pass
+        return _opened(ray.get(stored.ref), start, stop)
+
+
+def _opened(parcel: Parcel, start: int | None, stop: int | None) -> tuple[Any, int]:
+    value, size = rows.unfold(parcel.open(), start, stop)
+    return value, size + len(parcel.head)
 
 
 def _size(value: object) -> int:

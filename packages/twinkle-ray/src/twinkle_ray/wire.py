@@ -32,6 +32,19 @@ def task_to_wire(task: Task) -> Wire | ObjectRef[Parcel]:
     return head
 
 
+def unsendable(task: Task) -> str:
+    """Which part of a task that does not pickle is why."""
+    parts: dict[str, object] = {f"the {task.kind}'s target {task.target!r}": task.target}
+    parts.update((f"positional argument {index} ({value!r:.80})", value) for index, value in enumerate(task.args))
+    parts.update((f"argument {name} ({value!r:.80})", value) for name, value in task.kwargs.items())
+    for told, value in parts.items():
+        try:
+            pack(value)
+        except Exception:  # this is the one
+            return told
+    return "a part of the call"
+
+
 def task_from_wire(wire: Wire) -> Task:
     """The task of what an actor was passed."""
     return Task(*(Parcel(wire) if isinstance(wire, bytes) else wire).open())

@@ -5,24 +5,29 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import cloudpickle
 
+from twinkle_ray.group import RayGroups
+from twinkle_ray.logs import end_output, name_output
+from twinkle_ray.stacks import offer_stack
 from twinkle_ray.store import RayStore
 from twinkle_ray.wire import outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_remote.backends.memory import seed_process
-from twinkle_remote.failure import WorkerInfo, capture, pickle_with
+from twinkle_remote.context import WorkerContext
+from twinkle_remote.failure import Failure, WorkerInfo, capture
 from twinkle_remote.protocol import Outcome
 from twinkle_remote.runtime import attach
 from twinkle_remote.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from twinkle_ray.group import RayGroup
     from twinkle_ray.wire import Wire
     from twinkle_remote.protocol import Task
 
@@ -75,14 +80,41 @@ def visibility_variable(kind: str) -> str | None:
     return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
 
 
+_dumps: Callable[[object], bytes] = cloudpickle.dumps  # Ray's copy of cloudpickle is not typed
+
+
+class _Worker(Worker):
+    """A worker whose exceptions may be of classes that only the driver's `__main__` defines."""
+
+    def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
+        failure: Failure = super()._capture(error, task, context)
+        return failure if failure.pickled else replace(failure, pickled=_by_value(error))
+
+
+def _by_value(error: BaseException) -> bytes:
+    try:
+        data: bytes = _dumps(error)
+        return data if isinstance(cloudpickle.loads(data), type(error)) else b""
+    except Exception:  # such an exception cannot travel: type name, text and trace do
+        return b""
+
+
 class RankActor:
-    """One rank."""
+    """One rank.
+
+    Attributes:
+        worker: Runs its tasks, once it has a rank.
+        info: Who it is.
+        places: Coordinate of each of its components.
+    """
 
     def __init__(self) -> None:
-        self._worker: Worker | None = None
-        self._info = WorkerInfo("", 0, 0)
+        self.worker: Worker | None = None
+        self.info = WorkerInfo("", 0, 0)
         self._port: socket.socket | None = None
         self._remembered = b""
+        self.places: dict[str, Mapping[str, int]] = {}
+        self._store: RayStore
 
     def seat(self, kind: str, named: Sequence[int] | None) -> Seat:
         """Where this process runs, and with which devices.
@@ -115,39 +147,52 @@ class RankActor:
         self._port = held
         return int(held.getsockname()[1])
 
-    def begin(self, role: Role) -> None:
-        """Take a rank."""
+    def begin(self, role: Role) -> int:
+        """Take a rank; returns the descriptor of this process's stack."""
         os.environ.update(role.environment)
         sys.path.extend(path for path in role.paths if path not in sys.path)
         seed_process(role.seed)
-        pickle_with(cloudpickle.dumps)
-        self._info = WorkerInfo(role.group, role.rank, role.size, socket.gethostname(), os.getpid())
-        self._worker = Worker(self._info, RayStore())
+        self.info = WorkerInfo(role.group, role.rank, role.size, socket.gethostname(), os.getpid())
+        self._store = RayStore(self.info.label())
+        self.worker = _Worker(self.info, self._store)
+        name_output(self.info.label())
+        return offer_stack()
 
-    def meet(self, groups: Sequence[Any]) -> None:
-        """Get to know all groups, so that components here can call components there."""
-        from twinkle_ray.group import RayGroups
+    def meet(self, groups: Sequence[RayGroup], agent: Any) -> None:
+        """Get to know all groups, so that components here can call components there, and the node's agent."""
+        self._store.agent = agent
+        attach("ray", RayGroups(groups, self._store, {}))
 
-        attach("ray", RayGroups(groups))
+    def end_output(self, token: str) -> None:
+        """Print a token behind everything that was printed here."""
+        end_output(token)
 
     def remember(self, wire: bytes) -> bytes | tuple[Any, ...]:
         """Run a task without inputs, and keep it for `again`."""
         self._remembered = wire
-        return self.run(wire)
+        return _answer(self, wire)
 
     def again(self) -> bytes | tuple[Any, ...]:
-        """Run the task of the latest `remember`: a call without arguments is a third cheaper for Ray."""
-        return self.run(self._remembered)
+        """Run the task of the latest `remember`: a call without arguments is cheaper for Ray."""
+        return _answer(self, self._remembered)
 
     def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task."""
-        assert self._worker is not None
-        task: Task | None = None
-        try:
-            task = task_from_wire(wire)
-            outcome = self._worker.run(task, [outcome_from_wire(given) for given in inputs])
-        except BaseException as error:  # SystemExit would end the actor without a word of where it was raised
-            name = task.name if task is not None else "reading the arguments of a call"
-            failure = capture(error, self._info.label(), self._info, name, live=False)
-            outcome = Outcome(self._info.rank, failure=failure)
-        return outcome_to_wire(outcome)
+        return _answer(self, wire, inputs)
+
+
+def _answer(actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = ()) -> bytes | tuple[Any, ...]:
+    """Run one task; a function, because Ray wraps every method of an actor once more."""
+    assert actor.worker is not None
+    task: Task | None = None
+    try:
+        task = task_from_wire(wire)
+        if task.kind == "create":
+            actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
+            name_output(actor.info.label(actor.places[task.instance]))
+        outcome = actor.worker.run(task, [outcome_from_wire(given) for given in inputs])
+    except BaseException as error:  # SystemExit would end the actor without a word of where it was raised
+        name = "reading the arguments of a call" if task is None else task.name
+        label = actor.info.label(None if task is None else actor.places.get(task.instance))
+        outcome = Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))
+    return outcome_to_wire(outcome)

@@ -1,0 +1,157 @@
+"""Workers' output on the driver: each line says whose it is, and equal lines of several ranks are one line."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_LABEL = re.compile(r"(?P<group>.+)\[(?P<rank>\d+)/(?P<size>\d+)(?P<place>[^\]]*)\]")
+_HANDLER = "ray_print_logs"
+_WINDOW = 0.4  # seconds in which equal lines of other ranks are waited for
+_SAID_BY_US = re.compile(
+    r"A worker died or was killed while executing|PYTHON worker processes have been started on node"
+)
+
+
+def name_output(label: str) -> None:
+    """Have the lines that this worker prints from now on carry a label."""
+    marker = import_module("ray._private.ray_constants").LOG_PREFIX_ACTOR_NAME
+    for stream in (sys.stdout, sys.stderr):
+        print(f"{marker}{label}", file=stream, flush=True)
+
+
+def end_output(token: str) -> None:
+    """Print a token behind everything that this worker has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        print(token, file=stream, flush=True)
+
+
+class Fold:
+    """Lines that wait a moment for their equals.
+
+    Args:
+        write: Called with a line and whether it is from standard error.
+    """
+
+    def __init__(self, write: Callable[[str, bool], None]) -> None:
+        self._write = write
+        self._waiting: dict[tuple[str, str, bool, int], list[tuple[int, str]]] = {}
+        self._sizes: dict[str, int] = {}
+
+    def add(self, label: str, line: str, is_error: bool) -> None:
+        """Take in a line; the n-th equal line of one rank is folded with the n-th of the others."""
+        found = _LABEL.fullmatch(label)
+        if found is None:
+            self._write(f"{label} {line}", is_error)
+            return
+        group, rank = found["group"], int(found["rank"])
+        self._sizes[group] = int(found["size"])
+        count = 0
+        while any(rank == other for other, _ in self._waiting.get((group, line, is_error, count), ())):
+            count += 1
+        self._waiting.setdefault((group, line, is_error, count), []).append((rank, label))
+
+    def flush(self) -> None:
+        """Write every line that waits, in the order in which they came."""
+        waiting, self._waiting = self._waiting, {}
+        for (group, line, is_error, _), sources in waiting.items():
+            self._write(f"{self._sources(group, sources)} {line}", is_error)
+
+    def _sources(self, group: str, sources: Sequence[tuple[int, str]]) -> str:
+        if len(sources) == 1:
+            return sources[0][1]
+        size = self._sizes[group]
+        if len(sources) == size:
+            return f"{group}[all {size}]"
+        return f"{group}[{_ranges(sorted(rank for rank, _ in sources))} of {size}]"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    out: list[list[int]] = []
+    for rank in ranks:
+        if out and out[-1][1] == rank - 1:
+            out[-1][1] = rank
+        else:
+            out.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in out)
+
+
+class WorkerLogs:
+    """Takes the place of Ray's printer for the lines of our workers, until closed."""
+
+    def __init__(self) -> None:
+        self._fold = Fold(_print)
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._tokens: dict[str, int] = {}
+        self._ended = threading.Event()
+        self._dispatcher: Any = import_module("ray._private.ray_logging").global_worker_stdstream_dispatcher
+        self._others = [handle for name, handle in self._dispatcher.handlers if name == _HANDLER]
+        self._skipping: list[tuple[Any, Any]] = []
+        if self._others:
+            self._skip_ours()
+            self._dispatcher.remove_handler(_HANDLER)
+            self._dispatcher.add_handler(_HANDLER, self._take)
+
+    def expect(self, token: str, workers: int) -> threading.Event | None:
+        """An event that is set when all workers have printed a token on both streams; None where logs do not come."""
+        if not self._others:
+            return None
+        with self._lock:
+            self._tokens[token] = 2 * workers
+        return self._ended
+
+    def close(self) -> None:
+        """Write what waits, and leave."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._fold.flush()
+        for printer, before in self._skipping:
+            printer.skip_re = before
+
+    def _skip_ours(self) -> None:
+        """Have Ray not tell at length, on its own way to the terminal, what our errors tell in a line."""
+        printing = import_module("ray._private.ray_logging")
+        for printer in (printing.stdout_deduplicator, printing.stderr_deduplicator):
+            before = printer.skip_re
+            self._skipping.append((printer, before))
+            both = _SAID_BY_US.pattern if before is None else f"{_SAID_BY_US.pattern}|{before.pattern}"
+            printer.skip_re = re.compile(both)
+
+    def _take(self, data: Mapping[str, Any]) -> None:
+        label, is_error = data.get("actor_name"), bool(data["is_err"])
+        if not isinstance(label, str) or _LABEL.fullmatch(label) is None:
+            for handle in self._others:
+                handle(data)
+            return
+        with self._lock:
+            for line in data["lines"]:
+                if line in self._tokens:
+                    self._count(line)
+                else:
+                    self._fold.add(label, line, is_error)
+            if self._timer is None or not self._timer.is_alive():
+                self._timer = threading.Timer(_WINDOW, self._flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _count(self, token: str) -> None:
+        self._tokens[token] -= 1
+        if self._tokens[token] == 0:
+            self._ended.set()
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._timer = None
+            self._fold.flush()
+
+
+def _print(line: str, is_error: bool) -> None:
+    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)
