@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from twinkle_mesh import DeviceMesh
+from twinkle_ray.collective import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    MeshCollective,
+)
+
+RunRanks = Callable[..., list[Any]]
+
+
+def build(rank: int, world: int, local: int, tp: int = 1, shard: int | None = None, **more: Any) -> MeshCollective:
+    return MeshCollective(
+        rank, world, local, rank % local, "cpu", tp_size=tp, sharding_world_size=shard, **{"timeout": 30.0, **more}
+    )
+
+
+def coordinates(rank: int, world: int, local: int, tp: int, shard: int | None) -> dict[str, Any]:
+    with build(rank, world, local, tp, shard, debug=True) as whole:
+        views = {"whole": whole, "local": whole.local, "tp_world": whole.tp_world}
+        found: dict[str, Any] = {
+            name: (
+                view.rank,
+                view.world_size,
+                view.ranks,
+                view.dp_rank,
+                view.dp_world_size,
+                view.tp_rank,
+                view.tp_world_size,
+                view.local_rank,
+                str(view.default_device),
+            )
+            for name, view in views.items()
+        }
+        assert whole.tp_mesh is not None and tuple(whole.tp_mesh.mesh.shape) == (tp,)
+        found["dp_mesh"] = (whole.dp_mesh.mesh_dim_names, tuple(whole.dp_mesh.mesh.shape))
+        return found
+
+
+@pytest.mark.parametrize(("world", "local", "tp", "shard"), [(2, 2, 1, None), (4, 2, 2, None), (8, 4, 2, 4)])
+def test_every_rank_knows_its_place_in_every_collective(
+    run_ranks: RunRanks, world: int, local: int, tp: int, shard: int | None
+) -> None:
+    for rank, found in enumerate(run_ranks(world, coordinates, world, local, tp, shard)):
+        node, tp_group = rank // local, rank // tp
+        own = (rank // tp, world // tp, rank % tp, tp, rank % local, "cpu")
+        assert found["whole"] == (rank, world, tuple(range(world)), *own)
+        assert found["local"] == (rank % local, local, tuple(range(node * local, (node + 1) * local)), *own)
+        assert found["tp_world"] == (rank % tp, tp, tuple(range(tp_group * tp, (tp_group + 1) * tp)), *own)
+        shards = local // tp if shard is None else shard
+        assert found["dp_mesh"] == (("dp_replicate", "dp_shard"), (world // tp // shards, shards))
+
+
+def operations(rank: int, world: int, local: int, tp: int, device: str) -> None:
+    with MeshCollective(rank, world, local, rank % local, device, tp_size=tp, timeout=30.0, debug=True) as whole:
+        torch.set_default_device(whole.default_device)
+        for view in (whole, whole.local, whole.tp_world):
+            members = list(view.ranks)
+            view.barrier()
+            total = torch.tensor([float(rank), 1.0])
+            view.all_reduce(total)
+            assert total.tolist() == [float(sum(members)), float(len(members))]
+            largest = torch.tensor([rank])
+            view.all_reduce(largest, dist.ReduceOp.MAX)
+            assert largest.item() == max(members)
+            own = torch.full((2, 3), rank, dtype=torch.bfloat16)
+            for shape in ((2 * len(members), 3), (len(members), 2, 3)):
+                gathered = torch.empty(shape, dtype=torch.bfloat16)
+                view.all_gather(gathered, own)
+                assert gathered.view(len(members), -1)[:, 0].tolist() == members
+            parts = [torch.empty(2, 3, dtype=torch.bfloat16) for _ in members]
+            view.all_gather_to_list(parts, own)
+            assert [int(part[0, 0]) for part in parts] == members
+            assert view.all_gather_objects({"rank": rank}) == [{"rank": member} for member in members]
+            for source in range(view.world_size):
+                value = torch.tensor([rank])
+                view.broadcast(value, source)
+                assert value.item() == members[source]
+                objects: list[object] = [rank, "x" * rank]
+                view.broadcast_objects(objects, source)
+                assert objects == [members[source], "x" * members[source]]
+
+
+GPUS = torch.cuda.device_count()
+ON_GPUS = [pytest.param(GPUS, GPUS, 1, "cuda", marks=pytest.mark.gpu)] if GPUS > 1 else []
+
+
+@pytest.mark.parametrize(("world", "local", "tp", "device"), [(2, 1, 1, "cpu"), (8, 4, 2, "cpu"), *ON_GPUS])
+def test_operations_and_source_ranks_within_each_collective(
+    run_ranks: RunRanks, world: int, local: int, tp: int, device: str
+) -> None:
+    run_ranks(world, operations, world, local, tp, device)
+
+
+def over_any_mesh(rank: int) -> list[tuple[int, ...]]:
+    with build(rank, 8, 4) as whole:
+        mesh = DeviceMesh.from_sizes(pp_size=2, dp_size=2, tp_size=2, device_type="cpu")
+        found = []
+        for dims in ("pp", "dp", ("pp", "tp"), ("dp", "pp")):
+            view = whole.over(mesh, dims)
+            assert view is whole.over(mesh, dims)
+            found.append(view.ranks)
+            total = torch.tensor([rank])
+            view.all_reduce(total)
+            assert total.item() == sum(view.ranks)
+            value = torch.tensor([rank])
+            view.broadcast(value, view.world_size - 1)
+            assert value.item() == view.ranks[-1]
+            assert {member // 4 for member in view.local.ranks} == {rank // 4}
+            assert set(view.local.ranks) == {member for member in view.ranks if member // 4 == rank // 4}
+            assert (view.dp_rank, view.local_rank) == (whole.dp_rank, rank % 4)
+        torch_mesh = dist.device_mesh.init_device_mesh("cpu", (4, 2), mesh_dim_names=("a", "b"))
+        found.append(whole.over(torch_mesh, "a").ranks)
+        with pytest.raises(ValueError, match="no dim \\['cp'\\]: its dims are \\['pp', 'dp', 'tp'\\]"):
+            whole.over(mesh, "cp")
+        return found
+
+
+def test_collectives_over_any_dims_of_any_mesh(run_ranks: RunRanks) -> None:
+    mesh = DeviceMesh.from_sizes(pp_size=2, dp_size=2, tp_size=2, device_type="cpu")
+    for rank, found in enumerate(run_ranks(8, over_any_mesh)):
+        expected = [tuple(mesh.group(dims, rank)) for dims in ("pp", "dp", ("pp", "tp"))]
+        assert [sorted(ranks) for ranks in found[:3]] == [sorted(ranks) for ranks in expected]
+        assert found[3] == tuple(mesh.rank_at(pp=pp, dp=dp, tp=rank % 2) for dp in range(2) for pp in range(2))
+        assert found[4] == tuple(range(rank % 2, 8, 2))
+
+
+def closes_its_own(rank: int) -> None:
+    dist.init_process_group("gloo")
+    mine = dist.new_group([0, 1])
+    whole = build(rank, 2, 2)
+    created = list(whole._created)
+    whole.local.close()
+    whole.barrier()
+    whole.close()
+    whole.close()
+    assert dist.is_initialized()
+    for group in created:
+        with pytest.raises(KeyError):
+            dist.get_process_group_ranks(group)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=mine)
+    assert total.item() == 2
+    again = build(rank, 2, 1)
+    again.barrier()
+    again.close()
+    dist.destroy_process_group()
+    owner = build(rank, 2, 2)
+    owner.barrier()
+    owner.close()
+    assert not dist.is_initialized()
+
+
+def test_close_destroys_what_it_created_and_nothing_else(run_ranks: RunRanks) -> None:
+    run_ranks(2, closes_its_own)
+
+
+def mismatches(rank: int, what: str) -> str:
+    whole = build(rank, 4, 2, debug=True, timeout=2.0)
+    operations: dict[str, Callable[[], None]] = {
+        "shape": lambda: whole.all_reduce(torch.zeros(3 if rank == 2 else 4)),
+        "dtype": lambda: whole.broadcast(torch.zeros(2, dtype=torch.int64 if rank == 1 else torch.float32)),
+        "source": lambda: whole.broadcast(torch.zeros(2), source_rank=int(rank > 1)),
+        "operation": whole.barrier if rank == 0 else lambda: whole.all_reduce(torch.zeros(1)),
+    }
+    with pytest.raises(CollectiveMismatchError) as caught:
+        operations[what]()
+    return str(caught.value)
+
+
+def stays_away(rank: int, where: str) -> str:
+    whole = build(rank, 4, 2, debug=True, timeout=2.0)
+    if rank == 2:
+        return ""
+    view = whole.local if where == "local" else whole
+    if rank < 2 and where == "local":
+        view.barrier()
+        return ""
+    with pytest.raises(CollectiveTimeoutError) as caught:
+        view.barrier()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (
+            "shape",
+            "rank(s) [0, 1, 3]: all_reduce RedOpType.SUM (4,) float32; "
+            "rank(s) [2]: all_reduce RedOpType.SUM (3,) float32",
+        ),
+        ("dtype", "rank(s) [0, 2, 3]: broadcast from 0 (2,) float32; rank(s) [1]: broadcast from 0 (2,) int64"),
+        ("source", "rank(s) [0, 1]: broadcast from 0 (2,) float32; rank(s) [2, 3]: broadcast from 1 (2,) float32"),
+        ("operation", "rank(s) [0]: barrier; rank(s) [1, 2, 3]: all_reduce RedOpType.SUM (1,) float32"),
+    ],
+)
+def test_a_mismatch_is_an_error_on_every_rank_that_names_the_ranks(
+    run_ranks: RunRanks, what: str, message: str
+) -> None:
+    for text in run_ranks(4, mismatches, what):
+        assert message in text
+
+
+@pytest.mark.parametrize(
+    ("where", "waiting", "message"),
+    [
+        ("whole", [0, 1, 3], "operation 1 of the group [0, 1, 2, 3]): rank(s) [2] did not enter it within 2 s"),
+        ("local", [3], "operation 1 of the group [2, 3]): rank(s) [0] did not enter it within 2 s"),
+    ],
+)
+def test_a_missing_rank_is_named_by_its_rank_in_that_collective(
+    run_ranks: RunRanks, where: str, waiting: list[int], message: str
+) -> None:
+    for rank, text in enumerate(run_ranks(4, stays_away, where)):
+        assert message in text if rank in waiting else text == ""
+
+
+def loses_a_peer(rank: int, how: signal.Signals, operation: str) -> tuple[float, str]:
+    whole = build(rank, 4, 2, timeout=3.0)
+    whole.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), how)
+        return 0.0, ""
+    operations: dict[str, Callable[[], object]] = {
+        "barrier": whole.barrier,
+        "objects": lambda: whole.all_gather_objects(rank),
+        "all_reduce": lambda: whole.all_reduce(torch.zeros(1000)),
+    }
+    began = time.monotonic()
+    with pytest.raises(CollectiveTimeoutError) as caught:
+        operations[operation]()
+    return time.monotonic() - began, str(caught.value)
+
+
+@pytest.mark.parametrize("operation", ["barrier", "all_reduce", "objects"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_peer_is_an_error_within_the_deadline_that_names_it(
+    run_ranks: RunRanks, how: signal.Signals, operation: str
+) -> None:
+    found = run_ranks(4, loses_a_peer, how, operation, lost=[2])
+    assert found[2] is None
+    for rank in (0, 1, 3):
+        seconds, text = found[rank]
+        assert seconds < 8.0
+        assert "no answer from rank(s) [2]: dead, stopped or elsewhere" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 8, 3, 0, "cpu"), "local_world_size=3 does not divide world_size=8; 1, 2, 4, 8 would"),
+        ((0, 8, 4, 0, "cpu", None, None, 3), "tp_size=3 does not divide world_size=8; 1, 2, 4, 8 would"),
+        ((0, 8, 4, 0, "cpu", None, None, 8), "tp_size=8 does not divide local_world_size=4; 1, 2, 4 would"),
+        (
+            (0, 8, 4, 0, "cpu", None, None, 2, 3),
+            "sharding_world_size=3 times tp_size=2 does not divide world_size=8; "
+            "a sharding_world_size of 1, 2, 4 would",
+        ),
+        ((0, 8, 4, 0, "cpu", None, None, 0), "tp_size must be at least 1, got 0"),
+        ((0, 8, 4, 0, "cpu", None, None, 2, 0), "sharding_world_size must be at least 1, got 0"),
+        ((8, 8, 4, 0, "cpu"), "rank=8 is not in [0, world_size - 1] for world_size=8"),
+        ((5, 8, 4, 2, "cpu"), "rank=5 cannot be local_rank=2 where ranks count node by node, 4 on each: local_rank=1"),
+        ((0, 8, 4, 4, "cpu"), "local_rank=4 is not in [0, local_world_size - 1] = [0, 3]"),
+        ((0, 8, 4, 0, "tpu"), "device_type='tpu' is none of 'cuda', 'cpu', 'mps'"),
+    ],
+)
+def test_every_rule_is_a_value_error_before_any_process_group(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        MeshCollective(*arguments)
+    assert not dist.is_initialized()
+
+
+def refuses(rank: int) -> None:
+    with build(rank, 2, 2, 2) as whole:
+        for source in (-1, 2):
+            with pytest.raises(ValueError, match=f"source_rank={source} is not a rank of this collective"):
+                whole.broadcast(torch.zeros(1), source)
+        with pytest.raises(ValueError, match="needs 6 elements of that dtype as output, got \\(5,\\)"):
+            whole.all_gather(torch.empty(5), torch.empty(3))
+        with pytest.raises(ValueError, match="over 2 ranks needs as many outputs of \\(3,\\)"):
+            whole.all_gather_to_list([torch.empty(3)], torch.empty(3))
+        with pytest.raises(ValueError, match="tp_size=4 is not the tp size 2 of the mesh"):
+            MeshCollective(rank, 2, 2, rank, "cpu", mesh=whole._mesh, tp_size=4)
+        with pytest.raises(ValueError, match="rank=1 of world_size=3 does not fit the process group"):
+            MeshCollective(1, 3, 2, rank, "cpu", mesh=whole._mesh)
+        given = MeshCollective(
+            rank, 2, 2, rank, "cpu", mesh=whole._mesh, process_group=whole.local.process_group, tp_size=2
+        )
+        assert given.tp_world_size == 2
+        given.barrier()
+
+
+def test_wrong_arguments_are_refused_before_anything_is_sent(run_ranks: RunRanks) -> None:
+    run_ranks(2, refuses)
