@@ -108,13 +108,14 @@ class Engine(Protocol):
     resumable: bool
     keeps: bool
 
-    def run(self, place: Place, part: Part, quarantine: Iterable[int]) -> Pipeline:
+    def run(self, place: Place, part: Part, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a place on: at least to the end of its epoch.
 
         Args:
             place: Read again whenever reading begins anew.
             part: Whose rows.
             quarantine: Indices that are known to be bad.
+            whole: Batches stand for part of a whole that others see, so they are not marked as a rank's own share.
         """
 
 
@@ -150,12 +151,12 @@ class IndexedEngine:
         known = source.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(order.algorithm, recipe.seed, order.length, known)
 
-    def run(self, place: Place, part: Part, quarantine: Iterable[int]) -> Pipeline:
+    def run(self, place: Place, part: Part, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a place on: to the end of its epoch, or for ever where processes persist."""
         recipe = self._recipe
         randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
         sampling = Sampling(self._source, randomness, recipe.policy, quarantine)
-        reader = Reader(sampling, recipe.collate, randomness, sharded=part.data_rank is not None)
+        reader = Reader(sampling, recipe.collate, randomness, sharded=part.data_rank is not None and not whole)
         steps = partial(steps_from, self.plan, place, part, endless=recipe.processes.persistent)
         return _pipeline(reader, steps, recipe.processes)
 
@@ -188,7 +189,7 @@ class StreamEngine:
         known = stream.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(stream.algorithm, recipe.seed, None, known)
 
-    def run(self, place: Place, part: Part, quarantine: Iterable[int]) -> Pipeline:
+    def run(self, place: Place, part: Part, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a place on to the end of its epoch."""
         recipe = self._recipe
         reader = StreamReader(
@@ -196,6 +197,7 @@ class StreamEngine:
             batch_size=recipe.batch_size,
             tail=recipe.tail,
             part=part,
+            sharded=part.data_rank is not None and not whole,
             collate=recipe.collate,
             randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds, watch=False),
             name=self._name,

@@ -9,6 +9,7 @@ from twinkle_data.engine import Place, Recipe, open_engine
 from twinkle_data.iterable import refuse_resume
 from twinkle_data.place import part_here
 from twinkle_data.processes import ProcessOptions
+from twinkle_data.remote import mesh_of_group, open_on_group
 from twinkle_data.samples import Policy
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class DataLoader(Generic[B]):
         batch_size: Samples of a global batch, a multiple of the data world size.
         device_mesh: In a worker of this mesh, batches are that rank's slice; without one, or on the driver,
             they are global.
+        remote_group: Load on this group's workers: batches are lazy, stand for the global batch, and stay there until
+            they are used. With a mesh there is one loader for each data rank; without one, one on the first worker.
         shuffle: Another permutation in each epoch, rather than the dataset's own order.
         seed: Seed of the order and of the samples' randomness, in [0, 2**64 - 1].
         tail: What becomes of an epoch's last rows: `drop`, `short` (fewer rows on each rank), `pad` (equally
@@ -75,6 +78,7 @@ class DataLoader(Generic[B]):
         *,
         batch_size: int,
         device_mesh: DeviceMesh | None = None,
+        remote_group: str | None = None,
         shuffle: bool = False,
         seed: int = 0,
         tail: Tail = "drop",
@@ -97,6 +101,8 @@ class DataLoader(Generic[B]):
         max_tokens: int | None = None,
         micro_batches: int = 1,
     ) -> None:
+        if remote_group is not None:
+            device_mesh = mesh_of_group(remote_group, device_mesh)
         processes = ProcessOptions(
             num_workers,
             prefetch_factor,
@@ -125,7 +131,11 @@ class DataLoader(Generic[B]):
         self.batch_size = batch_size
         self.device_mesh = device_mesh
         self.info: BatchInfo | None = None
-        self._engine: Engine = open_engine(dataset, recipe)
+        self._engine: Engine = (
+            open_engine(dataset, recipe)
+            if remote_group is None
+            else open_on_group(dataset, recipe, remote_group, device_mesh)
+        )
         self._place = Place(Cursor())
         self._quarantine: set[int] = set()
         self._own: _Pass[B] | None = None

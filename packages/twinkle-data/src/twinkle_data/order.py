@@ -59,6 +59,9 @@ class Shuffled:
         self._epoch = -1
         self._permutation = Permutation(0, 0)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_epoch": -1, "_permutation": Permutation(0, 0)}
+
     def take(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The permuted positions."""
         if epoch != self._epoch:

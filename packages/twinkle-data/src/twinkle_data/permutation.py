@@ -25,7 +25,7 @@ _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MIX_1: Final = 0xBF58476D1CE4E5B9
 _MIX_2: Final = 0x94D049BB133111EB
-_BLOCK: Final = 1 << 13
+_BLOCK: Final = 1 << 15
 _HALF: Final = np.uint64(32)
 
 
@@ -132,19 +132,20 @@ class Permutation:
         columns = np.uint64(self._columns)
         left = cells // columns
         right = cells - left * columns
-        rounds = np.empty_like(left)
+        hashes, spare = np.empty_like(left), np.empty_like(left)
         for turn, key in enumerate(self._keys):
             side, other, size = (left, right, self._rows) if turn % 2 == 0 else (right, left, self._columns)
-            np.add(other, np.uint64(key), out=rounds)
-            np.multiply(rounds, np.uint64(_MIX_1), out=rounds)
-            np.bitwise_xor(rounds, rounds >> _HALF, out=rounds)
-            np.multiply(rounds, np.uint64(_MIX_2), out=rounds)
-            np.right_shift(rounds, _HALF, out=rounds)
+            np.add(other, np.uint64(key), out=hashes)
+            np.multiply(hashes, np.uint64(_MIX_1), out=hashes)
+            np.right_shift(hashes, _HALF, out=spare)
+            np.bitwise_xor(hashes, spare, out=hashes)
+            np.multiply(hashes, np.uint64(_MIX_2), out=hashes)
+            np.right_shift(hashes, _HALF, out=hashes)
             # A 32-bit hash becomes a number below `size` by its product with it: no division.
-            np.multiply(rounds, np.uint64(size), out=rounds)
-            np.right_shift(rounds, _HALF, out=rounds)
-            np.add(side, rounds, out=side)
-            # side < 2 * size: one subtraction reduces it; where it would go below zero it wraps to a larger
-            # number.
-            np.minimum(side, side - np.uint64(size), out=side)
+            np.multiply(hashes, np.uint64(size), out=hashes)
+            np.right_shift(hashes, _HALF, out=hashes)
+            np.add(side, hashes, out=side)
+            # side < 2 * size: one subtraction reduces it; where it would go below zero it wraps to a larger number.
+            np.subtract(side, np.uint64(size), out=spare)
+            np.minimum(side, spare, out=side)
         return left * columns + right

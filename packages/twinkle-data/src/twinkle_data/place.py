@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_data.plan import Part
 from twinkle_mesh import current_rank
+from twinkle_remote import current_worker
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -22,5 +23,9 @@ def part_here(device_mesh: DeviceMesh | None) -> Part:
         return Part()
     world = device_mesh.data_world_size
     if current_rank() is None and "RANK" not in os.environ:
+        return Part(world)
+    context = current_worker()
+    if context.rank is not None and context.world_size == 1 < device_mesh.world_size:
+        # One process stands for the whole component, as in "local" mode.
         return Part(world)
     return Part(world, device_mesh.data_rank())

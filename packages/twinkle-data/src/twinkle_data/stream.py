@@ -62,6 +62,7 @@ class StreamReader:
         batch_size: Samples of a global batch.
         tail: What becomes of an epoch's last rows.
         part: Whose rows are kept.
+        sharded: They are marked as this rank's own share.
         collate: Makes what the loop sees of a `Batch`; None keeps the batch.
         randomness: What samples and `collate` draw from; it must not watch, for nothing can be read twice.
         name: What the dataset is called in messages.
@@ -74,6 +75,7 @@ class StreamReader:
         batch_size: int,
         tail: Tail,
         part: Part,
+        sharded: bool,
         collate: Callable[[Batch[Any]], Any] | None,
         randomness: Randomness,
         name: str,
@@ -82,12 +84,15 @@ class StreamReader:
         self._batch_size = batch_size
         self._tail: Tail = tail
         self._part = part
+        self._sharded = sharded
         self._collate = collate
         self._randomness = randomness
         self._name = name
         self._samples: Iterator[Any] = iter(())
         self._expected: tuple[int, int] | None = None
         self._ahead: tuple[list[Any], Any] = ([], None)
+        # Steps may be asked for behind the end, by those who do not know it yet.
+        self._ended: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_samples": None, "_expected": None, "_ahead": ([], None)}
@@ -102,6 +107,8 @@ class StreamReader:
         return self._randomness.run(partial(self._attempt, step))
 
     def _attempt(self, step: Step) -> Delivery:
+        if self._ended is not None and self._ended <= (step.epoch, step.position) < (self._ended[0] + 1, 0):
+            return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
         if self._expected != (step.epoch, step.position):
             if step.position and step.source is None:
                 raise refuse_resume(self._name)
@@ -122,6 +129,7 @@ class StreamReader:
         left = len(self._ahead[0])
         last = left == 0 or (self._tail == "drop" and left < self._batch_size)
         self._expected = step.epoch, step.position + len(rows)
+        self._ended = self._expected if last else None
         return self._deliver(step._replace(rows=len(rows)), rows, source, last=last)
 
     def _take(self, epoch: int, position: int) -> tuple[list[Any], Any]:
@@ -150,7 +158,7 @@ class StreamReader:
         indices = [step.position + place for place in places]
         step = step._replace(indices=indices, source=None)
         samples = [rows[place] for place in places]
-        batch = make_batch(step, samples, indices, valid, sharded=self._part.data_rank is not None)
+        batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
         payload: Any = batch
         if self._collate is not None:
             payload = self._randomness.once(collate_key(self._randomness, step), partial(self._collate, batch))
