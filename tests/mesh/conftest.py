@@ -17,7 +17,7 @@ from twinkle_mesh import DeviceMesh
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn
 
-settings.register_profile("mesh", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("mesh", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True)

@@ -51,6 +51,7 @@ def test_a_group_is_a_value() -> None:
         ({"ranks": True}, "ranks=True must be a count or a list"),
         ({"ranks": [0, 1], "device_type": "CPU"}, "ranks=[0, 1]: a CPU group takes a count; ranks=2 would"),
         ({"device_type": ""}, "device_type='' must name the hardware; GPU, CPU or NPU would"),
+        ({"device_type": "GPU:0"}, "device_type='GPU:0' must name the hardware"),
         ({"gpus_per_worker": 3}, "gpus_per_worker=3 does not divide ranks=4; 1, 2 or 4 would"),
         ({"gpus_per_worker": 0}, "gpus_per_worker=0 must be a whole number of at least 1"),
         ({"device_type": "CPU", "gpus_per_worker": 2}, "gpus_per_worker=2 needs devices; a CPU group takes 1"),

@@ -131,6 +131,9 @@ def test_nothing_changes_a_mesh() -> None:
 def test_numpy_integers_are_ranks_and_sizes() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=np.int64(2), tp_size=np.int32(2))  # type: ignore[arg-type]  # as callers do
     assert mesh.coordinate(np.int64(3)) == {"dp": 1, "tp": 1}  # type: ignore[arg-type]  # as callers do
+    assert np.int64(3) in mesh
+    assert np.int64(4) not in mesh
+    assert "3" not in mesh
     assert mesh == DeviceMesh.from_sizes(dp_size=2, tp_size=2)
 
 

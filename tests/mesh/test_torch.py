@@ -76,7 +76,7 @@ def test_ranks_that_torch_would_sort_are_refused(mesh: DeviceMesh) -> None:
         mesh.to_torch()
 
 
-@law
+@settings(law, max_examples=15)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(1, 2), st.data())
 def test_flattened_names_of_recipes(shard: int, rep: int, cp: int, tp: int, data: st.DataObject) -> None:
     world = shard * rep * cp * tp

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -66,10 +67,11 @@ def test_a_table() -> None:
     [
         (2, 2, [1], "lengths has 1 entries, but source has data_world_size=2; give 2 lengths"),
         (2, 2, [1, -1], "lengths=(1, -1) must be at least 0 each"),
+        (1, 1, [1.5], "lengths=1.5 must be a whole number"),
         (0, 2, [], "source=0 must be a mesh or a data world size of at least 1"),
         (1, 0, [1], "target=0 must be"),
     ],
 )
-def test_errors(source: int, target: int, lengths: list[int], said: str) -> None:
+def test_errors(source: int, target: int, lengths: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         plan_transfer(source, target, lengths)

@@ -39,7 +39,7 @@ def test_the_example_of_the_source() -> None:
     assert (dense.dp_size, dense.size("dp_cp"), dense.data_world_size) == (4, 4, 4)
 
 
-@law
+@settings(law, max_examples=15)
 @given(small, small, small, small, small)
 def test_fsdp2_is_row_major_and_its_views_are_flattened_dims(pp: int, rep: int, shard: int, cp: int, tp: int) -> None:
     sizes = (pp, rep, shard, cp, tp)

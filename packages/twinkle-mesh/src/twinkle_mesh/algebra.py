@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .lookup import Dims, Views
+    from .nodes import Nodes
 
 
 class Algebra(DataParallel):
@@ -36,9 +37,10 @@ class Algebra(DataParallel):
         flat = [dim for part in parts for dim in part]
         if len(set(flat)) != len(flat):
             raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim can stand in one place")
-        kept = self._layout.through(flat, self._coords(rank))
-        starts = [sum(map(len, parts[:count])) for count in range(len(parts))]
-        layout = kept.fused([range(start, start + len(part)) for start, part in zip(starts, parts, strict=True)])
+        layout = self._layout.through(flat, self._coords(rank))
+        if len(flat) > len(parts):
+            starts = [sum(map(len, parts[:count])) for count in range(len(parts))]
+            layout = layout.fused([range(start, start + len(part)) for start, part in zip(starts, parts, strict=True)])
         origins = {name: [self.dim_names[dim] for dim in part] for name, part in zip(names, parts, strict=True)}
         return self._derived(layout, origins)
 
@@ -172,7 +174,14 @@ class Algebra(DataParallel):
         )
         return self._rebuilt(layout, tuple(origins), tuple(data), views)
 
-    def _rebuilt(self, layout: Layout, names: tuple[str, ...], data: tuple[str, ...], views: Views) -> Self:
+    def _rebuilt(
+        self,
+        layout: Layout,
+        names: tuple[str, ...],
+        data: tuple[str, ...],
+        views: Views,
+        nodes: Nodes | None = None,
+    ) -> Self:
         """Build a mesh with this one's attributes, as far as their dims are still there."""
         sizes = dict(zip(names, layout.shape, strict=True))
         shares = 1
@@ -193,7 +202,7 @@ class Algebra(DataParallel):
             expert_order=self.expert_order if same_stage else None,
             views=views,
             data_dims=data,
-            nodes=self.nodes,
+            nodes=nodes or self.nodes,
         )
 
 

@@ -75,7 +75,7 @@ class DeviceGroup:
 
 
 def _device_type(device_type: object) -> str:
-    if not isinstance(device_type, str) or not device_type.strip():
+    if not isinstance(device_type, str) or not device_type.strip().isalnum():
         raise ValueError(f"device_type={device_type!r} must name the hardware; GPU, CPU or NPU would")
     kind = device_type.strip().upper()
     return _ALIASES.get(kind, kind)

@@ -88,19 +88,20 @@ class Layout:
 
     __slots__ = ("_digits", "_places", "factors", "offset", "shape", "size", "table")
 
-    def __init__(self, factors: tuple[Factors, ...], offset: int = 0, table: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        factors: tuple[Factors, ...],
+        offset: int = 0,
+        table: tuple[int, ...] | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.factors = factors
         self.offset = offset
         self.table = table
-        shape: list[int] = []
+        self.shape = tuple([product(dim) for dim in factors]) if shape is None else shape
         total = 1
-        for dim in factors:
-            size = 1
-            for factor in dim:
-                size *= factor[0]
-            shape.append(size)
+        for size in self.shape:
             total *= size
-        self.shape = tuple(shape)
         self.size = total
         self._digits: tuple[tuple[int, int, int, int], ...] | None = None
         self._places: dict[int, int] | None = None
@@ -114,7 +115,7 @@ class Layout:
             factors.append(((size, stride),) if size > 1 else ())
             stride *= size
         factors.reverse()
-        return cls(tuple(factors), offset)
+        return cls(tuple(factors), offset, None, tuple(shape))
 
     @classmethod
     def of_ranks(cls, ranks: Sequence[int], shape: Sequence[int]) -> Layout:

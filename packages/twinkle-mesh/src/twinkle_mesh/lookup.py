@@ -234,7 +234,7 @@ class Lookup:
         return self._expert_order or inferred_expert_order(self.dim_names, self._layout)
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, int) and self._layout.coords(rank) is not None
+        return hasattr(rank, "__index__") and self._layout.coords(rank.__index__()) is not None
 
     # Lookup
 

@@ -148,7 +148,7 @@ class DeviceMesh(Algebra):
         *,
         ranks_per_node: int | None = None,
         tp_crossing: str = "warn",
-    ) -> DeviceMesh:
+    ) -> Self:
         """Return the mesh that knows its nodes, which are consecutive blocks of ranks from rank 0 on.
 
         Args:
@@ -161,8 +161,8 @@ class DeviceMesh(Algebra):
         """
         from .nodes import check_crossing, on_nodes
 
-        state = {**self.to_dict(), "nodes": on_nodes(self, nodes, ranks_per_node).to_json()}
-        mesh = self.from_dict(state)
+        held = on_nodes(self, nodes, ranks_per_node)
+        mesh = self._rebuilt(self._layout, self.dim_names, self.data_dims, self.views, held)
         check_crossing(mesh, tp_crossing)
         return mesh
 

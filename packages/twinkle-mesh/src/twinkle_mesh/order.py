@@ -52,7 +52,6 @@ def inferred_expert_order(names: Sequence[str], layout: Layout) -> tuple[str, ..
 
     ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp.
     """
-
     shard = next((name for name in ("dp", "fsdp", "dp_shard", "dp_replicate") if name in names), None)
     if shard is None or "tp" not in names:
         return EXPERT_DIMS

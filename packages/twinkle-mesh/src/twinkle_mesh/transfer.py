@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ._messages import preview
 from .balance import balanced_slice
+from .sizes import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,10 +47,11 @@ def plan_transfer(
             f"lengths has {len(lengths)} entries, but source has data_world_size={sources}; give {sources} lengths, "
             "one for each data rank"
         )
-    if min(lengths) < 0:
-        raise ValueError(f"lengths=({preview(lengths)}) must be at least 0 each")
+    held = [whole("lengths", length) for length in lengths]
+    if min(held) < 0:
+        raise ValueError(f"lengths=({preview(held)}) must be at least 0 each")
 
-    total = sum(lengths)
+    total = sum(held)
     plan: list[tuple[Piece, ...]] = []
     rank, before = 0, 0
     for index in range(targets):
@@ -57,10 +59,10 @@ def plan_transfer(
         pieces: list[Piece] = []
         position: int = want.start
         while position < want.stop:
-            while before + lengths[rank] <= position:
-                before += lengths[rank]
+            while before + held[rank] <= position:
+                before += held[rank]
                 rank += 1
-            stop = min(want.stop, before + lengths[rank])
+            stop = min(want.stop, before + held[rank])
             pieces.append(Piece(rank, position - before, stop - before))
             position = stop
         plan.append(tuple(pieces))
