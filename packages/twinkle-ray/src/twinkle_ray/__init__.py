@@ -7,15 +7,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend
+    from twinkle_ray.collective import Collective, MeshCollective
+    from twinkle_ray.rebuild import restart
+    from twinkle_ray.timeline import write_timeline
+    from twinkle_ray.weights import Shard, WeightSync
 
-__all__ = ["RayBackend"]
-_HOMES = {"RayBackend": "twinkle_ray.backend"}
+__version__ = "0.1.0"
+
+__all__ = ["Collective", "MeshCollective", "RayBackend", "Shard", "WeightSync", "restart", "write_timeline"]
+
+_HOMES = {
+    "Collective": "collective",
+    "MeshCollective": "collective",
+    "RayBackend": "backend",
+    "Shard": "weights",
+    "WeightSync": "weights",
+    "restart": "rebuild",
+    "write_timeline": "timeline",
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"twinkle_ray.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,10 @@ from twinkle_ray.group import RayGroup, RayGroups
 from twinkle_ray.launch import Roster, check_unique
 from twinkle_ray.logs import WorkerLogs
 from twinkle_ray.placement import Reservation
+from twinkle_ray.rebuild import rebuild
+from twinkle_ray.stats import Exporter
 from twinkle_ray.store import RayStore
+from twinkle_remote.errors import TwinkleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +38,8 @@ class RayBackend:
         placement_timeout: Seconds to wait for the resources of the groups.
         start_timeout: Seconds that workers, and later constructors, may take to start.
         env_allow: Names of environment variables that workers are given; `*` and `?` are wildcards.
+        restart: "group" keeps what `restart` needs to rebuild a group; None does not.
+        metrics: Tell the figures of calls to Ray's metrics, every few seconds.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
@@ -50,41 +55,89 @@ class RayBackend:
         placement_timeout: float = 60.0,
         start_timeout: float = 120.0,
         env_allow: Sequence[str] = (),
+        restart: str | None = None,
+        metrics: bool = False,
         ray_options: dict[str, Any] | None = None,
     ) -> None:
+        if restart not in (None, "group"):
+            raise ValueError(f'restart={restart!r} must be None or "group"')
         self.start_timeout = start_timeout
+        self._placement_timeout, self._seed, self._env_allow = placement_timeout, seed, tuple(env_allow)
+        self._can_restart = restart == "group"
         self._reservation: Reservation | None = None
-        self._rosters: list[Roster] = []
+        self._rosters: dict[str, Roster] = {}
         self._agents: dict[str, Any] = {}
         self._logs: WorkerLogs | None = None
+        self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, env_allow=env_allow, options=ray_options)
         try:
             self._logs = WorkerLogs()
-            self._groups = self._start(groups, seed, placement_timeout, env_allow)
+            self._groups = self._start(groups)
+            self._exporter = Exporter() if metrics else None
         except BaseException:
             self.close()
             raise
 
-    def _start(
-        self, groups: Sequence[DeviceGroup], seed: int, placement_timeout: float, env_allow: Sequence[str]
-    ) -> RayGroups:
-        self._reservation = Reservation(groups, placement_timeout)
+    def _start(self, groups: Sequence[DeviceGroup]) -> RayGroups:
+        self._reservation = Reservation(groups, self._placement_timeout)
         for group in groups:
-            self._rosters.append(Roster(group, self._reservation.places[group.name]))
-        for roster in self._rosters:
+            self._rosters[group.name] = Roster(group, self._reservation.places[group.name])
+        for roster in self._rosters.values():
             roster.sit(self.start_timeout)
-        check_unique(self._rosters)
-        ready = [roster.begin(seed=seed, env_allow=env_allow, timeout=self.start_timeout) for roster in self._rosters]
+        check_unique(list(self._rosters.values()))
+        ready = [self._begin(roster) for roster in self._rosters.values()]
         nodes = sorted({member.node for group in ready for member in group.members})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
+        self._introduce(ready)
+        return RayGroups(ready, RayStore(), self._agents)
+
+    def _begin(self, roster: Roster) -> RayGroup:
+        return roster.begin(
+            seed=self._seed, env_allow=self._env_allow, timeout=self.start_timeout, replay=self._can_restart
+        )
+
+    def _introduce(self, groups: Sequence[RayGroup]) -> None:
+        """Have every worker know every group."""
         met = [
-            member.actor.meet.remote(ready, self._agents.get(member.node))
-            for group in ready
+            member.actor.meet.remote(groups, self._agents.get(member.node))
+            for group in groups
             for member in group.members
         ]
         ray.get(met, timeout=self.start_timeout)
-        return RayGroups(ready, RayStore(), self._agents)
+
+    def restart(self, name: str) -> None:
+        """Rebuild a group: new workers, every component constructed again as it was, and its `restore()` called.
+
+        Args:
+            name: Name of the group; its workers need not be dead.
+
+        Raises:
+            TwinkleError: `initialize` was not given `restart="group"`.
+            PlacementError: The group has no place any more.
+            RemoteCallError: A constructor or a `restore` raised.
+        """
+        old = self.group(name)
+        if not self._can_restart or self._reservation is None:
+            raise TwinkleError(
+                f"group {name!r} cannot be restarted: its components' constructor arguments were not kept; "
+                'initialize("ray", restart="group") keeps them'
+            )
+        roster = self._rosters[name]
+        for actor in roster.actors:
+            ray.kill(actor, no_restart=True)
+        self._reservation.give_back([name])
+        self._reservation.take([roster.group], self._placement_timeout)
+        fresh = self._rosters[name] = Roster(roster.group, self._reservation.places[name])
+        fresh.sit(self.start_timeout)
+        group = self._begin(fresh)
+        self._groups.replace(group)
+        others = [member for other in self._groups.all() if other is not group for member in other.members]
+        for member in others:
+            member.actor.meet.remote(self._groups.all(), self._agents.get(member.node))
+        met = [member.actor.meet.remote(self._groups.all(), self._agents.get(member.node)) for member in group.members]
+        ray.get(met, timeout=self.start_timeout)
+        rebuild(self._groups, group, old.created, self.start_timeout)
 
     @property
     def store(self) -> RayStore:
@@ -105,13 +158,19 @@ class RayBackend:
 
     def close(self) -> None:
         """End every worker, give back what was reserved, and end the cluster where it was started here."""
+        exporter, self._exporter = self._exporter, None
+        if exporter is not None:
+            exporter.close()
         if ray.is_initialized():
             self._end_logs()
-            for actor in [*(actor for roster in self._rosters for actor in roster.actors), *self._agents.values()]:
+            for actor in [
+                *(actor for roster in self._rosters.values() for actor in roster.actors),
+                *self._agents.values(),
+            ]:
                 ray.kill(actor, no_restart=True)
             if self._reservation is not None:
                 self._reservation.give_back()
-        self._rosters, self._reservation, self._agents = [], None, {}
+        self._rosters, self._reservation, self._agents = {}, None, {}
         self._cluster.close()
 
     def _end_logs(self) -> None:
@@ -119,7 +178,7 @@ class RayBackend:
         logs, self._logs = self._logs, None
         if logs is None:
             return
-        actors = [actor for roster in self._rosters for actor in roster.actors]
+        actors = [actor for roster in self._rosters.values() for actor in roster.actors]
         token = f"twinkle-end-{uuid.uuid4().hex}"
         asked = [actor.end_output.remote(token) for actor in actors]
         ended = logs.expect(token, len(actors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -81,10 +82,20 @@ class RayGroup:
         name: Name of the group.
         members: In rank order.
         is_driver: This is the one process that may rely on what the actors remember of it.
+        replay: Keep the tasks that constructed components, and their inputs.
+
+    Attributes:
+        created: Those tasks by rank, by instance, in order.
+        deaths: For ranks that are known to be lost, the method that first told.
+        labels: Workers of all groups by actor id.
+        agents: The nodes' agents by node id.
     """
 
-    def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False) -> None:
+    def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False, replay: bool = False) -> None:
         self._name = name
+        self._replay = replay
+        self._lock = threading.Lock()
+        self.created: dict[str, dict[int, tuple[Task, Sequence[Reply]]]] = {}
         self.members = tuple(members)
         self._is_driver = is_driver
         self._remembered: dict[int, bytes] = {}
@@ -115,6 +126,10 @@ class RayGroup:
         """Send a task; what ranks share is pickled once."""
         if task.kind == "create":
             self._meshes[task.instance] = task.mesh
+            if self._replay:
+                self.created.setdefault(task.instance, {})[rank] = task, inputs
+        elif task.kind == "drop":
+            self.created.pop(task.instance, None)
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
         return RayReply(self, rank, self._send(rank, self._wire(task), refs), task)
@@ -122,12 +137,13 @@ class RayGroup:
     def _send(self, rank: int, wire: Any, refs: Sequence[ray.ObjectRef[Any]]) -> ray.ObjectRef[Any]:
         actor = self.members[rank].actor
         if refs or not self._is_driver or type(wire) is not bytes or len(wire) > _WORTH_REMEMBERING:
-            ref = actor.run.remote(wire, *refs)
-        elif self._remembered.get(rank) == wire:
-            ref = actor.again.remote()
-        else:
-            self._remembered[rank] = wire
-            ref = actor.remember.remote(wire)
+            return cast("ray.ObjectRef[Any]", actor.run.remote(wire, *refs))
+        with self._lock:  # between what it is taken to remember and what it is sent, nothing else may be sent
+            if self._remembered.get(rank) == wire:
+                ref = actor.again.remote()
+            else:
+                self._remembered[rank] = wire
+                ref = actor.remember.remote(wire)
         return cast("ray.ObjectRef[Any]", ref)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
@@ -203,11 +219,22 @@ class RayGroups:
 
     def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
         self._store = store
-        self._groups = {group.name: group for group in groups}
-        labels = {member.actor._actor_id.hex(): member.info.label() for group in groups for member in group.members}
+        self._agents = agents
+        self._groups: dict[str, RayGroup] = {}
         for group in groups:
-            group.labels = labels
-            group.agents = agents
+            self.replace(group)
+
+    def all(self) -> Sequence[RayGroup]:
+        """All groups."""
+        return tuple(self._groups.values())
+
+    def replace(self, group: RayGroup) -> None:
+        """Put a group in place of the one of its name."""
+        self._groups[group.name] = group
+        labels = {member.actor._actor_id.hex(): member.info.label() for one in self.all() for member in one.members}
+        for one in self.all():
+            one.labels = labels
+            one.agents = self._agents
 
     @property
     def store(self) -> RayStore:

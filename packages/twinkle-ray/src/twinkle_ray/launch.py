@@ -55,8 +55,14 @@ class Roster:
         self.places = [self.places[i] for i in order]
         self._check_devices()
 
-    def begin(self, *, seed: int, env_allow: Sequence[str], timeout: float) -> RayGroup:
+    def begin(self, *, seed: int, env_allow: Sequence[str], timeout: float, replay: bool) -> RayGroup:
         """Give every actor its rank.
+
+        Args:
+            seed: Seed of every process.
+            env_allow: Names of variables that they are given.
+            timeout: Seconds until they must have answered.
+            replay: Keep how components were constructed, so that they can be constructed again.
 
         Raises:
             PlacementError: One was lost meanwhile.
@@ -75,7 +81,7 @@ class Roster:
         infos = [WorkerInfo(name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(self.seats)]
         nodes = [seat.node_id for seat in self.seats]
         members = [Member(*told) for told in zip(self.actors, infos, nodes, stacks, strict=True)]
-        return RayGroup(name, members, is_driver=True)
+        return RayGroup(name, members, is_driver=True, replay=replay)
 
     def _check_devices(self) -> None:
         variable = visibility_variable(self.group.device_type)

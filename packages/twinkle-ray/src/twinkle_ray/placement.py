@@ -63,25 +63,45 @@ class Reservation:
     """
 
     def __init__(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
-        self._held: list[Any] = []
+        self._held: dict[str, list[Any]] = {}
         self.places: dict[str, Sequence[Place]] = {}
+        self.take(groups, timeout)
+
+    def take(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
+        """Reserve places for groups that have none.
+
+        Raises:
+            PlacementError: As above; these groups then have none again.
+        """
         until = time.monotonic() + timeout
+        names = [group.name for group in groups]
         while True:
             nodes = alive_nodes()
             try:
                 self._take(groups, plan(groups, nodes), nodes, until)
             except BusyError as error:
-                self.give_back()
+                self.give_back(names)
                 if time.monotonic() >= until:
                     raise PlacementError(f"the groups found no place within {timeout:g} s; {error}") from None
                 time.sleep(_POLL)
             except BaseException as error:
-                self.give_back()
+                self.give_back(names)
                 if isinstance(error, InfeasibleError):
                     raise PlacementError(f"the cluster cannot hold the groups; {error}") from None
                 raise
             else:
                 return
+
+    def give_back(self, names: Sequence[str] | None = None, timeout: float = 5.0) -> None:
+        """Return what groups hold, all of it by default, and wait until it is returned."""
+        held = [one for name in list(self._held if names is None else names) for one in self._held.pop(name, [])]
+        for reserved in held:
+            remove_placement_group(reserved)
+        until = time.monotonic() + timeout
+        while held and time.monotonic() < until:
+            held = [reserved for reserved in held if placement_group_table(reserved).get("state") != "REMOVED"]
+            if held:
+                time.sleep(_POLL / 10)
 
     def _take(
         self,
@@ -101,8 +121,8 @@ class Reservation:
         self, group: DeviceGroup, spots: Sequence[Spot], nodes: Sequence[Node], until: float
     ) -> Sequence[Place]:
         asked = {resource(group.device_type, nodes): float(group.gpus_per_worker)}
-        reserved = self._reserve([asked] * len(spots), [nodes[spot.node] for spot in spots])
-        self._await([reserved], until)
+        reserved = self._reserve(group.name, [asked] * len(spots), [nodes[spot.node] for spot in spots])
+        _await([reserved], until)
         return [Place(reserved, index, spot.node, asked) for index, spot in enumerate(spots)]
 
     def _take_named(
@@ -119,48 +139,35 @@ class Reservation:
                 count = min(len(missing), room - len(got))
                 if count <= 0:
                     raise BusyError(f"busy: {kind} {sorted(missing)} of node {nodes[index].name} are held by others")
-                fresh = [self._reserve([{kind: 1.0}], [nodes[index]]) for _ in range(count)]
-                self._await(fresh, until)
+                fresh = [self._reserve(group.name, [{kind: 1.0}], [nodes[index]]) for _ in range(count)]
+                _await(fresh, until)
                 got.update(zip(_device_of_each(fresh, kind, until), fresh, strict=True))
             for device, reserved in got.items():
                 if device in wanted:
                     holders[index, device] = reserved
                 else:
-                    self._release(reserved)
+                    self._held[group.name].remove(reserved)
+                    remove_placement_group(reserved)
         out = []
         for spot in spots:
             devices = spot.devices or ()
             out.append(Place(holders[spot.node, devices[0]], 0, spot.node, {kind: 1.0}, devices))
         return out
 
-    def _reserve(self, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Node]) -> Any:
+    def _reserve(self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Node]) -> Any:
         reserved = placement_group(
             [dict(bundle) for bundle in bundles],
             strategy="PACK",
             bundle_label_selector=[{_NODE: node.id} for node in nodes],
         )
-        self._held.append(reserved)
+        self._held.setdefault(name, []).append(reserved)
         return reserved
 
-    def _await(self, reserved: Sequence[Any], until: float) -> None:
-        for one in reserved:
-            if not one.wait(max(0.1, until - time.monotonic())):
-                raise BusyError("busy: others were faster")
 
-    def _release(self, reserved: Any) -> None:
-        self._held.remove(reserved)
-        remove_placement_group(reserved)
-
-    def give_back(self, timeout: float = 5.0) -> None:
-        """Return everything, and wait until it is returned."""
-        held, self._held, self.places = self._held, [], {}
-        for reserved in held:
-            remove_placement_group(reserved)
-        until = time.monotonic() + timeout
-        while held and time.monotonic() < until:
-            held = [reserved for reserved in held if placement_group_table(reserved).get("state") != "REMOVED"]
-            if held:
-                time.sleep(_POLL / 10)
+def _await(reserved: Sequence[Any], until: float) -> None:
+    for one in reserved:
+        if not one.wait(max(0.1, until - time.monotonic())):
+            raise BusyError("busy: others were faster")
 
 
 def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[int]:

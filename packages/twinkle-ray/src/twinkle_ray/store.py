@@ -101,6 +101,8 @@ class RayStore:
             return value, 0
         try:
             parcel = pack(rows.fold(value))
+        except TwinkleError:  # a lazy result inside it has failed
+            raise
         except Exception as error:  # whatever a value's own pickling raises
             raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
         if not parcel.buffers and not parcel.refs and len(parcel.head) < RESULT_LIMIT:

@@ -1,0 +1,85 @@
+"""Constructing the components of a group again, on new workers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.failure import driver_line, raise_failures
+from twinkle_remote.protocol import Task
+from twinkle_remote.runtime import running
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_ray.group import RayGroup, RayGroups
+    from twinkle_remote.protocol import Reply
+
+
+def restart(group: str) -> None:
+    """Rebuild a group of the running Ray session, whose workers died or do not answer.
+
+    Its workers are replaced, its components are constructed again with the arguments that they had, and those that have
+    a `restore()` method are asked to bring back their state. Handles go on to work. No call is made again.
+
+    Args:
+        group: Name of the group; `initialize` must have been given `restart="group"`.
+
+    Raises:
+        TwinkleError: It was not, or the backend is not Ray.
+        PlacementError: The group has no place any more.
+        RemoteCallError: A constructor or a `restore` raised.
+    """
+    from twinkle_ray.backend import RayBackend
+    from twinkle_remote.errors import TwinkleError
+
+    backend = running().backend
+    if not isinstance(backend, RayBackend):
+        raise TwinkleError(f"restart({group!r}) needs the Ray backend on the driver, this is {type(backend).__name__}")
+    backend.restart(group)
+
+
+def rebuild(
+    groups: RayGroups,
+    group: RayGroup,
+    created: Mapping[str, Mapping[int, tuple[Task, Sequence[Reply]]]],
+    timeout: float,
+) -> None:
+    """Replay constructors in their order, each followed by the component's `restore` where its class has one.
+
+    Args:
+        groups: The backend.
+        group: The new workers.
+        created: What constructed each component, by instance and rank.
+        timeout: Seconds that one constructor, or one `restore`, may take.
+    """
+    for by_rank in created.values():
+        first = next(iter(by_rank.values()))[0]
+        _together(groups, group, first.name, by_rank, timeout)
+        if callable(getattr(first.target, "restore", None)):
+            name = f"{first.target.__name__}.restore"
+            task = Task("method", first.instance, name, "restore")
+            _together(groups, group, name, dict.fromkeys(by_rank, (task, ())), timeout)
+
+
+def _together(
+    groups: RayGroups,
+    group: RayGroup,
+    name: str,
+    tasks: Mapping[int, tuple[Task, Sequence[Reply]]],
+    timeout: float,
+) -> None:
+    pending: list[Reply] = [group.submit(rank, task, inputs) for rank, (task, inputs) in tasks.items()]
+    until = time.monotonic() + timeout
+    failures = []
+    while pending:
+        done = groups.wait(pending, max(0.0, until - time.monotonic()))
+        if not done:
+            late = [reply.rank for reply in pending]
+            raise CallTimeoutError(f"{name} on {group.name} is not done after {timeout:g} s on ranks {late}", (), late)
+        outcomes = [groups.outcome(reply) for reply in done]
+        failures += [outcome.failure for outcome in outcomes if outcome.failure is not None]
+        pending = [reply for reply in pending if reply not in done]
+    if failures:
+        raise_failures(name, group.name, failures, driver_line())
