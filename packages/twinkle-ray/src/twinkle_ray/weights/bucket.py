@@ -11,12 +11,13 @@ from torch import Tensor
 from twinkle_ray.weights.manifest import item_size, torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twinkle_ray.weights.box import Box
-    from twinkle_ray.weights.plan import Distance, Plan
+    from twinkle_ray.weights.plan import Distance, Parcel, Plan
 
 ALIGNMENT = 256
+SOLO_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +43,34 @@ class Bucket:
 
 
 def make_buckets(plan: Plan, bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Lay out every parcel of a plan in buckets of at most `bucket_bytes`, in the plan's order.
+    """Lay out every parcel of a plan in buckets of at most `bucket_bytes`.
 
-    A bucket of one block has no padding, so that a block which is contiguous at the source may leave from its own
-    memory.
+    Blocks of 1 MiB and more have buckets of their own: one that is contiguous at the source leaves from its own memory.
     """
     buckets: list[Bucket] = []
     for parcel in plan.parcels:
-        slots: list[Slot] = []
-        end = 0
-        for move in parcel.moves:
-            wire = plan.entries[move.entry].wire
-            offset = -(-end // ALIGNMENT) * ALIGNMENT
-            size = move.box.volume * item_size(wire)
-            if slots and offset + size > bucket_bytes:
-                buckets.append(Bucket(len(buckets), parcel.source, parcel.targets, parcel.distance, tuple(slots), end))
-                slots, offset = [], 0
-            slots.append(Slot(move.entry, move.box, wire, offset))
-            end = offset + size
-        buckets.append(Bucket(len(buckets), parcel.source, parcel.targets, parcel.distance, tuple(slots), end))
+        for slots, nbytes in _packed(plan, parcel, bucket_bytes):
+            where = (parcel.source, parcel.targets, parcel.distance)
+            buckets.append(Bucket(len(buckets), *where, slots, nbytes))
     return tuple(buckets)
+
+
+def _packed(plan: Plan, parcel: Parcel, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
+    slots: list[Slot] = []
+    end = 0
+    for move in parcel.moves:
+        wire, size = plan.entries[move.entry].wire, plan.nbytes(move)
+        if size >= SOLO_BYTES:
+            yield (Slot(move.entry, move.box, wire, 0),), size
+            continue
+        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        if offset + size > bucket_bytes:
+            yield tuple(slots), end
+            slots, offset = [], 0
+        slots.append(Slot(move.entry, move.box, wire, offset))
+        end = offset + size
+    if slots:
+        yield tuple(slots), end
 
 
 def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
@@ -74,16 +83,17 @@ def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy block by block, converting where the dtypes differ; bytes are kept as they are where they do not."""
-    plain: tuple[list[Tensor], list[Tensor]] = ([], [])
-    with torch.no_grad():
-        for target, source in zip(targets, sources, strict=True):
-            if target.dtype == source.dtype and target.itemsize == 1:
-                target, source = target.view(torch.uint8), source.view(torch.uint8)
-            plain[0].append(target)
-            plain[1].append(source)
-        if plain[0]:
-            torch._foreach_copy_(plain[0], plain[1])
+    """Copy block by block, converting where the dtypes differ; equal dtypes keep their bits."""
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_([*map(_bits, targets, sources)], [*map(_bits, sources, targets)])
+
+
+def _bits(tensor: Tensor, other: Tensor) -> Tensor:
+    """One-byte dtypes as plain bytes, where nothing is converted: float8 has no copy of its own on every device."""
+    if tensor.itemsize == 1 and tensor.dtype == other.dtype and tensor.dtype != torch.uint8:
+        return tensor.view(torch.uint8)
+    return tensor
 
 
 def empty_bytes(nbytes: int, device: torch.device) -> Tensor:

@@ -13,18 +13,18 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
 from twinkle_ray.weights.bucket import copy_all
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.program import Order, Outcome, Place, Program, Report
-from twinkle_ray.weights.shard import Holding, Weights, hold
-from twinkle_ray.weights.station import Seat, Station, checksum
+from twinkle_ray.weights.seat import Seat
+from twinkle_ray.weights.station import Station, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinkle_ray.weights.rendezvous import Session
+    from twinkle_ray.weights.shard import Holding, Weights
 
 _STATIONS: dict[str, Station] = {}
 _LOCK = Lock()
@@ -54,11 +54,11 @@ def survey(instance: HasWeights, place: Place, known: str | None) -> Report:
             f"{type(instance).__name__} is the {place.side} of a weight sync and has no method weights(): "
             "it returns a mapping from name to tensor, DTensor or Shard"
         )
-    holding = hold(instance.weights())
     with _LOCK:
         station = _STATIONS.setdefault(place.sync, Station())
-        seat = station.seats.setdefault((place.side, place.rank), Seat(holding))
-        seat.holding = holding
+        seat = station.seats.setdefault((place.side, place.rank), Seat())
+    seat.look(instance.weights())
+    holding = seat.holding
     host = host_identity()
     return Report(
         process=f"{host}/{os.getpid()}",
@@ -118,7 +118,7 @@ def collect(instance: HasWeights, place: Place, order: Order, handles: Mapping[i
             if program.routes[index] != "link":
                 seat.arrived[index] = seat.depot(program.routes[index]).take(bucket, handles[index])
         if order.checksum:
-            sums = {index: checksum(blocks) for index, blocks in station.arrivals(seat, program)}
+            sums = {index: checksum(blocks) for index, blocks in seat.arrivals(program).items()}
     return Outcome({}, sums, time.perf_counter() - began, _nbytes(seat))
 
 
@@ -127,19 +127,12 @@ def commit(instance: HasWeights, place: Place, order: Order) -> float:
     began = time.perf_counter()
     station, seat = _at(place)
     program = seat.running(order)
-    targets: list[Tensor] = []
-    sources: list[Tensor] = []
-    for index, blocks in station.arrivals(seat, program):
-        for slot, block in zip(program.buckets[index].slots, blocks, strict=True):
-            places = seat.destinations(program, slot)
-            assert places, f"{place} holds nothing around {slot.box}"
-            targets.extend(places)
-            sources.extend([block] * len(places))
     with station.watching(place, order.phase("commit")):
+        targets, sources = seat.writes(program)
         copy_all(targets, sources)
         if targets and targets[0].is_cuda:
             torch.cuda.synchronize(targets[0].device)
-    seat.arrived.clear()
+    seat.clear()
     hook = getattr(instance, "on_weights", None)
     if hook is not None:
         hook(order.version)
@@ -149,10 +142,7 @@ def commit(instance: HasWeights, place: Place, order: Order) -> float:
 def clear(instance: HasWeights, place: Place) -> None:
     """Drop what a finished or failed sync left in depots."""
     _, seat = _at(place)
-    seat.arrived.clear()
-    seat.packed.clear()
-    for depot in seat.depots.values():
-        depot.clear()
+    seat.clear()
 
 
 def close(instance: HasWeights, place: Place) -> None:

@@ -94,6 +94,26 @@ class Holding:
         return [tensor[box.inside(held)] for held, tensor in self.pieces[name] if box.within(held)]
 
 
+def fingerprint(weights: Weights) -> object:
+    """Equal for two answers of `weights()` that are the same memory, laid out the same; cheap to make.
+
+    Whoever keeps a holding keeps its memory, so that an address cannot come back as another tensor's.
+    """
+    if not isinstance(weights, Mapping):
+        return object()  # equal to nothing: `hold` says what is wrong with it
+    return tuple((name, *_memory(weight)) for name, weight in weights.items())
+
+
+def _memory(weight: object) -> tuple[object, ...]:
+    if isinstance(weight, DTensor):
+        return (*_memory(weight._local_tensor), weight.shape, weight.placements, weight.device_mesh)
+    if isinstance(weight, Tensor):
+        return (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
+    if isinstance(weight, Shard):
+        return (*_memory(weight.tensor), tuple(weight.global_shape), tuple(weight.offset))
+    return tuple(map(_memory, weight)) if isinstance(weight, list | tuple) else (object(),)
+
+
 def hold(weights: Weights) -> Holding:
     """Read what a component's `weights()` returned on this rank.
 

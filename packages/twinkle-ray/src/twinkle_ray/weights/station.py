@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -12,81 +11,17 @@ import torch
 from torch import Tensor
 
 from twinkle_ray.weights.bucket import Slot, copy_all, empty_bytes, slot_views
-from twinkle_ray.weights.errors import LinkLostError, PeerFailedError, WeightSyncError
+from twinkle_ray.weights.errors import LinkLostError, PeerFailedError
 from twinkle_ray.weights.manifest import torch_dtype
 from twinkle_ray.weights.pump import Outgoing, Ring, pump
 from twinkle_ray.weights.rendezvous import Board, Session, Watch
-from twinkle_ray.weights.transport import Depot, Link, depot_for, link_for
+from twinkle_ray.weights.transport import Link, link_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.program import Order, Place, Program, Route
-    from twinkle_ray.weights.shard import Holding
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """One rank of one side."""
-
-    holding: Holding
-    program: Program | None = None
-    depots: dict[Route, Depot] = field(default_factory=dict)
-    staging: dict[int, Tensor] = field(default_factory=dict)
-    packed: dict[int, Tensor] = field(default_factory=dict)
-    arrived: dict[int, Sequence[Tensor]] = field(default_factory=dict)
-    handles: dict[int, object] = field(default_factory=dict)
-    checksums: dict[int, int] = field(default_factory=dict)
-
-    def running(self, order: Order) -> Program:
-        """The program of an order."""
-        program = self.program
-        assert program is not None and program.digest == order.program, "prepare comes first"
-        if program.sheet != self.holding.digest:
-            raise WeightSyncError("weights() changed between the survey and the transfer")
-        return program
-
-    def device(self) -> torch.device:
-        """Where buckets of links are staged for this rank."""
-        program = self.program
-        assert program is not None
-        if program.device == "cpu":
-            return torch.device("cpu")
-        return next(tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces)
-
-    def depot(self, route: Route) -> Depot:
-        """The depot for a route, made on first use."""
-        if route not in self.depots:
-            self.depots[route] = depot_for(route)
-        return self.depots[route]
-
-    def blocks(self, program: Program, index: int) -> list[Tensor]:
-        """The source's tensors for a bucket, one for each slot."""
-        return [
-            self.holding.view(program.entries[slot.entry].source, slot.box) for slot in program.buckets[index].slots
-        ]
-
-    def destinations(self, program: Program, slot: Slot) -> list[Tensor]:
-        """Every place of the target's memory that a slot fills; several where its tensors were tied at the source."""
-        held = self.holding.pieces
-        return [
-            view
-            for name in program.entries[slot.entry].targets
-            if name in held
-            for view in self.holding.views(name, slot.box)
-        ]
-
-    def unpack(self, index: int) -> None:
-        """Drop a packed bucket that has left."""
-        del self.packed[index]
-
-    def forget(self) -> None:
-        """Give back everything that a program needed."""
-        for depot in self.depots.values():
-            depot.close()
-        self.program = None
-        for kept in (self.depots, self.staging, self.packed, self.arrived, self.handles, self.checksums):
-            kept.clear()
+    from twinkle_ray.weights.program import Order, Place, Program
+    from twinkle_ray.weights.seat import Seat
 
 
 class Background(Thread):
@@ -250,28 +185,15 @@ class Station:
                             seat.checksums[index] = checksum(slot_views(bucket, buffer))
 
     def _staging(self, order: Order) -> dict[int, Tensor]:
-        """One buffer for each bucket that arrives in this process, kept from sync to sync."""
+        """Where each bucket of a link that comes to this process arrives."""
         staging: dict[int, Tensor] = {}
         for (side, _), seat in self.seats.items():
             if side == "target" and seat.program is not None:
                 program = seat.running(order)
-                for index, bucket in program.buckets.items():
-                    if program.routes[index] == "link" and index not in staging:
-                        if index not in seat.staging:
-                            seat.staging[index] = empty_bytes(bucket.nbytes, seat.device())
-                        staging[index] = seat.staging[index]
+                for index in program.buckets:
+                    if program.routes[index] == "link":
+                        staging[index] = seat.staging(program, index)
         return staging
-
-    def arrivals(self, seat: Seat, program: Program) -> Iterator[tuple[int, Sequence[Tensor]]]:
-        """Every bucket of a target rank with its blocks."""
-        for index, bucket in program.buckets.items():
-            if program.routes[index] == "link":
-                yield index, slot_views(bucket, self._staged(index))
-            else:
-                yield index, seat.arrived[index]
-
-    def _staged(self, index: int) -> Tensor:
-        return next(seat.staging[index] for seat in self.seats.values() if index in seat.staging)
 
     @contextmanager
     def reporting(self, place: Place) -> Iterator[None]:

@@ -40,13 +40,13 @@ class SharedDepot:
     """
 
     def __init__(self) -> None:
-        self._files: dict[tuple[int, int], tuple[int, Tensor]] = {}
-        self._maps: dict[Segment, Tensor] = {}
+        self._files: dict[tuple[int, int], tuple[int, Sequence[Tensor]]] = {}
+        self._maps: dict[tuple[int, Segment], Sequence[Tensor]] = {}
 
     def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         """Copy the blocks into shared memory; `copy` changes nothing, since they always are."""
-        fd, buffer = self._file(bucket)
-        copy_all(slot_views(bucket, buffer), blocks)
+        fd, places = self._file(bucket)
+        copy_all(places, blocks)
         return Segment(os.getpid(), fd, os.fstat(fd).st_ino, bucket.nbytes)
 
     def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
@@ -56,8 +56,8 @@ class SharedDepot:
             OSError: If the source is gone, or belongs to another user.
         """
         assert isinstance(handle, Segment)
-        buffer = self._maps.get(handle)
-        if buffer is None:
+        blocks = self._maps.get((bucket.index, handle))
+        if blocks is None:
             fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDWR)
             try:
                 if os.fstat(fd).st_ino != handle.inode:
@@ -65,8 +65,8 @@ class SharedDepot:
                 buffer = _mapped(fd, handle.size)
             finally:
                 os.close(fd)
-            self._maps[handle] = buffer
-        return slot_views(bucket, buffer)
+            blocks = self._maps[bucket.index, handle] = slot_views(bucket, buffer)
+        return blocks
 
     def clear(self) -> None:
         """Keep the memory for the next sync."""
@@ -78,13 +78,13 @@ class SharedDepot:
         self._files.clear()
         self._maps.clear()
 
-    def _file(self, bucket: Bucket) -> tuple[int, Tensor]:
+    def _file(self, bucket: Bucket) -> tuple[int, Sequence[Tensor]]:
         key = (bucket.index, bucket.nbytes)
         if key not in self._files:
             fd = os.memfd_create("twinkle-weights", os.MFD_CLOEXEC)
             try:
                 os.posix_fallocate(fd, 0, bucket.nbytes)
-                self._files[key] = (fd, _mapped(fd, bucket.nbytes))
+                self._files[key] = (fd, slot_views(bucket, _mapped(fd, bucket.nbytes)))
             except OSError:
                 os.close(fd)
                 raise

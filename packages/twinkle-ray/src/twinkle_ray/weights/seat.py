@@ -1,0 +1,144 @@
+"""One rank of one side of a sync, between the controller's calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.bucket import empty_bytes, slot_views
+from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.shard import Holding, Weights, fingerprint, hold
+from twinkle_ray.weights.transport import Depot, depot_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_ray.weights.program import Order, Program, Route
+
+
+# routes whose blocks arrive in the same memory every time
+_LASTING = frozenset({"link", "shared"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Writes:
+    """The copies of a commit, and the arrivals that they were listed for."""
+
+    arrivals: Mapping[int, Sequence[Tensor]]
+    targets: list[Tensor]
+    sources: list[Tensor]
+
+
+class Seat:
+    """One rank of one side: its tensors, its program, and the buffers that the program needs.
+
+    Views and copy lists are kept from sync to sync for as long as `weights()` answers with the same memory.
+    """
+
+    def __init__(self) -> None:
+        self.holding: Holding = hold({})
+        self.program: Program | None = None
+        self.packed: dict[int, Tensor] = {}
+        self.arrived: dict[int, Sequence[Tensor]] = {}
+        self.handles: dict[int, object] = {}
+        self.checksums: dict[int, int] = {}
+        self._depots: dict[Route, Depot] = {}
+        self._fingerprint: object = None
+        self._blocks: dict[int, list[Tensor]] = {}
+        self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
+        self._writes: _Writes | None = None
+
+    def look(self, weights: Weights) -> None:
+        """Read what `weights()` returned, unless it is what was read before."""
+        seen = fingerprint(weights)
+        if seen != self._fingerprint:
+            self.holding = hold(weights)
+            self._fingerprint = seen
+            self._blocks.clear()
+            self._writes = None
+
+    def running(self, order: Order) -> Program:
+        """The program of an order."""
+        program = self.program
+        assert program is not None and program.digest == order.program, "prepare comes first"
+        if program.sheet != self.holding.digest:
+            raise WeightSyncError("weights() changed between the survey and the transfer")
+        return program
+
+    def device(self) -> torch.device:
+        """Where buckets of links are staged for this rank."""
+        program = self.program
+        assert program is not None
+        if program.device == "cpu":
+            return torch.device("cpu")
+        return next(tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces)
+
+    def depot(self, route: Route) -> Depot:
+        """The depot for a route, made on first use."""
+        if route not in self._depots:
+            self._depots[route] = depot_for(route)
+        return self._depots[route]
+
+    def blocks(self, program: Program, index: int) -> list[Tensor]:
+        """The source's tensors for a bucket, one for each slot."""
+        if index not in self._blocks:
+            entries = program.entries
+            slots = program.buckets[index].slots
+            self._blocks[index] = [self.holding.view(entries[slot.entry].source, slot.box) for slot in slots]
+        return self._blocks[index]
+
+    def staging(self, program: Program, index: int) -> Tensor:
+        """Where a bucket of a link arrives; kept from sync to sync."""
+        if index not in self._staging:
+            bucket = program.buckets[index]
+            buffer = empty_bytes(bucket.nbytes, self.device())
+            self._staging[index] = (buffer, slot_views(bucket, buffer))
+        return self._staging[index][0]
+
+    def arrivals(self, program: Program) -> dict[int, Sequence[Tensor]]:
+        """The blocks of every bucket of a target rank, by the bucket's index."""
+        return {
+            index: self._staging[index][1] if program.routes[index] == "link" else self.arrived[index]
+            for index in program.buckets
+        }
+
+    def writes(self, program: Program) -> tuple[list[Tensor], list[Tensor]]:
+        """Where every block that arrived goes, and the blocks: several places where tensors were tied at the source."""
+        arrivals = self.arrivals(program)
+        kept = self._writes
+        if kept is None or any(kept.arrivals[index] is not blocks for index, blocks in arrivals.items()):
+            targets: list[Tensor] = []
+            sources: list[Tensor] = []
+            for index, blocks in arrivals.items():
+                for slot, block in zip(program.buckets[index].slots, blocks, strict=True):
+                    names = [name for name in program.entries[slot.entry].targets if name in self.holding.pieces]
+                    places = [view for name in names for view in self.holding.views(name, slot.box)]
+                    assert places, f"this rank holds nothing around {slot.box}"
+                    targets.extend(places)
+                    sources.extend([block] * len(places))
+            kept = self._writes = _Writes(arrivals, targets, sources)
+        return kept.targets, kept.sources
+
+    def unpack(self, index: int) -> None:
+        """Drop a packed bucket that has left."""
+        del self.packed[index]
+
+    def clear(self) -> None:
+        """Drop what a finished or failed sync left behind; memory that the next one fills again stays."""
+        self.arrived.clear()
+        self.packed.clear()
+        if self.program is None or not set(self.program.routes.values()) <= _LASTING:
+            self._writes = None
+        for depot in self._depots.values():
+            depot.clear()
+
+    def forget(self) -> None:
+        """Give back everything that a program needed."""
+        for depot in self._depots.values():
+            depot.close()
+        self.program = self._writes = None
+        for kept in (self._depots, self._staging, self._blocks, self.packed, self.arrived, self.handles):
+            kept.clear()
