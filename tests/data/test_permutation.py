@@ -47,7 +47,11 @@ def test_known_answers() -> None:
     assert ALGORITHM == "feistel8-v1"
     assert Permutation(10, 0).block(0, 10).tolist() == [1, 2, 7, 4, 9, 8, 3, 6, 5, 0]
     assert Permutation(10**6, 1, 2).block(0, 5).tolist() == [487942, 8969, 659789, 918305, 114088]
-    assert Permutation(2**62, 2**64 - 1, 7).block(2**61, 2**61 + 3).tolist() == [1026739107717188438, 797794920091674532, 4040008821024552947]
+    assert Permutation(2**62, 2**64 - 1, 7).block(2**61, 2**61 + 3).tolist() == [
+        1026739107717188438,
+        797794920091674532,
+        4040008821024552947,
+    ]
 
 
 def test_another_process_agrees() -> None:
@@ -106,7 +110,12 @@ def test_low_bits_of_neighbours_are_independent() -> None:
 @pytest.mark.parametrize("length", [50, 20_000])
 def test_seeds_epochs_and_lengths_give_unrelated_orders(length: int) -> None:
     reference = Permutation(length, 1, 0).block(0, length - 1)
-    others = [Permutation(length, 2, 0), Permutation(length, 1, 1), Permutation(length, 0, 1), Permutation(length - 1, 1)]
+    others = [
+        Permutation(length, 2, 0),
+        Permutation(length, 1, 1),
+        Permutation(length, 0, 1),
+        Permutation(length - 1, 1),
+    ]
     for other in others:
         fixed = int((reference == other.block(0, length - 1)).sum())
         assert fixed <= 10, "unrelated orders agree in about one place"

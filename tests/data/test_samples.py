@@ -61,6 +61,7 @@ def test_raise_names_the_index_and_keeps_the_type(kind: type[Broken]) -> None:
     assert caught.value.index == 11
     assert run.position == 8, "the step that failed is still the next one"
     copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is type(caught.value)
     assert (str(copy), copy.index, isinstance(copy, KeyError)) == (str(caught.value), 11, True)
 
 

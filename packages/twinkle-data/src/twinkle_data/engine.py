@@ -101,12 +101,14 @@ class Engine(Protocol):
         plan: Where steps begin and end.
         resumable: Any position can be come back to, rather than only the front of an epoch.
         keeps: What was read ahead is kept when a loop is left.
+        endless: A pipeline goes on over the end of an epoch.
     """
 
     identity: Identity
     plan: Plan
     resumable: bool
     keeps: bool
+    endless: bool
 
     def run(self, place: Place, part: Part, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a place on: at least to the end of its epoch.
@@ -133,7 +135,7 @@ class IndexedEngine:
     def __init__(self, source: Source, order: Order, recipe: Recipe) -> None:
         self._source = source
         self._recipe = recipe
-        self.keeps = recipe.processes.persistent
+        self.keeps = self.endless = recipe.processes.persistent
         self.plan: Plan
         if recipe.lengths is None or recipe.max_tokens is None:
             self.plan = BatchPlan(order, recipe.batch_size, recipe.tail)
@@ -171,6 +173,7 @@ class StreamEngine:
     """
 
     keeps = True
+    endless = False
 
     def __init__(self, stream: Stream, recipe: Recipe, name: str) -> None:
         if recipe.policy.on_error != "raise":

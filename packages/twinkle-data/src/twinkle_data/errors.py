@@ -42,9 +42,8 @@ def bad_sample(text: str, index: int, cause: Exception | None) -> BadSampleError
     """An error that names a sample and can be caught by the type of its cause."""
     error = BadSampleError()
     if cause is not None and not isinstance(cause, BadSampleError):
-        kind = type(cause)
         try:
-            both = type(kind.__name__, (BadSampleError, kind), {"__module__": kind.__module__})
+            both = _both(type(cause))
             error = both.__new__(both, *cause.args)
             error.args = cause.args
         except TypeError:  # the type refuses subclasses, or its constructor these arguments
@@ -53,6 +52,16 @@ def bad_sample(text: str, index: int, cause: Exception | None) -> BadSampleError
     error.index = index
     error.__cause__ = cause
     return error
+
+
+# One class for each type: a copy from another process is an instance of the same.
+_CLASSES: dict[type[Exception], type[BadSampleError]] = {}
+
+
+def _both(kind: type[Exception]) -> type[BadSampleError]:
+    if kind not in _CLASSES:
+        _CLASSES[kind] = type(kind.__name__, (BadSampleError, kind), {"__module__": kind.__module__})
+    return _CLASSES[kind]
 
 
 def _restore(text: str, index: int, cause: Exception | None) -> BadSampleError:

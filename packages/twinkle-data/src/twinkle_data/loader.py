@@ -243,13 +243,15 @@ class DataLoader(Generic[B]):
 
     def _deliver(self, delivery: Delivery) -> B:
         info = delivery.info
-        behind = Cursor(info.epoch, info.position + info.rows)
-        if delivery.last:
-            # Only what was read told that this is the end, and its pipeline ends with it.
-            self._kept = None
-            self._place = Place(Cursor(info.epoch + 1))
+        behind = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
+        if delivery.last:  # of a stream: only what was read tells that it is the end
+            behind = Cursor(info.epoch + 1)
+        if behind.epoch == info.epoch or self._engine.endless:
+            self._place.cursor, self._place.source = behind, delivery.source
         else:
-            self._place.cursor, self._place.source = self._engine.plan.settle(behind), delivery.source
+            # The pipeline ends with the epoch, and its place with it.
+            self._kept = None
+            self._place = Place(behind)
         if not info.rows:
             raise StopIteration
         self._quarantine.update(delivery.bad)
@@ -307,7 +309,8 @@ class _Pass(Generic[B]):
             raise StopIteration
         if self._stretch is None:
             self._stretch = loader._stretch()
-        delivery = next(self._stretch.pipeline)
+        delivery = next(self._stretch.pipeline, None)
+        assert delivery is not None, f"the pipeline ended before the epoch did, at {self._at}"
         try:
             return loader._deliver(delivery)
         finally:

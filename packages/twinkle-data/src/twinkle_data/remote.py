@@ -146,6 +146,7 @@ class GroupEngine:
     """
 
     keeps = True
+    endless = False
 
     def __init__(self, workers: _Loading, recipe: Recipe, known: _Known) -> None:
         self._workers = workers
