@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from twinkle_remote.component import component_of
+from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.method import make_remote
 from twinkle_remote.options import options_under
+from twinkle_remote.protocol import InProcessBackend
+from twinkle_remote.runtime import active
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,18 +45,26 @@ def _wrap_init(cls: Any) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if type(self).__init__ is init:  # not when reached through super().__init__
-            kwargs = _constructor_keywords(self, args, kwargs)
-        _call_init(original, self, args, kwargs)
+            _initialize(original, self, args, kwargs)
+        else:
+            _call_init(original, self, args, kwargs)
 
     cls.__init__ = init
 
 
-def _constructor_keywords(itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call a constructor without the keywords that are not its own; one of a local component as on a worker."""
     cls = type(itself)
     component = component_of(itself)
-    if component is not None and MESH in declared_keywords(cls):
+    runtime = active()
+    if component is None or runtime is None or not isinstance(runtime.backend, InProcessBackend):
+        _call_init(original, itself, args, own_keywords(cls, kwargs))
+        return
+    if MESH in declared_keywords(cls):
         kwargs = with_mesh(cls, args, kwargs, component.mesh)
-    return own_keywords(cls, kwargs)
+    size = runtime.backend.group(component.group).size
+    with working_as(WorkerContext(component.group, runtime.backend.rank, size, component.mesh)):
+        _call_init(original, itself, args, own_keywords(cls, kwargs))
 
 
 def _call_init(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

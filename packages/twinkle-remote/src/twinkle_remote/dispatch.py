@@ -113,7 +113,7 @@ def _dispatch(
         arguments: list[Arguments] = [(encoder.whole(tuple(a)), encoder.whole(dict(k))) for a, k in given]
         return Shares(arguments, range(len(ranks)), encoder)
     named = [*zip(names, args, strict=True), *kwargs.items()]
-    own = [own_share and getattr(value, "sharded", False) is True for _, value in named]
+    own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]
     split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
     found: list[tuple[str, int]] = []
     lazy = False

@@ -10,7 +10,7 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from twinkle_remote.errors import RemoteCallError, WorkerDiedError
+from twinkle_remote.errors import RemoteCallError, TwinkleError, WorkerDiedError
 from twinkle_remote.reraise import as_both
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ def _user_trace(error: BaseException) -> str:
     try:
         parts = traceback.TracebackException.from_exception(error)
         _keep_user_frames(parts, set())
+        if not parts.stack and isinstance(error, TwinkleError):
+            return ""
         return "".join(parts.format()).rstrip()
     except Exception as broken:  # it reads the exception's attributes and its text, which are the user's code
         return f"<the traceback could not be read: {type(broken).__name__}: {broken}>"
@@ -148,8 +150,9 @@ def _keep_user_frames(parts: traceback.TracebackException | None, seen: set[int]
     if parts is None or id(parts) in seen:
         return
     seen.add(id(parts))
-    kept = [frame for frame in parts.stack if not _is_machinery_file(frame.filename)]
-    parts.stack = traceback.StackSummary.from_list(kept or list(parts.stack))
+    parts.stack = traceback.StackSummary.from_list(
+        [frame for frame in parts.stack if not _is_machinery_file(frame.filename)]
+    )
     for other in (parts.__cause__, parts.__context__, *(parts.exceptions or ())):
         _keep_user_frames(other, seen)
 

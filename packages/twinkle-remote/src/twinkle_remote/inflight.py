@@ -37,6 +37,7 @@ class Call:
 
     Attributes:
         looked_at: Somebody waited for it or passed its result on, and has been told of a failure.
+        held: Somebody has its lazy result, and may still look.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Call:
         self.mesh = mesh
         self.ranks = tuple(reply.rank for reply in replies)
         self.looked_at = False
+        self.held = False
         self._runtime = runtime
         self._group = group
         self._each = each
@@ -106,7 +108,14 @@ class Call:
     def failure_text(self) -> str:
         """What is known of the failure, in a line."""
         first = self._failures[0]
-        return f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}; called from {self._line}"
+        what = f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}"
+        return f"{what}; called from {self._line}"
+
+    def let_go(self) -> None:
+        """Nobody has its lazy result any more: tell of a failure that nobody has been told of."""
+        self.held = False
+        if self._failures and not self._pending:
+            self._runtime.in_flight.settled(self)
 
     def late(self) -> bool:
         """Whether the deadline has passed before every worker answered."""

@@ -34,6 +34,7 @@ class Lazy(Generic[R]):
     __hash__ = None  # type: ignore[assignment]  # equality is the value's, which need not be hashable
 
     def __init__(self, call: Call, itself: object = None) -> None:
+        call.held = True
         self._call = call
         self._itself = itself
         self._value: tuple[R] | None = None
@@ -83,6 +84,9 @@ class Lazy(Generic[R]):
             value = self._itself
         return cast("R", value)
 
+    def __del__(self) -> None:
+        self._call.let_go()
+
     def __await__(self) -> Generator[Any, None, R]:
         from asyncio import get_running_loop  # half of this package's import time, and few await
 
@@ -99,10 +103,42 @@ class Lazy(Generic[R]):
         return format(self.result(), spec)
 
     def __call__(self) -> R:
+        """`result`, in the fewest characters."""
         return self.result()
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _value, (self.result(),)
+
+    if TYPE_CHECKING:  # what is set below, as the checkers see it
+
+        def __eq__(self, other: object) -> Any: ...
+        def __ne__(self, other: object) -> Any: ...
+        def __len__(self) -> int: ...
+        def __bool__(self) -> bool: ...
+        def __int__(self) -> int: ...
+        def __float__(self) -> float: ...
+        def __index__(self) -> int: ...
+        def __round__(self, digits: int = 0) -> Any: ...
+        def __reversed__(self) -> Iterator[Any]: ...
+        def __contains__(self, item: Any) -> bool: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __lt__(self, other: Any) -> Any: ...
+        def __le__(self, other: Any) -> Any: ...
+        def __gt__(self, other: Any) -> Any: ...
+        def __ge__(self, other: Any) -> Any: ...
+        def __add__(self, other: Any) -> Any: ...
+        def __radd__(self, other: Any) -> Any: ...
+        def __sub__(self, other: Any) -> Any: ...
+        def __rsub__(self, other: Any) -> Any: ...
+        def __mul__(self, other: Any) -> Any: ...
+        def __rmul__(self, other: Any) -> Any: ...
+        def __truediv__(self, other: Any) -> Any: ...
+        def __rtruediv__(self, other: Any) -> Any: ...
+        def __floordiv__(self, other: Any) -> Any: ...
+        def __mod__(self, other: Any) -> Any: ...
+        def __pow__(self, other: Any) -> Any: ...
+        def __matmul__(self, other: Any) -> Any: ...
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -167,40 +203,26 @@ def _plain_within(value: Any) -> Any:
     return {key: _plain_within(item) for key, item in value.items()} if type(value) is dict else _plain(value)
 
 
-def _forward(name: str, function: Any) -> None:
+def _forward(function: Any) -> Any:
     def method(self: Lazy[Any], *args: Any) -> Any:
         return function(self.result(), *map(_plain, args))
 
-    method.__name__ = name
-    setattr(Lazy, name, method)
+    return method
 
 
-def _forward_reflected(name: str, function: Any) -> None:
+def _forward_reflected(function: Any) -> Any:
     def method(self: Lazy[Any], other: Any) -> Any:
         return function(_plain(other), self.result())
 
-    method.__name__ = name
-    setattr(Lazy, name, method)
+    return method
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem", "neg", "pos", "abs", "index", "invert"):
-    _forward(f"__{_name}__", getattr(operator, _name))
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "lshift",
-    "rshift",
-    "and_",
-    "or_",
-    "xor",
-):
-    _forward(f"__{_name.rstrip('_')}__", getattr(operator, _name))
-    _forward_reflected(f"__r{_name.rstrip('_')}__", getattr(operator, _name))
+_UNARY = ("neg", "pos", "abs", "index", "invert")
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and_", "or_", "xor")
+_OTHER = ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem")
+for _name in (*_UNARY, *_BINARY, *_OTHER):
+    setattr(Lazy, f"__{_name.rstrip('_')}__", _forward(getattr(operator, _name)))
+for _name in _BINARY:
+    setattr(Lazy, f"__r{_name.rstrip('_')}__", _forward_reflected(getattr(operator, _name)))
 for _kind in (len, bool, int, float, complex, round, reversed):
-    _forward(f"__{_kind.__name__}__", _kind)
+    setattr(Lazy, f"__{_kind.__name__}__", _forward(_kind))

@@ -1,4 +1,4 @@
-"""A remote function: sent to the workers where its object is a handle, dispatched here where it is a local component."""
+"""A remote function: sent to the workers where its object is a handle, dispatched here where it is a component."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def bind_names(
     try:
         signature.bind(itself, *args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{owner}.{name}{signature}: {error}") from None
+        shown = signature.replace(parameters=list(signature.parameters.values())[1:])
+        raise TypeError(f"{owner}.{name}{shown}: {error}") from None
     return [*names[: len(args)], *(f"args[{i}]" for i in range(len(names), len(args)))]
 
 

@@ -54,8 +54,8 @@ def prefetch_of(cls: Any) -> int:
     """How many steps of an iteration are asked for ahead: what the class says, else 1 where nobody can notice, else 0.
 
     A step ahead shows in a `state_dict`. And when a loop breaks off, the step that it left behind has to be dropped
-    where `__iter__` starts afresh, and kept where it goes on: only one that does nothing but return the component surely
-    goes on.
+    where `__iter__` starts afresh, and kept where it goes on: only one that does nothing but return the component
+    surely goes on.
     """
     said = getattr(cls, PREFETCH, None)
     if said is not None:

@@ -1,10 +1,11 @@
-"""The calls that nobody is known to have waited for: their failures are told once, and there are not too many of them."""
+"""The calls that nobody is known to have waited for: failures are told once, and there are not too many of them."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 from twinkle_remote.context import current_worker
@@ -30,6 +31,7 @@ class InFlight:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._calls: dict[tuple[str | None, int | None], dict[int, Call]] = {}
+        self._failed: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._polled = 0.0
         self._lock = threading.Lock()
 
@@ -47,11 +49,25 @@ class InFlight:
             next(iter(mine.values())).done()
 
     def settled(self, call: Call) -> None:
-        """Forget a call that is done; a failure that nobody has been told of is logged."""
+        """Forget a call that is done; a failure is logged once nobody can look at it any more."""
         for calls in tuple(self._calls.values()):
             if calls.pop(id(call), None) is not None:
                 break
-        if call.failed() and not call.looked_at:
+        if not call.failed() or call.looked_at:
+            return
+        if call.held:
+            self._failed[id(call)] = call
+        else:
+            self._tell(call)
+
+    def tell_all(self) -> None:
+        """Log every failure that nobody has looked at."""
+        for call in tuple(self._failed.values()):
+            self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        self._failed.pop(id(call), None)
+        if not call.looked_at:
             call.looked_at = True
             _log.error("a call failed and nobody waited for it: %s", call.failure_text())
 

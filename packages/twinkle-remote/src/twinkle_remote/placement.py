@@ -123,6 +123,8 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
     try:
         call.wait()
+    except PlacementError:  # the id is another component's
+        raise
     except BaseException:
         with contextlib.suppress(TwinkleError):  # the group may be gone; what the constructor raised is what counts
             start(component, "drop", None, call.name, _DROP).looked_at = True
@@ -149,7 +151,7 @@ def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, 
 
 
 def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
-    """Register what was built in this process, in local mode: its calls go through dispatch and collect all the same."""
+    """Register what was built in this process, in local mode: its calls go through dispatch and collect as well."""
     if not isinstance(made, cls):
         return made
     if name is not None and runtime.groups and name not in runtime.groups:

@@ -129,6 +129,7 @@ def shutdown(drain: float = 60.0) -> None:
         lost = runtime.in_flight.drain(drain)
         if lost:
             _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
+        runtime.in_flight.tell_all()
     finally:
         runtime.closed = True
         forget_all()
@@ -150,7 +151,7 @@ def session(
     seed: int = 42,
     **backend_options: Any,
 ) -> Iterator[None]:
-    """`initialize` for a block, and `shutdown` at its end, also after an error; inside of an equal session it is nothing.
+    """`initialize` for a block, and `shutdown` at its end, also after an error; nothing inside of an equal session.
 
     Args:
         mode: As for `initialize`, and so are the others.

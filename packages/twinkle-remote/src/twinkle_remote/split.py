@@ -286,6 +286,6 @@ def equal(left: object, right: object) -> bool:
     if splitter is not None and hasattr(splitter, "equal"):
         return bool(splitter.equal(left, right))
     try:
-        return bool(left == right) or bool(left != left and right != right)  # noqa: PLR0124  only NaN differs from itself
+        return bool(left == right) or bool(left != left and right != right)
     except (TypeError, ValueError):  # a comparison that is no truth value
         return False

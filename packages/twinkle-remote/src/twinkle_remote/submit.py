@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from twinkle_remote.call import start
 from twinkle_remote.component import component_of
-from twinkle_remote.options import SPEC, SUBMIT
 from twinkle_remote.lazy import Lazy
+from twinkle_remote.options import SPEC, SUBMIT
 from twinkle_remote.spec import FunctionSpec
 
 if TYPE_CHECKING:

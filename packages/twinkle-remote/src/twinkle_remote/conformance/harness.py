@@ -1,0 +1,106 @@
+"""What a backend's author sets up, and how a check says what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twinkle_remote.lazy import Lazy
+from twinkle_remote.placement import on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from twinkle_mesh import DeviceMesh
+
+T = TypeVar("T")
+SIZES = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Harness:
+    """A backend that `initialize` has started.
+
+    Attributes:
+        mode: Name of the backend.
+        groups: Name of a group by its number of workers; there is one for each of `SIZES`.
+        options: What `initialize` was given beside the mode and the groups.
+        in_process: The backend builds components in the calling process, which is their only worker.
+        patience: Seconds that a call which never ends is waited for, long enough for one that does nothing.
+        folder: A directory that the caller and every worker can write to, where gates are opened.
+    """
+
+    mode: str
+    groups: Mapping[int, str]
+    folder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    in_process: bool = False
+    patience: float = 0.3
+
+    def workers(self, size: int) -> int:
+        """How many workers a component on the group of `size` really has."""
+        return 1 if self.in_process else size
+
+    def shares(self, mesh: DeviceMesh) -> int:
+        """How many data ranks a component with this mesh really has."""
+        return 1 if self.in_process else mesh.data_world_size
+
+    def build(self, cls: Callable[..., T], size: int, *args: Any, mesh: DeviceMesh | None = None, **kwargs: Any) -> T:
+        """A component on the group of `size` workers."""
+        return on(self.groups[size], mesh).create(cls, *args, **kwargs)
+
+    def each(self, size: int, value: Any) -> list[Any]:
+        """What collect "none" gave on the group of `size`, as a list also where one worker gave the bare value."""
+        return [plain(value)] if self.workers(size) == 1 else list(value)
+
+    def takes(self, check: Callable[[Harness], None]) -> bool:
+        """Whether a check applies: its workers may have to be apart from the caller, its libraries to be installed."""
+        if getattr(check, "apart", False) and self.in_process:
+            return False
+        return all(importlib.util.find_spec(name) is not None for name in getattr(check, "libraries", ()))
+
+
+def plain(value: Any) -> Any:
+    """The value of a lazy result; any other value as it is."""
+    return value.result() if isinstance(value, Lazy) else value
+
+
+def needs(*libraries: str, apart: bool = False) -> Callable[[T], T]:
+    """Mark a check that needs libraries, or workers apart from the caller."""
+
+    def mark(check: T) -> T:
+        vars(check).update(libraries=libraries, apart=apart)
+        return check
+
+    return mark
+
+
+@dataclass
+class Caught:
+    """What a block raised.
+
+    Attributes:
+        error: The exception, after the block.
+    """
+
+    error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        """Its message."""
+        return str(self.error)
+
+
+@contextmanager
+def raises(kind: type[BaseException], *parts: str) -> Iterator[Caught]:
+    """Assert that a block raises an error of a type, whose message has every part."""
+    caught = Caught()
+    try:
+        yield caught
+    except kind as error:
+        caught.error = error
+    assert caught.error is not None, f"{kind.__name__} was not raised"
+    missing = [part for part in parts if part not in caught.text]
+    assert not missing, f"{missing} not in the message: {caught.text}"
