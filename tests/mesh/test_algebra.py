@@ -99,6 +99,13 @@ def test_concat_after_select(mesh: DeviceMesh, data: st.DataObject) -> None:
     assert joined.dim_names == front.dim_names
 
 
+def test_irregular_ranks_and_sizes_that_cut_across_are_kept_in_order() -> None:
+    listed = DeviceMesh.from_ranks([3, 1, 2, 7], "dp").unflatten("dp", {"a": 2, "b": 2})
+    assert listed.groups("b") == [[2, 7], [3, 1]]
+    apart = DeviceMesh.from_sizes(dp_size=3, tp_size=2, cp_size=2).flatten(("tp", "dp"), "x")
+    assert list(apart.unflatten("x", {"a": 3, "b": 2}).ranks) == list(apart.ranks)
+
+
 def test_concat_along_a_dim_that_is_there() -> None:
     low, high = DeviceMesh.from_sizes(dp_size=2, tp_size=2), DeviceMesh.from_ranks([[4, 5], [6, 7]], ("dp", "tp"))
     assert low.concat(high, dim="dp") == DeviceMesh.from_sizes(dp_size=4, tp_size=2)

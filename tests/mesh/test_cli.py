@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,3 +87,11 @@ def test_the_picture_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert file.read_text(encoding="utf-8").startswith("<svg ")
     assert twinkle_mesh("--dp", "2", "--svg", str(tmp_path / "no" / "mesh.svg")) == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert twinkle_mesh("--dp", "2", "--tp", "2", "--nodes", "2", "--rank", "3") == 0
+    assert "\x1b[1;7;33m[3]" in capsys.readouterr().out

@@ -95,6 +95,25 @@ def test_a_large_world_is_folded_around_the_highlighted_rank() -> None:
     assert " 131071 " in picture
 
 
+def test_dims_of_size_1_are_left_out() -> None:
+    mesh = DeviceMesh.from_sizes(pp_size=1, dp_size=2, cp_size=1, tp_size=2).expert
+    assert mesh.describe(2) == drawn(
+        r"""
+        pp=1, ep_shard=2, ep=1, etp=2 · 4 ranks · cuda
+
+          ep_shard \ etp  0    1
+                        ┌────┬────┐
+                      0 │ 0s │ 1  │
+                      1 │[2] │ 3t │
+                        └────┴────┘
+
+        [2]  pp=0 ep_shard=1 ep=0 etp=0
+        s  ep_shard group [0, 2]
+        t  etp group [2, 3]
+        """
+    )
+
+
 def test_long_rows_and_columns_are_folded() -> None:
     picture = DeviceMesh.from_sizes(dp_size=100, tp_size=100).describe(5050)
     lines = picture.splitlines()
@@ -148,6 +167,16 @@ def test_the_svg_marks_nodes_and_the_rank() -> None:
     texts = [element.text for element in root.iter(f"{namespace}text")]
     assert "node 1" in texts
     assert "[3]  dp=1 tp=1  data rank 1 of 2  node 1" in texts
+
+
+def test_a_large_svg_is_folded() -> None:
+    mesh = DeviceMesh.from_sizes(world_size=8192, pp_size=16, tp_size=8).with_nodes([3000, 5192], tp_crossing="allow")
+    svg = mesh.svg(100)
+    assert len(svg) < 100_000
+    texts = [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("...") >= 2
+    assert "pp=0" in texts
+    assert "·" in texts
 
 
 def test_a_rank_outside_cannot_be_highlighted() -> None:

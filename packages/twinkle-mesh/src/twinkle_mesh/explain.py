@@ -96,7 +96,8 @@ def summary(mesh: DeviceMesh) -> str:
     if mesh.nodes is not None:
         held = "unequal nodes" if mesh.nodes.sizes else f"nodes of {mesh.nodes.ranks_per_node}"
         parts.append(f"on {spanned(mesh, mesh.dim_names)[1]} {held}")
-    parts.append(f"data world size {mesh.data_world_size}")
+    if mesh.data_dims:
+        parts.append(f"data world size {mesh.data_world_size}")
     for name in ("ulysses", "ep", "etp", "vpp"):
         size = getattr(mesh, f"{name}_size")
         if size > 1 and (name != "etp" or mesh.ep_size > 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
+
 from . import order as orders
 from .algebra import Algebra
 from .layout import Layout
@@ -266,10 +268,13 @@ class DeviceMesh(Algebra):
 
 def _flat(ranks: object) -> tuple[list[int], tuple[int, ...]]:
     """Return nested ranks in row-major order, and their shape."""
-    level: list[object] = [ranks.tolist() if hasattr(ranks, "tolist") else ranks]
+    as_list = getattr(ranks, "tolist", None)
+    level: list[object] = [as_list() if callable(as_list) else ranks]
     shape: list[int] = []
-    while any(_is_list(item) for item in level):
-        lists = [list(item) for item in level if hasattr(item, "__iter__") and _is_list(item)]
+    while True:
+        lists = [list(item) for item in level if isinstance(item, Iterable) and not isinstance(item, str)]
+        if not lists:
+            break
         widths = sorted({len(item) for item in lists})
         if len(lists) != len(level) or len(widths) > 1:
             raise ValueError(f"ranks is ragged at depth {len(shape)}: every list there must have the same length")
@@ -280,7 +285,3 @@ def _flat(ranks: object) -> tuple[list[int], tuple[int, ...]]:
     if not shape:
         raise ValueError(f"ranks={ranks!r} must be a list with one level for each dim; [{ranks!r}] would be one dim")
     return [whole("ranks", item) for item in level], tuple(shape)
-
-
-def _is_list(item: object) -> bool:
-    return hasattr(item, "__iter__") and not isinstance(item, str)

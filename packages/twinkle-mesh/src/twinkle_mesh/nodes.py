@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 from bisect import bisect_right
 
 from ._messages import divisors, nearest_divisors, preview, would
@@ -9,7 +10,7 @@ from .sizes import at_least_one
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from .layout import Layout
     from .lookup import Dims
@@ -90,7 +91,7 @@ def on_nodes(mesh: DeviceMesh, nodes: Nodes | int | Sequence[int] | None, ranks_
         found = nodes
     elif nodes is None:
         found = Nodes(ranks_per_node)
-    elif hasattr(nodes, "__iter__"):
+    elif isinstance(nodes, Sequence):
         found = Nodes(sizes=nodes)
     else:
         count = at_least_one("nodes", nodes)

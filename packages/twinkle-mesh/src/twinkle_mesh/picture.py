@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from .explain import summary
@@ -79,7 +80,7 @@ def drawing(mesh: DeviceMesh, rank: int | None, width: int) -> Drawing:
         legend.append(_place(mesh, rank))
         for dim in mesh.dim_names:
             group = mesh.group(dim, rank)
-            if len(group) > 1 and len(mesh.dim_names) > 1:
+            if 1 < len(group) < mesh.world_size:
                 marks.update({peer: letters[dim] for peer in group if peer != rank and peer in shown})
                 legend.append(f"{letters[dim]}  {dim} group {group!r}")
     nodes: dict[int, int] = {}
@@ -91,7 +92,9 @@ def drawing(mesh: DeviceMesh, rank: int | None, width: int) -> Drawing:
 
 def _place(mesh: DeviceMesh, rank: int) -> str:
     coords = " ".join(f"{name}={coord}" for name, coord in mesh.coordinate(rank).items())
-    parts = [f"[{rank}]", coords, f"data rank {mesh.data_rank(rank)} of {mesh.data_world_size}"]
+    parts = [f"[{rank}]", coords]
+    if mesh.data_dims:
+        parts.append(f"data rank {mesh.data_rank(rank)} of {mesh.data_world_size}")
     if mesh.nodes is not None:
         parts.append(f"node {mesh.nodes.of(rank)}")
     if mesh.ep_size > 1:
@@ -109,22 +112,32 @@ def _letters(names: Sequence[str]) -> dict[str, str]:
 
 
 def _grids(mesh: DeviceMesh, home: Sequence[int] | None, most_columns: int) -> Iterator[Grid | None]:
-    """Yield the grids, with None for a run of them that is folded away."""
-    names, shape, layout = mesh.dim_names, mesh.shape, mesh._layout
-    if len(shape) < 2:
-        yield _line(mesh, home, most_columns)
+    """Yield the grids, with None for a run of them that is folded away; dims of size 1 are left out."""
+    layout = mesh._layout
+    dims = [dim for dim, size in enumerate(mesh.shape) if size > 1]
+    names = [mesh.dim_names[dim] for dim in dims]
+    shape = [mesh.shape[dim] for dim in dims]
+    here = None if home is None else [home[dim] for dim in dims]
+    if len(dims) < 2:
+        yield _line(mesh, names or mesh.dim_names[:1], here, most_columns)
         return
+
+    def rank_at(places: Sequence[int]) -> int:
+        coords = [0] * len(mesh.shape)
+        for dim, place in zip(dims, places, strict=True):
+            coords[dim] = place
+        return layout.rank(coords)
+
     lead = shape[:-2]
-    total = 1
-    for size in lead:
-        total *= size
-    at = 0
-    if home is not None:
-        for size, coord in zip(lead, home[:-2], strict=True):
+    at = None
+    if here is not None:
+        at = 0
+        for size, coord in zip(lead, here[:-2], strict=True):
             at = at * size + coord
-    rows = _fold(shape[-2], _MAX_ROWS, home[-2] if home else None, head=8, tail=4)
-    columns = _fold(shape[-1], most_columns, home[-1] if home else None, head=max(1, most_columns - 4), tail=1)
-    for number in _fold(total, _MAX_SLICES, at if home is not None else None, head=2, tail=1):
+    rows = _fold(shape[-2], _MAX_ROWS, here[-2] if here else None, head=8, tail=4)
+    head = max(1, most_columns - 4)
+    columns = _fold(shape[-1], most_columns, here[-1] if here else None, head=head, tail=1)
+    for number in _fold(prod(lead), _MAX_SLICES, at, head=2, tail=1):
         if number is None:
             yield None
             continue
@@ -138,15 +151,13 @@ def _grids(mesh: DeviceMesh, home: Sequence[int] | None, most_columns: int) -> I
             columns=_labels(columns),
             rows=_labels(rows),
             ranks=tuple(
-                tuple(
-                    None if row is None or column is None else layout.rank([*coords, row, column]) for column in columns
-                )
+                tuple(None if row is None or column is None else rank_at([*coords, row, column]) for column in columns)
                 for row in rows
             ),
         )
 
 
-def _line(mesh: DeviceMesh, home: Sequence[int] | None, most_columns: int) -> Grid:
+def _line(mesh: DeviceMesh, names: Sequence[str], home: Sequence[int] | None, most_columns: int) -> Grid:
     """Wrap the one dim into rows, one for each node where nodes are equal."""
     ranks = mesh.ranks
     per_row = min(_WRAP, most_columns)
@@ -157,7 +168,7 @@ def _line(mesh: DeviceMesh, home: Sequence[int] | None, most_columns: int) -> Gr
     columns = range(min(per_row, len(ranks)))
     return Grid(
         title="",
-        corner=mesh.dim_names[0] if mesh.dim_names else "",
+        corner="".join(names),
         columns=tuple(f"+{column}" if count > 1 else str(column) for column in columns),
         rows=tuple("" if count == 1 else "..." if row is None else str(row * per_row) for row in rows),
         ranks=tuple(

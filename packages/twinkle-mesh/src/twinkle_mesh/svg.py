@@ -15,7 +15,7 @@ _COLOURS = ("#cfe8f3", "#fde3b8", "#d5ecc8", "#e8d3ee", "#f6cdc9", "#d9dbf0")
 _CELL = 34
 _LABEL = 70
 _LINE = 18
-_FONT = "font-family='ui-monospace, Menlo, Consolas, monospace'"
+_FONT = "ui-monospace, Menlo, Consolas, monospace"
 
 
 def svg(mesh: DeviceMesh, rank: int | None) -> str:
@@ -49,7 +49,8 @@ def svg(mesh: DeviceMesh, rank: int | None) -> str:
     height = top + 24
     body = "\n".join(parts)
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}'>\n"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' "
+        f"xml:space='preserve' fill='#222' font-family='{_FONT}'>\n"
         f"<title>{escape(shown.head)}</title>\n<rect width='100%' height='100%' fill='white'/>\n{body}\n</svg>\n"
     )
 
@@ -77,17 +78,14 @@ def _cells(shown: Drawing, grid: Grid, top: int, cell: int) -> list[str]:
                 f"<rect x='{x + 2}' y='{y + 2}' width='{cell - 4}' height='{cell - 4}' rx='4' fill='{fill}' "
                 f"stroke='{near}' stroke-width='{thick}'/>"
             )
-            weight = "bold" if rank == shown.rank else "normal"
+            weight = "bold" if rank == shown.rank else ""
             parts.append(_text(x + cell // 2, y + cell // 2 + 4, str(rank), 12, anchor="middle", weight=weight))
             if rank in shown.marks:
                 parts.append(_text(x + cell - 5, y + 12, shown.marks[rank], 9, anchor="end", colour="#c33"))
     return parts
 
 
-def _text(
-    x: int, y: int, text: str, size: int, *, anchor: str = "start", weight: str = "normal", colour: str = "#222"
-) -> str:
-    return (
-        f"<text xml:space='preserve' x='{x}' y='{y}' font-size='{size}' text-anchor='{anchor}' "
-        f"font-weight='{weight}' fill='{colour}' {_FONT}>{escape(text)}</text>"
-    )
+def _text(x: int, y: int, text: str, size: int, *, anchor: str = "", weight: str = "", colour: str = "") -> str:
+    marks = {"text-anchor": anchor, "font-weight": weight, "fill": colour}
+    more = "".join(f" {name}='{value}'" for name, value in marks.items() if value)
+    return f"<text x='{x}' y='{y}' font-size='{size}'{more}>{escape(text)}</text>"

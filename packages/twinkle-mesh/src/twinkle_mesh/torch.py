@@ -30,7 +30,7 @@ class _Made:
 
     def __init__(self, world: ProcessGroup) -> None:
         self.world = world
-        self.groups: dict[tuple[int, ...], ProcessGroup] = {}
+        self.groups: dict[tuple[int, ...], ProcessGroup | int | None] = {}
         self.meshes: dict[DeviceMesh, TorchDeviceMesh] = {}
 
 
@@ -136,7 +136,9 @@ def _group(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
             everyone = len(key) == made.world.size()
             made.groups[key] = made.world if everyone else dist.new_group(list(key), group_desc=f"mesh_{dim}")
         if here in ranks:
-            mine = made.groups[key]
+            found = made.groups[key]
+            assert isinstance(found, dist.ProcessGroup)
+            mine = found
     return mine
 
 
