@@ -7,6 +7,7 @@ from twinkle_data.iterable import Shards
 from twinkle_data.loader import DataLoader
 from twinkle_data.mixing import Mixture
 from twinkle_data.permutation import Permutation
+from twinkle_data.picture import order_table, plot_order
 from twinkle_data.randomness import sample_seed
 from twinkle_data.sampler import DeviceMeshSampler
 
@@ -23,5 +24,7 @@ __all__ = [
     "Shards",
     "StateMismatchError",
     "merge_states",
+    "order_table",
+    "plot_order",
     "sample_seed",
 ]

@@ -9,6 +9,7 @@ from twinkle_data.engine import Place, Recipe, open_engine
 from twinkle_data.iterable import refuse_resume
 from twinkle_data.place import part_here
 from twinkle_data.processes import ProcessOptions
+from twinkle_data.progress import Bar, shows_here
 from twinkle_data.remote import mesh_of_group, open_on_group
 from twinkle_data.samples import Policy
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from twinkle_data.batch import Batch, BatchInfo
     from twinkle_data.engine import Engine, Pipeline
-    from twinkle_data.plan import Part
+    from twinkle_data.plan import Part, Plan
     from twinkle_data.reader import Delivery
     from twinkle_data.samples import OnError
     from twinkle_data.tails import Tail
@@ -69,6 +70,7 @@ class DataLoader(Generic[B]):
             samples of all of them.
         max_tokens: Tokens that a pack holds.
         micro_batches: Packs of each data rank in every step.
+        progress: Show a bar (with tqdm) over what is left of each epoch, on one rank.
         fingerprint: Says what the dataset is; without it, a digest of some samples or of the dataset's own.
     """
 
@@ -100,6 +102,7 @@ class DataLoader(Generic[B]):
         lengths: Sequence[int] | None = None,
         max_tokens: int | None = None,
         micro_batches: int = 1,
+        progress: bool = False,
     ) -> None:
         if remote_group is not None:
             device_mesh = mesh_of_group(remote_group, device_mesh)
@@ -131,6 +134,7 @@ class DataLoader(Generic[B]):
         self.batch_size = batch_size
         self.device_mesh = device_mesh
         self.info: BatchInfo | None = None
+        self._progress = progress
         self._engine: Engine = (
             open_engine(dataset, recipe)
             if remote_group is None
@@ -150,6 +154,11 @@ class DataLoader(Generic[B]):
     def position(self) -> int:
         """Samples delivered in the current epoch, over all ranks."""
         return self._place.cursor.position
+
+    @property
+    def plan(self) -> Plan:
+        """Where steps begin and end, and which indices each part of one has."""
+        return self._engine.plan
 
     @property
     def batch_sampler(self) -> BatchIndices:
@@ -296,6 +305,7 @@ class _Pass(Generic[B]):
         self._at = loader._place.cursor
         self._epoch = self._at.epoch
         self._stretch: _Stretch | None = None
+        self._bar: Bar | None = None
 
     def step(self, loader: DataLoader[B]) -> B:
         """Deliver the next batch of a loader."""
@@ -306,15 +316,21 @@ class _Pass(Generic[B]):
             )
         if self._at.epoch != self._epoch:
             self._stretch = None
+            if self._bar is not None:
+                self._bar.close()
             raise StopIteration
         if self._stretch is None:
             self._stretch = loader._stretch()
+            if loader._progress and shows_here(loader.device_mesh):
+                self._bar = Bar(self._at, loader._engine.plan.samples_left(self._at))
         delivery = next(self._stretch.pipeline, None)
         assert delivery is not None, f"the pipeline ended before the epoch did, at {self._at}"
         try:
             return loader._deliver(delivery)
         finally:
             self._at = loader._place.cursor
+            if self._bar is not None:
+                self._bar.delivered(delivery.info.rows)
 
 
 class _Loop(Generic[B]):

@@ -145,6 +145,10 @@ class PackPlan:
             self._counted = {place: len(path) - 1 - number for number, place in enumerate(path)}
         return self._counted[cursor]
 
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Samples that are left, those of a last step that is dropped among them."""
+        return self._order.length - cursor.position
+
     def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
         while (found := self._next(cursor)) is not None:

@@ -29,3 +29,9 @@ def part_here(device_mesh: DeviceMesh | None) -> Part:
         # One process stands for the whole component, as in "local" mode.
         return Part(world)
     return Part(world, device_mesh.data_rank())
+
+
+def parts_of(device_mesh: DeviceMesh | None) -> list[Part]:
+    """Every data rank's part, in data order."""
+    world = 1 if device_mesh is None else device_mesh.data_world_size
+    return [Part(world, data_rank) for data_rank in range(world)]

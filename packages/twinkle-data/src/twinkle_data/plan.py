@@ -69,6 +69,9 @@ class Plan(Protocol):
     def steps_left(self, cursor: Cursor) -> int:
         """Steps from the cursor to the end of its epoch, the same on every rank."""
 
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Samples that those steps deliver; None when nobody knows."""
+
     def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
 
@@ -101,6 +104,10 @@ class BatchPlan:
     def steps_left(self, cursor: Cursor) -> int:
         """Steps from the cursor to the end of its epoch, the same on every rank."""
         return steps_left(self._order.length - cursor.position, self._batch_size, self._tail)
+
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Samples that those steps deliver."""
+        return min(self.steps_left(cursor) * self._batch_size, self._order.length - cursor.position)
 
     def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""

@@ -46,6 +46,10 @@ class StreamPlan:
         """
         raise TypeError("a loader over a stream has no length: its end is known when it is reached")
 
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Nobody knows."""
+        return None
+
     def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
         """Steps from the cursor on, for ever."""
         position = cursor.position
