@@ -13,21 +13,26 @@ if TYPE_CHECKING:
     from .nodes import Nodes
     from .picture import Picture
     from .ranks import Groups, Ranks
+    from .recipes import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
     from .transfer import Piece, plan_transfer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DDPConfig",
     "DeviceGroup",
     "DeviceMesh",
     "DimReport",
     "Explanation",
+    "FSDP2Config",
     "Groups",
+    "MegatronFSDPConfig",
     "Nodes",
     "Picture",
     "Piece",
     "Ranks",
     "balanced_slice",
+    "create_device_mesh",
     "current_rank",
     "plan_transfer",
     "use_rank",
@@ -35,14 +40,18 @@ __all__ = [
 
 # Modules that need dataclasses or typing, which cost more to import than all of the mesh.
 _LAZY = {
+    "DDPConfig": "recipes",
     "DeviceGroup": "group",
     "DimReport": "explain",
     "Explanation": "explain",
+    "FSDP2Config": "recipes",
     "Groups": "ranks",
+    "MegatronFSDPConfig": "recipes",
     "Nodes": "nodes",
     "Picture": "picture",
     "Piece": "transfer",
     "Ranks": "ranks",
+    "create_device_mesh": "recipes",
     "plan_transfer": "transfer",
 }
 
