@@ -31,13 +31,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """A runtime on an embedded cluster with groups "four" and "two" of CPU workers."""
+def ray_cluster() -> Iterator[None]:
+    """This process connected to one embedded cluster, which sessions without an address join and leave running."""
+    from twinkle_ray.cluster import Cluster
+
+    cluster = Cluster(None, num_cpus=16)
+    yield
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def ray_session(ray_cluster: None) -> Iterator[None]:
+    """A session with groups "four" and "two" of CPU workers, whose results are collected at once."""
     import twinkle_remote
     from twinkle_mesh import DeviceGroup
 
     groups = [DeviceGroup(name, size, "CPU") for name, size in GROUPS.items()]
-    with twinkle_remote.session("ray", groups=groups):
+    with twinkle_remote.session("ray", groups=groups, lazy_collect=False):
         yield
 
 

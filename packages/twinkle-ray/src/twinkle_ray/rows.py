@@ -74,7 +74,7 @@ class Chunks:
         begin = self.ends[first - 1] if first else 0
         bounds = [bound - start for bound in self.bounds[first : last + 2]]
         ends = [end - begin for end in self.ends[first : last + 1]]
-        return Chunks(bounds, bytes(self.heads[begin : self.ends[last]]), ends, self.rests[first : last + 1])
+        return Chunks(bounds, bytes(memoryview(self.heads)[begin : self.ends[last]]), ends, self.rests[first : last + 1])
 
 
 def fold(value: Any) -> Any:
@@ -129,7 +129,7 @@ def _is_long(value: list[Any]) -> bool:
         return False
     sample = value[:: max(1, len(value) // _SAMPLE)]
     plain = PLAIN.issuperset(map(type, sample))
-    size = sum(map(sys.getsizeof, sample)) if plain else pack(sample).nbytes
+    size = sum(len(row) if isinstance(row, str | bytes) else 8 for row in sample) if plain else pack(sample).nbytes
     return size * len(value) > _WORTH_CUTTING * len(sample)
 
 

@@ -1,0 +1,245 @@
+"""Workers on an embedded cluster: who they are, what they know, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import twinkle_remote as twinkle
+from twinkle_mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.ray
+
+
+@twinkle.remote_class()
+class Probe:
+    def __init__(self, device_mesh: DeviceMesh | None = None) -> None:
+        self.device_mesh = device_mesh
+
+    @twinkle.remote_function(dispatch="all")
+    def environment(self, names: list[str]) -> dict[str, str | None]:
+        return {name: os.environ.get(name) for name in names}
+
+    @twinkle.remote_function(dispatch="all", timeout=60)
+    def sum_over_all(self) -> int:
+        import torch
+        from torch import distributed
+
+        distributed.init_process_group("gloo")
+        total = torch.tensor([distributed.get_rank() + 1])
+        distributed.all_reduce(total)
+        distributed.destroy_process_group()
+        return int(total.item())
+
+    @twinkle.remote_function(dispatch="all", execute="first")
+    def port_is_held(self) -> bool:
+        import socket
+
+        with socket.socket() as other:
+            try:
+                other.bind(("", int(os.environ["MASTER_PORT"])))
+            except OSError:
+                return True
+        return False
+
+    @twinkle.remote_function(dispatch="all")
+    def random(self) -> float:
+        import random
+
+        return random.random()
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def double(self, rows: list[int]) -> list[int]:
+        return [2 * row for row in rows]
+
+
+@twinkle.remote_class()
+class Caller:
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+
+    @twinkle.remote_function(dispatch="all")
+    def through(self, rows: list[int]) -> list[int]:
+        return list(self.probe.double(rows))
+
+    @twinkle.remote_function(dispatch="all")
+    def failing(self) -> Any:
+        return self.probe.double(5)  # type: ignore[arg-type]  # what is wrong is to be told
+
+
+def environment(probe: Probe, *names: str) -> list[dict[str, str | None]]:
+    found = probe.environment(list(names))
+    assert not isinstance(found, dict)
+    return list(found)
+
+
+def test_ranks_and_rendezvous(ray_session: None) -> None:
+    probe = twinkle.on("four", DeviceMesh.from_sizes(dp_size=4)).create(Probe)
+    told = environment(probe, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    for rank, seen in enumerate(told):
+        assert (seen["RANK"], seen["LOCAL_RANK"]) == (str(rank), str(rank))
+        assert (seen["WORLD_SIZE"], seen["LOCAL_WORLD_SIZE"]) == ("4", "4")
+    assert {seen["MASTER_ADDR"] for seen in told} == {"127.0.0.1"}
+    assert len({seen["MASTER_PORT"] for seen in told}) == 1
+
+
+def test_the_port_is_rank_zeros_and_torch_can_use_it(ray_session: None) -> None:
+    probe = twinkle.on("two").create(Probe)
+    assert probe.port_is_held() is True
+    assert probe.sum_over_all() == [3, 3]
+
+
+def test_workers_have_one_thread_and_the_same_seed(ray_session: None) -> None:
+    probe = twinkle.on("two").create(Probe)
+    assert [seen["OMP_NUM_THREADS"] for seen in environment(probe, "OMP_NUM_THREADS")] == ["1", "1"]
+    first, second = cast("list[float]", probe.random())
+    assert first == second
+
+
+def test_two_instances_and_two_groups_are_apart(ray_session: None) -> None:
+    one, other = twinkle.on("four").create(Probe), twinkle.on("two", DeviceMesh.from_sizes(tp_size=2)).create(Probe)
+    assert one.double(list(range(10))) == [2 * row for row in range(10)]
+    assert other.double([1, 2, 3]) == [2, 4, 6]
+
+
+def test_a_component_calls_another_groups_component(ray_session: None) -> None:
+    probe = twinkle.on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Probe)
+    caller = twinkle.on("two").create(Caller, probe)
+    assert caller.through([1, 2, 3]) == [[2, 4, 6]] * 2
+    with pytest.raises(twinkle.TwinkleError, match=r"failing failed on two\[\d/2\]"):
+        caller.failing()
+    assert caller.through([4]) == [[8]] * 2
+
+
+def test_lines_of_workers_are_theirs_and_equal_ones_are_folded(program: Callable[..., Any]) -> None:
+    out = program(
+        """
+        import sys
+        import twinkle_remote as twinkle
+        from twinkle_mesh import DeviceGroup, DeviceMesh
+
+        @twinkle.remote_class()
+        class Talker:
+            @twinkle.remote_function(dispatch="all")
+            def talk(self):
+                print("hello")
+                print("my rank is", twinkle.current_worker().rank)
+                print("to stderr", file=sys.stderr)
+
+        if __name__ == "__main__":
+            with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")]):
+                Talker(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=1, tp_size=2)).talk()()
+        """
+    ).finish(90)
+    assert "actor[all 2] hello" in out
+    assert "actor[all 2] to stderr" in out
+    assert "actor[0/2 dp=0 tp=0] my rank is 0" in out
+    assert "actor[1/2 dp=0 tp=1] my rank is 1" in out
+    assert out.count("hello") == 1
+
+
+SECRETIVE = """
+    import os, sys
+    from dataclasses import dataclass
+    import helper
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup
+
+    @dataclass
+    class Row:
+        text: str
+
+    class OnlyHere(KeyError):
+        pass
+
+    @twinkle.remote_class()
+    class Actor:
+        @twinkle.remote_function()
+        def seen(self):
+            return sorted(name for name in os.environ if name.startswith(("SECRET", "SHARED", "HF_")))
+
+        @twinkle.remote_function(collect="flatten")
+        def rows(self, rows):
+            return [Row(helper.shout(row.text)) for row in rows]
+
+        @twinkle.remote_function()
+        def fails(self):
+            raise OnlyHere("here")
+
+    if __name__ == "__main__":
+        groups = [DeviceGroup("actor", 2, "CPU")]
+        twinkle.initialize("ray", groups=groups, env_allow=("HF_*", "SHARED"))
+        actor = Actor(remote_group="actor")
+        assert actor.seen() == [["HF_HOME", "SHARED"]] * 2, actor.seen()
+        rows = actor.rows([Row("a"), Row("b"), Row("c")])
+        assert rows == [Row("A!"), Row("B!"), Row("C!")] and all(type(row) is Row for row in rows)
+        try:
+            actor.fails()()
+        except OnlyHere as error:
+            assert isinstance(error, twinkle.RemoteCallError)
+        import ray
+        assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+        assert os.environ["SECRET"] == "1"
+        sys.stdout.flush()
+        print("READY", flush=True)
+"""
+
+
+def test_environment_modules_classes_and_the_end(program: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def shout(text):\n    return text.upper() + '!'\n")
+    home = tmp_path / "home"
+    home.mkdir()
+    running = program(SECRETIVE, SECRET="1", SHARED="2", HF_HOME="3", HOME=str(home))
+    out = running.finish(90)
+    assert out.splitlines()[-1] == "READY"
+    assert "Warning" not in out and "WARNING" not in out
+    assert running.left_over(10) == []
+    token = home / ".ray" / "auth_token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+
+
+def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> None:
+    out = program(
+        """
+        import os
+        import time
+        import ray
+        from ray.cluster_utils import Cluster
+        import twinkle_remote as twinkle
+        from twinkle_mesh import DeviceGroup
+
+        @twinkle.remote_class()
+        class Actor:
+            @twinkle.remote_function()
+            def node(self):
+                import ray
+                return ray.get_runtime_context().get_node_id()
+
+        if __name__ == "__main__":
+            cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+            for by in ("address", "variable", "connection"):
+                options = {"address": cluster.address} if by == "address" else {}
+                if by == "variable":
+                    os.environ["RAY_ADDRESS"] = cluster.address
+                if by == "connection":
+                    del os.environ["RAY_ADDRESS"]
+                    ray.init(address=cluster.address, logging_level="ERROR")
+                with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], **options):
+                    assert set(Actor(remote_group="actor").node()) == {cluster.head_node.node_id}
+                assert ray.is_initialized() == (by == "connection")
+            until = time.monotonic() + 10
+            while ray.available_resources().get("CPU") != 2:
+                assert time.monotonic() < until, ray.available_resources()
+            ray.shutdown()
+            cluster.shutdown()
+            print("READY")
+        """
+    ).finish(110)
+    assert "READY" in out
