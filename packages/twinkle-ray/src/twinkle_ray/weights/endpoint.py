@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from twinkle_ray.weights.bucket import copy_all
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.program import Order, Outcome, Place, Program, Report
 from twinkle_ray.weights.seat import Seat
@@ -123,26 +122,28 @@ def collect(instance: HasWeights, place: Place, order: Order, handles: Mapping[i
 
 
 def commit(instance: HasWeights, place: Place, order: Order) -> float:
-    """Write what arrived into the target's weights; returns the seconds it took."""
+    """Write what arrived into the target's weights, so that `undo` can take it back; returns the seconds it took."""
     began = time.perf_counter()
     station, seat = _at(place)
     program = seat.running(order)
     with station.watching(place, order.phase("commit")):
-        targets, sources = seat.writes(program)
-        copy_all(targets, sources)
-        if targets and targets[0].is_cuda:
-            torch.cuda.synchronize(targets[0].device)
-    seat.clear()
-    hook = getattr(instance, "on_weights", None)
-    if hook is not None:
-        hook(order.version)
+        seat.ledger(program, reversible=order.reversible).write()
+        if seat.on_cuda():
+            torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
-def clear(instance: HasWeights, place: Place) -> None:
-    """Drop what a finished or failed sync left in depots."""
-    _, seat = _at(place)
-    seat.clear()
+def undo(instance: HasWeights, place: Place, order: Order) -> None:
+    """Take back a commit that did not succeed on every rank; nothing where this one did not commit."""
+    _at(place)[1].undo()
+
+
+def settle(instance: HasWeights, place: Place, order: Order) -> None:
+    """Make the commit final, and call the component's `on_weights` where it has that."""
+    _at(place)[1].settle()
+    hook = getattr(instance, "on_weights", None)
+    if place.side == "target" and hook is not None:
+        hook(order.version)
 
 
 def close(instance: HasWeights, place: Place) -> None:

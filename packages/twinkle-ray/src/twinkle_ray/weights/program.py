@@ -66,6 +66,7 @@ class Order:
         program: Digest of the plan to run.
         detached: Return when buckets are packed, and go on in the background.
         checksum: Hash each bucket at both ends.
+        reversible: Write so that it can be taken back.
         depth: Rounds in flight.
     """
 
@@ -74,6 +75,7 @@ class Order:
     program: str
     detached: bool = False
     checksum: bool = False
+    reversible: bool = True
     depth: int = 3
 
     def phase(self, step: str) -> str:

@@ -58,29 +58,29 @@ def pump(
         staging: Where received buckets go; forwarded from there.
         depth: Rounds that may be under way at once; bounds the memory for packing.
     """
-    flying: deque[list[tuple[Work, Callable[[], None] | None]]] = deque()
+    flying: deque[tuple[Sequence[Work], Sequence[Callable[[], None]]]] = deque()
     arriving: dict[int, Work] = {}
     for hops in rounds:
         while len(flying) >= depth:
-            _land(flying.popleft())
+            _land(*flying.popleft())
         receives = [hop for hop in hops if hop.receiver == process]
         sends = [hop for hop in hops if hop.sender == process]
         posts = [Post(hop.sender, hop.bucket, staging[hop.bucket], receive=True) for hop in receives]
-        releases: list[Callable[[], None] | None] = [None] * len(posts)
+        packed: dict[int, Outgoing] = {}
         for hop in sends:
             if hop.forward:
                 arriving.pop(hop.bucket, _DONE).wait()
                 posts.append(Post(hop.receiver, hop.bucket, staging[hop.bucket], receive=False))
-                releases.append(None)
             else:
-                parcel = outgoing(hop.bucket)
-                posts.append(Post(hop.receiver, hop.bucket, parcel.buffer, receive=False))
-                releases.append(parcel.release)
+                if hop.bucket not in packed:
+                    packed[hop.bucket] = outgoing(hop.bucket)
+                posts.append(Post(hop.receiver, hop.bucket, packed[hop.bucket].buffer, receive=False))
+        afterwards = [parcel.release for parcel in packed.values()]
         works = link.post(posts)
         arriving.update((hop.bucket, work) for hop, work in zip(receives, works, strict=False))
-        flying.append(list(zip(works, releases, strict=True)))
+        flying.append((works, afterwards))
     while flying:
-        _land(flying.popleft())
+        _land(*flying.popleft())
 
 
 class _Done:
@@ -91,8 +91,9 @@ class _Done:
 _DONE = _Done()
 
 
-def _land(works: Sequence[tuple[Work, Callable[[], None] | None]]) -> None:
-    for work, release in works:
+def _land(works: Sequence[Work], afterwards: Sequence[Callable[[], None]]) -> None:
+    """Wait for a round's messages, then give its buffers back."""
+    for work in works:
         work.wait()
-        if release is not None:
-            release()
+    for release in afterwards:
+        release()

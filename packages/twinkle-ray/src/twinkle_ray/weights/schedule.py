@@ -35,9 +35,10 @@ def make_rounds(
     """Order the hops of buckets that travel over links.
 
     Each source sends one bucket a round, to its targets in turn, starting at a different one from its neighbours. A
-    bucket that several targets need leaves its source once: one of them, in turn, passes it to the others a round
-    later, so that the source's link carries each byte once. Processes that enter round after round cannot deadlock,
-    since what a round needs was received in the rounds before it.
+    bucket that several targets on other hosts need leaves its source once: one of them, in turn, passes it to the
+    others a round later, so that the source's network link carries each byte once. Within a host there is no such link,
+    and each gets it from the source. Processes that enter round after round cannot deadlock, since what a round needs
+    was received in the rounds before it.
     """
     lines: dict[int, list[Bucket]] = {}
     for bucket in buckets:
@@ -51,9 +52,12 @@ def make_rounds(
             sender = source_process[bucket.source]
             processes = sorted({target_process[rank] for rank in bucket.targets})
             first = processes[bucket.index % len(processes)]
+            relayed = bucket.distance == "far"
             rounds[number].append(Hop(bucket.index, sender, first, forward=False))
-            rounds[number + 1].extend(
-                Hop(bucket.index, first, other, forward=True) for other in processes if other != first
+            rounds[number + relayed].extend(
+                Hop(bucket.index, first if relayed else sender, other, forward=relayed)
+                for other in processes
+                if other != first
             )
     return tuple(tuple(hops) for hops in rounds if hops)
 

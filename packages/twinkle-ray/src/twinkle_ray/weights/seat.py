@@ -10,6 +10,7 @@ from torch import Tensor
 
 from twinkle_ray.weights.bucket import empty_bytes, slot_views
 from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.ledger import Ledger, Write
 from twinkle_ray.weights.shard import Holding, Weights, fingerprint, hold
 from twinkle_ray.weights.transport import Depot, depot_for
 
@@ -24,12 +25,12 @@ _LASTING = frozenset({"link", "shared"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Writes:
-    """The copies of a commit, and the arrivals that they were listed for."""
+class _Commit:
+    """The writes of a commit, and the arrivals that they were listed for."""
 
     arrivals: Mapping[int, Sequence[Tensor]]
-    targets: list[Tensor]
-    sources: list[Tensor]
+    ledger: Ledger
+    reversible: bool
 
 
 class Seat:
@@ -49,7 +50,7 @@ class Seat:
         self._fingerprint: object = None
         self._blocks: dict[int, list[Tensor]] = {}
         self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
-        self._writes: _Writes | None = None
+        self._commit: _Commit | None = None
 
     def look(self, weights: Weights) -> None:
         """Read what `weights()` returned, unless it is what was read before."""
@@ -58,7 +59,7 @@ class Seat:
             self.holding = hold(weights)
             self._fingerprint = seen
             self._blocks.clear()
-            self._writes = None
+            self._commit = None
 
     def running(self, order: Order) -> Program:
         """The program of an order."""
@@ -75,6 +76,10 @@ class Seat:
         if program.device == "cpu":
             return torch.device("cpu")
         return next(tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces)
+
+    def on_cuda(self) -> bool:
+        """Whether any of this rank's tensors is on a GPU."""
+        return any(tensor.is_cuda for pieces in self.holding.pieces.values() for _, tensor in pieces)
 
     def depot(self, route: Route) -> Depot:
         """The depot for a route, made on first use."""
@@ -105,22 +110,37 @@ class Seat:
             for index in program.buckets
         }
 
-    def writes(self, program: Program) -> tuple[list[Tensor], list[Tensor]]:
-        """Where every block that arrived goes, and the blocks: several places where tensors were tied at the source."""
+    def ledger(self, program: Program, *, reversible: bool) -> Ledger:
+        """The writes of this commit: several for a block whose tensors were tied at the source."""
         arrivals = self.arrivals(program)
-        kept = self._writes
-        if kept is None or any(kept.arrivals[index] is not blocks for index, blocks in arrivals.items()):
-            targets: list[Tensor] = []
-            sources: list[Tensor] = []
+        kept = self._commit
+        if (
+            kept is None
+            or kept.reversible != reversible
+            or any(kept.arrivals[index] is not blocks for index, blocks in arrivals.items())
+        ):
+            writes: list[Write] = []
             for index, blocks in arrivals.items():
-                for slot, block in zip(program.buckets[index].slots, blocks, strict=True):
+                bucket, route = program.buckets[index], program.routes[index]
+                owned = route == "link" or (route == "shared" and len(bucket.targets) == 1)
+                for slot, block in zip(bucket.slots, blocks, strict=True):
                     names = [name for name in program.entries[slot.entry].targets if name in self.holding.pieces]
                     places = [view for name in names for view in self.holding.views(name, slot.box)]
                     assert places, f"this rank holds nothing around {slot.box}"
-                    targets.extend(places)
-                    sources.extend([block] * len(places))
-            kept = self._writes = _Writes(arrivals, targets, sources)
-        return kept.targets, kept.sources
+                    writes.extend(Write(place, block, owned and len(places) == 1) for place in places)
+            kept = self._commit = _Commit(arrivals, Ledger(writes, reversible=reversible), reversible)
+        return kept.ledger
+
+    def undo(self) -> None:
+        """Take back the latest commit, whatever became of it."""
+        if self._commit is not None:
+            self._commit.ledger.undo()
+
+    def settle(self) -> None:
+        """Make the latest commit final, and drop what the sync needs no more."""
+        if self._commit is not None:
+            self._commit.ledger.settle()
+        self.clear()
 
     def unpack(self, index: int) -> None:
         """Drop a packed bucket that has left."""
@@ -131,7 +151,7 @@ class Seat:
         self.arrived.clear()
         self.packed.clear()
         if self.program is None or not set(self.program.routes.values()) <= _LASTING:
-            self._writes = None
+            self._commit = None
         for depot in self._depots.values():
             depot.clear()
 
@@ -139,6 +159,6 @@ class Seat:
         """Give back everything that a program needed."""
         for depot in self._depots.values():
             depot.close()
-        self.program = self._writes = None
+        self.program = self._commit = None
         for kept in (self._depots, self._staging, self._blocks, self.packed, self.arrived, self.handles):
             kept.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.crew import Crew, Pending
     from twinkle_ray.weights.program import Side
 
+_log = logging.getLogger("twinkle.ray")
 GRACE_SECONDS = 2.0
 _SHORTEST, _LONGEST = 0.0003, 0.01
 
@@ -75,6 +77,20 @@ def run_step(
         watched.board.abort(reason or f"the controller gave up at the step {name!r}")
         _wait(pending, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
     raise _verdict(name, pending, reason)
+
+
+def settle_for(name: str, crew: Crew, ask: Ask) -> None:
+    """Run a function on each rank of a side that may have lost some, and wait for those that answer soon.
+
+    Ranks that are stopped run it when they go on: a worker's calls keep their order.
+    """
+    try:
+        pending = crew.start(*ask)
+    except TwinkleError as error:
+        _log.warning("%s could not be asked for on %s: %s", name, crew.name, error)
+        return
+    if crew.polled:
+        _wait({"target": pending}, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
 
 
 def _wait(
