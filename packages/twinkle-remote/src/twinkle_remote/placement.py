@@ -160,12 +160,13 @@ def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any],
     group = runtime.backend.group(name or "local")
     planned = runtime.groups[name].num_workers if name is not None and runtime.groups else group.size
     mesh: DeviceMesh | None = kwargs.get(MESH)
-    if name is not None or mesh is not None:
-        alone = group.size == 1 and (name is None or not runtime.groups) and mesh is not None
-        mesh = mesh if alone else _mesh_for(cls, mesh, runtime, group.name, planned)
+    if mesh is None or (name is not None and runtime.groups):
+        mesh = _mesh_for(cls, mesh, runtime, group.name, planned)
+    shared = name is not None or mesh is not None
+    if not shared:
+        group = runtime.backend.group(backend.own_group)
     if mesh is not None:
         mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
-    shared = name is not None or mesh is not None
     ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
     component = Component(group.name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
     if backend.adopt(group.name, component.instance, made, mesh):

@@ -262,7 +262,13 @@ class BackendFactory(Protocol):
 
 @runtime_checkable
 class InProcessBackend(Protocol):
-    """A backend that builds components in the calling process, which is itself one of their ranks."""
+    """A backend that builds components in the calling process, which is itself one of their ranks.
+
+    Attributes:
+        own_group: Name of the group of components that are this process's alone: they have neither group nor mesh.
+    """
+
+    own_group: str
 
     @property
     def rank(self) -> int:

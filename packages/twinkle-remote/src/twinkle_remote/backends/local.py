@@ -101,6 +101,8 @@ class LocalBackend:
         exchange_timeout: Seconds that a process waits for the others' outcomes of a call.
     """
 
+    own_group = "(this process)"
+
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
         self._rank = int(os.environ.get("RANK", "0")) if "WORLD_SIZE" in os.environ else 0
@@ -124,9 +126,10 @@ class LocalBackend:
         return self._store
 
     def group(self, name: str) -> LocalGroup:
-        """The group of that name; all of them are the same processes."""
+        """The group of that name; all of them are the same processes, but for the process's own."""
         if name not in self._groups:
-            self._groups[name] = LocalGroup(name, self._rank, self._size, self._store, self._exchange)
+            exchange = None if name == self.own_group else self._exchange
+            self._groups[name] = LocalGroup(name, self._rank, self._size, self._store, exchange)
         return self._groups[name]
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:

@@ -1,0 +1,108 @@
+"""The local backend under torchrun: two processes of one program, each a rank of every component."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = """
+    import json
+    import sys
+    from pathlib import Path
+
+    from twinkle_mesh import DeviceGroup, DeviceMesh
+    from twinkle_remote import current_worker, remote_class, remote_function, session, submit
+
+    RANK = int(__import__("os").environ["RANK"])
+    TOLD = {}
+
+
+    @remote_class()
+    class Actor:
+        def __init__(self, device_mesh=None):
+            self.mesh = device_mesh
+            self.built_as = current_worker().rank
+            self.calls = 0
+
+        @remote_function(dispatch="slice_dp", collect="flatten")
+        def rows(self, rows):
+            self.calls += 1
+            return [(row, current_worker().rank) for row in rows]
+
+        @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
+        def mean(self, rows):
+            return sum(rows) / len(rows) if rows else float("nan")
+
+        @remote_function(dispatch="all", collect="first")
+        def fail(self, rank):
+            if current_worker().rank == rank:
+                raise KeyError(f"on {rank}")
+            return rank
+
+        @remote_function(execute="first")
+        def first(self):
+            self.calls += 1
+            return current_worker().rank
+
+        @remote_function()
+        def ranks(self):
+            return current_worker().rank, self.calls, self.built_as
+
+
+    @remote_class()
+    class Plain:
+        @remote_function()
+        def where(self):
+            return RANK
+
+
+    with session("local", groups=[DeviceGroup("actor", 2, "CPU")]):
+        actor = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        copies = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=1, tp_size=2))
+        TOLD["rows"] = actor.rows([1, 2, 3])
+        TOLD["copies"] = copies.rows([1, 2, 3])
+        TOLD["mean"] = actor.mean([1.0, 2.0, 6.0])
+        TOLD["first"] = [actor.first() for _ in range(3)]
+        TOLD["lazy"] = actor.rows(submit(copies.rows, [4, 5, 6])).copy()
+        unread = submit(actor.rows, [7])
+        if RANK == 1:
+            unread.result()
+        try:
+            actor.fail(1)
+        except KeyError as error:
+            TOLD["error"] = str(error).splitlines()[0]
+        TOLD["ranks"] = actor.ranks()
+        TOLD["many"] = sum(actor.mean([1.0, 2.0]) for _ in range(200))
+        TOLD["plain"] = Plain().where()
+        if RANK == 1:
+            TOLD["alone"] = Plain().where()
+        TOLD["end"] = actor.rows([8, 9])
+    with session("local"):
+        again = Actor(remote_group="any", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        TOLD["again"] = again.rows([1, 2])
+    Path(sys.argv[1], f"{RANK}.json").write_text(json.dumps(TOLD))
+"""
+
+
+def test_processes_of_one_program_go_on_with_the_same_values(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*launch, str(path), str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    one = dict(told[0])
+    assert one.pop("plain") == 0 and told[1].pop("plain") == 1 and told[1].pop("alone") == 1
+    assert one == told[1]
+    assert one["rows"] == [[1, 0], [2, 0], [3, 1]] and one["copies"] == [[1, 0], [2, 0], [3, 0]]
+    assert one["mean"] == 3.0 and one["first"] == [0, 0, 0] and one["many"] == 300.0
+    assert one["lazy"] == [[[4, 0], 0], [[5, 0], 0], [[6, 0], 1]]
+    assert "Actor.fail failed on actor[1/2 dp=1]" in one["error"] and "on 1" in one["error"]
+    assert one["ranks"] == [[0, 6, 0], [1, 3, 1]]
+    assert one["end"] == [[8, 0], [9, 1]] and one["again"] == [[1, 0], [2, 1]]
