@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 PROMPT = 8  # words that the model is given
 GROUP = 8  # texts that it writes for each prompt, compared with one another
-CLIP = 0.2  # how far one step may change the probability of a word, as a share of it
+PASSES = 2  # steps of the actor on each batch of texts
+CLIP = 0.2  # how far they may change the probability of a word, as a share of it
 
 
 @dataclass
@@ -92,7 +93,7 @@ class Actor:
         self.size = size
         self.gpt = SplitGPT(size, seed, torch_mesh(device_mesh), micro_batches=2)
         groups = self.gpt.parameter_groups()
-        self.optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), foreach=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=5e-3, betas=(0.9, 0.95), foreach=True)
 
     @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
     def learn(self, texts: list[str]) -> dict[str, float]:
@@ -107,7 +108,9 @@ class Actor:
             "logprobs": rollouts.logprobs.flatten(0, 1),
             "advantages": rollouts.advantages.flatten(0, 1)[:, None],
         }
-        return self._step(words[:, :-1], rows, grpo_loss) | {"reward": rollouts.rewards.mean().item()}
+        for _ in range(PASSES):
+            metrics = self._step(words[:, :-1], rows, grpo_loss)
+        return metrics | {"reward": rollouts.rewards.mean().item()}
 
     def _step(self, words: Tensor, rows: Rows, loss: Loss) -> dict[str, float]:
         mean = self.gpt.backward(words, rows, loss)
@@ -136,13 +139,13 @@ class Options:
 
     mode: str = "ray"
     sft_steps: int = 120
-    steps: int = 30
+    steps: int = 20
     seed: int = 0
 
 
 def train(options: Options, size: Size) -> History:
     """Run the loop; the figures of the run."""
-    seed, history = options.seed, History()
+    seed, history = options.seed, History(options.mode)
     device = "cuda" if torch.cuda.device_count() >= (1 if options.mode == "local" else 12) else "cpu"
     copies = DeviceMesh.from_sizes(dp_size=4, device_type=device)
     split = DeviceMesh.from_sizes(dp_size=2, pp_size=2, tp_size=2, device_type=device)
@@ -151,33 +154,35 @@ def train(options: Options, size: Size) -> History:
     groups = [DeviceGroup("sampler", 4, device), DeviceGroup("actor", 8, device)]
     texts = DataLoader(passages(size.context, every=4), batch_size=64, shuffle=True, seed=seed)
     prompts = DataLoader(passages(PROMPT, every=4), batch_size=16, shuffle=True, seed=seed)
-    with twinkle.session(options.mode, groups=groups, seed=seed):
-        with history.phase("start"):
-            sampler = Sampler(size, seed, device_mesh=copies, remote_group="sampler")
-            rewards = Rewards(size, device_mesh=copies, remote_group="sampler")
-            actor = Actor(size, seed, device_mesh=split, remote_group="actor")
-            sync = twinkle.WeightSync(actor, sampler)
+    with history.phase("start"):
+        twinkle.initialize(options.mode, groups=groups, seed=seed)
+        sampler = Sampler(size, seed, device_mesh=copies, remote_group="sampler")
+        rewards = Rewards(size, device_mesh=copies, remote_group="sampler")
+        actor = Actor(size, seed, device_mesh=split, remote_group="actor")
+        sync = twinkle.WeightSync(actor, sampler)
 
-        with history.phase("supervised"), progress("supervised", options.sft_steps) as show:
-            for batch in batches(texts, options.sft_steps):
-                metrics = actor.learn(batch)
-                history.losses.append(metrics["loss"])
-                show(loss=metrics["loss"])
+    with history.phase("supervised"), progress("supervised", options.sft_steps) as show:
+        for batch in batches(texts, options.sft_steps):
+            metrics = actor.learn(batch)
+            history.losses.append(metrics["loss"])
+            show(loss=metrics["loss"])
         sync()
         history.before = some_texts(sampler, size)
 
-        with history.phase("GRPO"), progress("GRPO", options.steps) as show:
-            for step, batch in enumerate(batches(prompts, options.steps)):
-                rollouts = sampler.sample(batch, step)
-                metrics = actor.update(rewards.grade(rollouts))
+    with history.phase("GRPO"), progress("GRPO", options.steps) as show:
+        for step, batch in enumerate(batches(prompts, options.steps)):
+            rollouts = sampler.sample(batch, step)
+            metrics = actor.update(rewards.grade(rollouts))
+            history.rewards.append(metrics["reward"])
+            with history.phase("of which weight sync"):
                 sync()
-                history.rewards.append(metrics["reward"])
-                show(loss=metrics["loss"], reward=metrics["reward"])
+            show(loss=metrics["loss"], reward=metrics["reward"])
         history.after = some_texts(sampler, size)
 
-        assert sync.plan is not None
-        history.weight_bytes = sum(sync.plan.sent(split.world_size)) * sync.version
-        history.calls = twinkle.stats()
+    assert sync.plan is not None
+    history.weight_bytes = sum(sync.plan.sent(split.world_size)) * sync.version
+    history.calls = twinkle.stats()
+    twinkle.shutdown()
     return history
 
 

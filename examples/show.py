@@ -29,6 +29,7 @@ class History:
     """The figures of a run.
 
     Attributes:
+        mode: Where it ran.
         losses: Mean loss of each supervised step, in nats per word.
         rewards: Mean reward of each GRPO step.
         before: A text for each of a few prompts, written before GRPO.
@@ -38,6 +39,7 @@ class History:
         calls: The record of every call.
     """
 
+    mode: str
     losses: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
@@ -49,9 +51,9 @@ class History:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time of a block to a phase."""
-        began = perf_counter()
+        before, began = self.seconds.setdefault(name, 0.0), perf_counter()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
+        self.seconds[name] = before + perf_counter() - began
 
 
 def placement(mode: str, meshes: Mapping[str, DeviceMesh]) -> None:
@@ -124,7 +126,10 @@ def _hand_overs(history: History) -> Table:
     )
     table = Table("from", "to", "what", "bytes", "moved by", title="Hand-overs", title_justify="left")
     for source, target, what, nbytes, mover in rows:
-        table.add_row(source, target, what, f"{nbytes:,}", mover)
+        if history.mode == "local":
+            table.add_row(source, target, what, "by reference" if nbytes == 0 else f"{nbytes:,}", "this process")
+        else:
+            table.add_row(source, target, what, "inside the calls" if nbytes == 0 else f"{nbytes:,}", mover)
     table.columns[3].justify = "right"
     return table
 

@@ -69,8 +69,7 @@ class TinyGPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
-                embedding = name.startswith(("words", "positions"))
-                scale = 0.3 if embedding else 0.5 * parameter.shape[1] ** -0.5
+                scale = {"words.weight": 0.3, "positions.weight": 0.02}.get(name, 0.5 * parameter.shape[1] ** -0.5)
                 parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
             elif name.endswith("bias"):
                 parameter.zero_()
