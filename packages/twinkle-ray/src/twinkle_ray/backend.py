@@ -9,7 +9,7 @@ import ray
 
 from twinkle_ray.agent import start_agents
 from twinkle_ray.cluster import Cluster
-from twinkle_ray.group import RayGroup, RayGroups
+from twinkle_ray.group import Member, RayGroup, RayGroups
 from twinkle_ray.launch import Roster, check_unique
 from twinkle_ray.logs import WorkerLogs
 from twinkle_ray.placement import Reservation
@@ -99,12 +99,11 @@ class RayBackend:
 
     def _introduce(self, groups: Sequence[RayGroup]) -> None:
         """Have every worker know every group."""
-        met = [
-            member.actor.meet.remote(groups, self._agents.get(member.node))
-            for group in groups
-            for member in group.members
-        ]
-        ray.get(met, timeout=self.start_timeout)
+        members = [member for group in groups for member in group.members]
+        ray.get([self._meet(member, groups) for member in members], timeout=self.start_timeout)
+
+    def _meet(self, member: Member, groups: Sequence[RayGroup]) -> Any:
+        return member.actor.meet.options(max_task_retries=5).remote(groups, self._agents.get(member.node))
 
     def restart(self, name: str) -> None:
         """Rebuild a group: new workers, every component constructed again as it was, and its `restore()` called.
@@ -132,11 +131,9 @@ class RayBackend:
         fresh.sit(self.start_timeout)
         group = self._begin(fresh)
         self._groups.replace(group)
-        others = [member for other in self._groups.all() if other is not group for member in other.members]
-        for member in others:
-            member.actor.meet.remote(self._groups.all(), self._agents.get(member.node))
-        met = [member.actor.meet.remote(self._groups.all(), self._agents.get(member.node)) for member in group.members]
-        ray.get(met, timeout=self.start_timeout)
+        everyone = self._groups.all()
+        told = {other.name: [self._meet(member, everyone) for member in other.members] for other in everyone}
+        ray.get(told[name], timeout=self.start_timeout)  # the others hear of it before what they are sent next
         rebuild(self._groups, group, old.created, self.start_timeout)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -31,11 +31,26 @@ _WORTH_REMEMBERING = 2048  # bytes
 
 
 class RayReply:
-    """The pending answer of one actor."""
+    """The pending answer of one actor.
 
-    __slots__ = ("__weakref__", "died_in", "group", "instance", "name", "outcome", "rank", "ref")
+    Args:
+        group: Its group.
+        rank: Its rank.
+        ref: The answer.
+        task: What was asked.
+        remember: What the actor then remembers, and which of such requests to it this is.
+    """
 
-    def __init__(self, group: RayGroup, rank: int, ref: ray.ObjectRef[Any], task: Task) -> None:
+    __slots__ = ("__weakref__", "_remember", "died_in", "group", "instance", "name", "outcome", "rank", "ref")
+
+    def __init__(
+        self,
+        group: RayGroup,
+        rank: int,
+        ref: ray.ObjectRef[Any],
+        task: Task,
+        remember: tuple[bytes, int] | None = None,
+    ) -> None:
         self.group = group
         self.rank = rank
         self.ref = ref
@@ -43,6 +58,7 @@ class RayReply:
         self.name = task.name
         self.died_in = group.deaths.get(rank)
         self.outcome: Outcome | None = None
+        self._remember = remember
 
     def done(self) -> bool:
         """Whether the outcome is there, or never will be."""
@@ -52,10 +68,18 @@ class RayReply:
         """The outcome; waits for it."""
         if self.outcome is None:
             try:
-                self.outcome = outcome_from_wire(ray.get(self.ref))
+                self.take(ray.get(self.ref))
             except ray.exceptions.RayError as error:
                 self.outcome = self.group.lost(self, error)
+        assert self.outcome is not None
         return self.outcome
+
+    def take(self, wire: bytes | tuple[Any, ...]) -> None:
+        """The answer is there."""
+        if self.outcome is None:
+            self.outcome = outcome_from_wire(wire)
+            if self._remember is not None:
+                self.group.confirm(self.rank, *self._remember)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +123,7 @@ class RayGroup:
         self.members = tuple(members)
         self._is_driver = is_driver
         self._remembered: dict[int, bytes] = {}
+        self._requests: dict[int, int] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._sent: tuple[weakref.ref[Task], Any] | None = None
         self.deaths: dict[int, str] = {}
@@ -132,19 +157,22 @@ class RayGroup:
             self.created.pop(task.instance, None)
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
-        return RayReply(self, rank, self._send(rank, self._wire(task), refs), task)
-
-    def _send(self, rank: int, wire: Any, refs: Sequence[ray.ObjectRef[Any]]) -> ray.ObjectRef[Any]:
+        wire = self._wire(task)
         actor = self.members[rank].actor
         if refs or not self._is_driver or type(wire) is not bytes or len(wire) > _WORTH_REMEMBERING:
-            return cast("ray.ObjectRef[Any]", actor.run.remote(wire, *refs))
-        with self._lock:  # between what it is taken to remember and what it is sent, nothing else may be sent
+            return RayReply(self, rank, actor.run.remote(wire, *refs), task)
+        with self._lock:  # between what the actor remembers and what it is sent, nothing else may be sent
             if self._remembered.get(rank) == wire:
-                ref = actor.again.remote()
-            else:
+                return RayReply(self, rank, actor.again.remote(), task)
+            self._remembered.pop(rank, None)
+            count = self._requests[rank] = self._requests.get(rank, 0) + 1
+            return RayReply(self, rank, actor.remember.remote(wire), task, (wire, count))
+
+    def confirm(self, rank: int, wire: bytes, count: int) -> None:
+        """The actor answered a request to remember; where it was the latest one, it may be relied on."""
+        with self._lock:
+            if self._requests.get(rank) == count:
                 self._remembered[rank] = wire
-                ref = actor.remember.remote(wire)
-        return cast("ray.ObjectRef[Any]", ref)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Where the given ranks are; those of other nodes tell through their node's agent."""
@@ -175,7 +203,7 @@ class RayGroup:
         member = self.members[reply.rank]
         own = member.actor._actor_id.hex()
         failure = to_failure(error, member.info, coordinate, self.labels, own)
-        if failure.died and not failure.upstream:
+        if failure.died and not failure.upstream and not isinstance(error, ray.exceptions.ActorUnavailableError):
             self.deaths.setdefault(reply.rank, reply.name)
             if reply.died_in is not None:
                 told = f"it was lost before this call, during {reply.died_in}; {failure.message}"
@@ -205,7 +233,7 @@ def _read_together(replies: Sequence[RayReply]) -> None:
     except ray.exceptions.RayError:
         return
     for reply, wire in zip(replies, wires, strict=True):
-        reply.outcome = outcome_from_wire(wire)
+        reply.take(wire)
 
 
 class RayGroups:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from twinkle_ray.placement import Place
 
 
+_ATTEMPTS = 5
+
+
 class Roster:
     """The actors of one group before they have ranks.
 
@@ -47,7 +50,11 @@ class Roster:
             PlacementError: One did not start, or does not have the devices that it should.
         """
         kind = self.group.device_type
-        asked = [actor.seat.remote(kind, place.devices) for actor, place in zip(self.actors, self.places, strict=True)]
+        again = {"max_task_retries": _ATTEMPTS}  # what a worker is asked before it has a rank may be asked twice
+        asked = [
+            actor.seat.options(**again).remote(kind, place.devices)
+            for actor, place in zip(self.actors, self.places, strict=True)
+        ]
         self.seats = _get(asked, timeout, f"the workers of group {self.group.name!r} did not start")
         order = rank_order(self.seats, self.places)
         self.seats = [self.seats[i] for i in order]
@@ -68,7 +75,7 @@ class Roster:
             PlacementError: One was lost meanwhile.
         """
         what = f"the workers of group {self.group.name!r} did not begin"
-        port = _get([self.actors[0].hold_port.remote()], timeout, what)[0]
+        port = _get([self.actors[0].hold_port.options(max_task_retries=_ATTEMPTS).remote()], timeout, what)[0]
         name, size = self.group.name, len(self.actors)
         shared = {**allowed(os.environ, env_allow), **rendezvous(self.seats, port)}
         for variable in _visibility_variables():
@@ -76,7 +83,8 @@ class Roster:
         begun = []
         for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.seats), strict=True)):
             environment = {**shared, **local, "RANK": str(rank)}
-            begun.append(actor.begin.remote(Role(name, rank, size, seed, environment, import_paths())))
+            role = Role(name, rank, size, seed, environment, import_paths())
+            begun.append(actor.begin.options(max_task_retries=_ATTEMPTS).remote(role))
         stacks = _get(begun, timeout, what)
         infos = [WorkerInfo(name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(self.seats)]
         nodes = [seat.node_id for seat in self.seats]

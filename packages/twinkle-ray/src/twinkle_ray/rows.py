@@ -74,7 +74,9 @@ class Chunks:
         begin = self.ends[first - 1] if first else 0
         bounds = [bound - start for bound in self.bounds[first : last + 2]]
         ends = [end - begin for end in self.ends[first : last + 1]]
-        return Chunks(bounds, bytes(memoryview(self.heads)[begin : self.ends[last]]), ends, self.rests[first : last + 1])
+        return Chunks(
+            bounds, bytes(memoryview(self.heads)[begin : self.ends[last]]), ends, self.rests[first : last + 1]
+        )
 
 
 def fold(value: Any) -> Any:
