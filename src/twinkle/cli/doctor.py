@@ -72,7 +72,7 @@ def _backends() -> Iterator[Finding]:
 def _devices() -> Iterator[Finding]:
     yield Finding("CPUs", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
     try:
-        import torch  # noqa: TID251  only to name the devices, and only when it is asked for
+        import torch
     except ImportError:
         return
     count = torch.cuda.device_count()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
-    from torch.distributed.device_mesh import (  # noqa: TID251 - for annotations, nothing is imported at run time
+    from torch.distributed.device_mesh import (
         DeviceMesh as TorchDeviceMesh,
     )
 

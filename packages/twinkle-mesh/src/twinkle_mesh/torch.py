@@ -10,8 +10,8 @@ from .mesh import DeviceMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup  # noqa: TID251 - for annotations, nothing is imported at run time
-    from torch.distributed.device_mesh import (  # noqa: TID251 - for annotations, nothing is imported at run time
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import (
         DeviceMesh as TorchDeviceMesh,
     )
 
@@ -39,9 +39,9 @@ _made: _Made | None = None
 
 def to_torch(mesh: DeviceMesh) -> TorchDeviceMesh:
     """Build torch's mesh over the default process group; see `DeviceMesh.to_torch`."""
-    import torch  # noqa: TID251 - this is the interop with torch
-    import torch.distributed as dist  # noqa: TID251 - as above
-    from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh  # noqa: TID251 - as above
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh
 
     world = dist.group.WORLD if dist.is_initialized() else None
     if world is None:
@@ -126,7 +126,7 @@ def _group(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
     """
-    import torch.distributed as dist  # noqa: TID251 - this is the interop with torch
+    import torch.distributed as dist
 
     mine: ProcessGroup | None = None
     here = dist.get_rank()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np  # noqa: TID251  loaded only once a caller's own value is an array
+import numpy as np  # noqa: TID253  loaded only once a caller's own value is an array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from numpy.typing import NDArray  # noqa: TID251  as above
+    from numpy.typing import NDArray
 
 
 class NumpySplitter:

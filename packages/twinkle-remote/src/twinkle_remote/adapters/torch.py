@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch  # noqa: TID251  loaded only once a caller's own value is a tensor
+import torch  # noqa: TID253  loaded only once a caller's own value is a tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
