@@ -1,10 +1,13 @@
 """Loaders on a group: one for each data rank, lazy global batches, a position that lives with the loop."""
 
 import json
+import os
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,6 +170,27 @@ def test_a_bad_sample_stops_the_loop_where_it_is(threads: None) -> None:
     assert skipping.info is not None
     assert skipping.info.valid == batch.valid
     assert skipping.state_dict()["quarantine"] == [17]
+
+
+def test_loader_processes_of_workers_may_die(threads: None, tmp_path: Path) -> None:
+    mark = tmp_path / "alive"
+    mark.touch()
+
+    class Deadly:
+        def __len__(self) -> int:
+            return 22
+
+        def __getitem__(self, index: int) -> int:
+            if index == 13 and mark.exists():
+                mark.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return index
+
+    own = loader(Deadly, shuffle=False, num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        assert [index for batch in own for index in batch] == list(range(22))
+    assert not mark.exists()
+    own.close()
 
 
 def test_steps_are_read_while_the_loop_works(threads: None) -> None:

@@ -61,7 +61,8 @@ class DataLoader(Generic[B]):
         persistent_workers: Keep loader processes, and read ahead, over the end of an epoch.
         multiprocessing_context: How loader processes start: "fork", "spawn", "forkserver" or a context.
         worker_init_fn: Called in each loader process with its number.
-        timeout_s: Seconds that one batch may take in loader processes before they are started anew.
+        timeout_s: Seconds that one batch may take in loader processes before they are started anew, and that the
+            workers of a remote group may take for one, or for building the dataset, before that is an error.
         restarts: Times that this is done without a batch in between.
         sample_seeds: Make what `random`, numpy and torch draw while a sample is read a function of (seed,
             epoch, index).
@@ -219,7 +220,7 @@ class DataLoader(Generic[B]):
         self._move(self._engine.plan.settle(saved.cursor), saved.source)
 
     def close(self) -> None:
-        """End loader processes that are kept; a later loop starts them again."""
+        """End loader processes that are kept in this process; a later loop starts them again."""
         self._own = None
         if self._kept is not None:
             self._kept.pipeline.close()

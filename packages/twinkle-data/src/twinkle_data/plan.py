@@ -122,8 +122,8 @@ class BatchPlan:
             begins = position + np.arange(many, dtype=np.int64) * self._batch_size
             wanted = (begins + first)[:, None] + np.arange(width, dtype=np.int64)
             rows = self._order.take(cursor.epoch, wanted.ravel()).reshape(many, width)
-            for indices in rows:
-                yield Step(cursor.epoch, position, self._batch_size, indices.tolist())
+            for indices in rows.tolist():
+                yield Step(cursor.epoch, position, self._batch_size, indices)
                 position += self._batch_size
             ahead = min(ahead * 2, max(_AHEAD // width, 1))
         rest = rows_of_step(self._order.length - position, self._batch_size, self._tail)

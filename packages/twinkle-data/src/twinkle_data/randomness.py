@@ -8,6 +8,7 @@ drawn from after all, the batch is read again with that generator seeded for eac
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,16 @@ T = TypeVar("T")
 
 # The generators belong to the whole process: two loaders in two threads take turns.
 _turn = threading.RLock()
+
+
+def _new_turn() -> None:
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    # A process that is forked while another thread has the turn would never get it.
+    os.register_at_fork(after_in_child=_new_turn)
 
 
 class _Reading:

@@ -67,7 +67,7 @@ class _Loading:
         self._recipe = recipe
         self._engine: Engine | None = None
         self._pipeline: Pipeline | None = None
-        self._next = Cursor()
+        self._place = Place(Cursor())
         self._told: _Told | None = None
 
     @remote_function(dispatch="all", collect=_first_answer, lazy_collect=False)
@@ -95,15 +95,17 @@ class _Loading:
             self._told = told._replace(info=BatchInfo(*cursor, [], [], 0))
             return None
         self._told = None
-        if self._pipeline is None or cursor != self._next:
+        if self._pipeline is None or cursor != self._place.cursor:
             self.stop()
-            place = Place(cursor, source)
-            self._pipeline = self._engine.run(place, self._part(), quarantine, whole=True)
+            self._place = Place(cursor, source)
+            self._pipeline = self._engine.run(self._place, self._part(), quarantine, whole=True)
         delivery = next(self._pipeline)
         info = delivery.info
-        self._next = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
+        # What reads ahead begins anew from here, should its processes die.
+        self._place.cursor = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
+        self._place.source = delivery.source
         self._told = _Told(info, delivery.bad, delivery.source, delivery.last)
-        if delivery.last or self._next.epoch != cursor.epoch:
+        if delivery.last or (self._place.cursor.epoch != cursor.epoch and not self._engine.endless):
             self.stop()
         return delivery.payload
 
@@ -224,7 +226,7 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
         workers = RankLoading(dataset, recipe, **placed)
     if not is_handle(workers):
         return open_engine(dataset, recipe)
-    known = workers.open()
+    known = submit(workers.open).result(recipe.processes.timeout_s)
     assert known is not None
     return GroupEngine(workers, recipe, known)
 

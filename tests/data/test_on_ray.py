@@ -1,0 +1,106 @@
+"""Loaders on a Ray cluster: what holds in threads holds between processes."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from twinkle_data import BadSampleError, Batch, DataLoader
+from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_remote import WorkerDiedError, current_worker, on, remote_class, remote_function, session, stats
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+
+
+class Rows:
+    """Rows of 64 KB, built where they are read; one of them is torn, another kills its reader.
+
+    Args:
+        torn: Index of the torn one.
+        deadly: Index of the deadly one.
+    """
+
+    def __init__(self, torn: int = -1, deadly: int = -1) -> None:
+        self.torn = torn
+        self.deadly = deadly
+
+    def __len__(self) -> int:
+        return 26
+
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
+        if index == self.torn:
+            raise KeyError("torn")
+        if index == self.deadly:
+            os._exit(3)
+        return np.full(8192, index, dtype=np.float64)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    groups = [DeviceGroup("data", 4, "CPU"), DeviceGroup("actor", 3, "CPU"), DeviceGroup("doomed", 1, "CPU")]
+    with session("ray", groups=groups):
+        yield
+
+
+@remote_class()
+class Actor:
+    """Says what it is given."""
+
+    @remote_function(dispatch="slice_dp", collect="flatten", lazy_collect=False)
+    def rows(self, batch: Batch[NDArray[np.float64]]) -> list[tuple[int | None, int, float, int]]:
+        rank = current_worker().rank
+        return [
+            (rank, index, float(row.mean()), batch.position) for index, row in zip(batch.indices, batch, strict=True)
+        ]
+
+
+def loader(dataset: object, **options: Any) -> DataLoader[Batch[NDArray[np.float64]]]:
+    usual: dict[str, Any] = {"batch_size": 8, "shuffle": True, "tail": "pad"}
+    return DataLoader(dataset, **(usual | {"device_mesh": MESH, "remote_group": "data"} | options))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_go_from_worker_to_worker(workers: int) -> None:
+    actor = on("actor", DeviceMesh.from_sizes(dp_size=3)).create(Actor)
+    own = loader(Rows, num_workers=workers)
+    expected: DataLoader[Batch[Any]] = DataLoader(Rows, batch_size=8, shuffle=True, tail="pad", device_mesh=MESH)
+    for batch, whole in zip(own, expected, strict=True):
+        told = actor.rows(batch)
+        assert [(index, mean, place) for _, index, mean, place in told] == [
+            (index, index, whole.position) for index in whole.indices
+        ]
+        assert {rank for rank, *_ in told} == set(range(min(3, len(whole))))
+        assert own.state_dict() == expected.state_dict()
+    reads = [record for record in stats() if record.method == "RankLoading.read"][-4:]
+    assert [record.driver_fetched for record in reads] == [0] * 4
+    assert sum(sum(record.produced.values()) for record in reads) < 1.1 * 26 * 65536 + 100_000
+
+
+def test_a_bad_sample_keeps_its_type_and_the_position() -> None:
+    own = loader(lambda: Rows(torn=17), shuffle=False)
+    next(own)
+    next(own)
+    with pytest.raises(KeyError, match="sample 17 cannot be read") as caught:
+        next(own)
+    assert isinstance(caught.value, BadSampleError)
+    again = loader(lambda: Rows(torn=17), shuffle=False, on_error="skip")
+    again.load_state_dict(own.state_dict())
+    assert [batch.valid.count(False) for batch in again] == [1, 0]
+    assert again.state_dict()["quarantine"] == [17]
+
+
+def test_a_reader_that_dies_is_an_error_and_not_a_batch() -> None:
+    own = loader(lambda: Rows(deadly=9), shuffle=False, device_mesh=None, remote_group="doomed")
+    assert next(own).indices == list(range(8))
+    with pytest.raises(WorkerDiedError, match="doomed"):
+        next(own)
+    assert own.position == 8
