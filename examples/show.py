@@ -147,6 +147,7 @@ def curves(history: History, path: Path) -> None:
     for axis, (title, label, values, colour) in zip(axes, drawn, strict=True):
         axis.plot(range(1, len(values) + 1), values, color=colour)
         axis.set(title=title, xlabel="step", ylabel=label)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
