@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_mesh import balanced_slice
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.lazy import Lazy
-from twinkle_remote.slots import Encoder, Replicate
+from twinkle_remote.slots import Encoder, Replicated
 from twinkle_remote.split import below, columns, common_length, rebuild, splitter_of, take
 from twinkle_remote.uneven import settle
 
@@ -156,7 +156,7 @@ def _by_data(mesh: DeviceMesh) -> Sequence[int]:
 
 
 def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
-    if spec.dispatch == "all" or isinstance(value, Replicate):
+    if spec.dispatch == "all" or isinstance(value, Replicated):
         return False
     if spec.split is not None:
         return name in spec.split
@@ -167,7 +167,7 @@ def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
 
 def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
     """Note the number of rows of each part of a value; tells whether a lazy result is among the parts."""
-    if isinstance(value, Replicate | Lazy):
+    if isinstance(value, Replicated | Lazy):
         return isinstance(value, Lazy)
     splitter = splitter_of(type(value))
     rows = None if splitter is None else splitter.length(value)
@@ -187,7 +187,7 @@ class _Cut:
     def __call__(self, value: Any) -> Any:
         if isinstance(value, Lazy):
             return self._encoder.lazy(value, split=True)
-        if isinstance(value, Replicate):
+        if isinstance(value, Replicated):
             return self._encoder.whole(value)
         splitter = splitter_of(type(value))
         if splitter is not None and splitter.length(value) is not None:

@@ -11,7 +11,7 @@ from twinkle_remote.collect import how_made, ranks_read
 from twinkle_remote.dispatch import dispatch
 from twinkle_remote.method import bind
 from twinkle_remote.protocol import HandedSlot
-from twinkle_remote.slots import Replicate
+from twinkle_remote.slots import Replicated
 from twinkle_remote.split import lengths
 from twinkle_remote.submit import remote_part
 
@@ -124,7 +124,7 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
 
 
 def _is_whole(value: object, before: object) -> bool:
-    return value is (before.value if isinstance(before, Replicate) else before)
+    return value is (before.value if isinstance(before, Replicated) else before)
 
 
 def _told(value: Any, part: slice | None, *, whole: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.lazy import Lazy, hand_over
@@ -21,14 +21,23 @@ _STREAMS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Replicate(Generic[T]):
-    """Marks an argument, or a part of one, that goes whole to every rank whatever its type.
+class Replicated:
+    """An argument, or a part of one, that goes whole.
 
     Attributes:
         value: What the method receives.
     """
 
-    value: T
+    value: object
+
+
+def Replicate(value: T) -> T:  # noqa: N802  reads as the mark that it is; typed as the value that the method receives
+    """Mark an argument, or a part of one, that goes whole to every rank whatever its type.
+
+    Args:
+        value: What the method receives.
+    """
+    return cast("T", Replicated(value))
 
 
 class Encoder:
@@ -68,7 +77,7 @@ class Encoder:
             if all(new is old for new, old in zip(fresh, value, strict=True)):
                 return value
             return fresh if kind is list else tuple(fresh)
-        if kind is Replicate:
+        if kind is Replicated:
             return self.whole(value.value)
         if kind is Lazy:
             return self.lazy(value, split=False)
