@@ -129,6 +129,12 @@ def test_seeding_can_be_left_out() -> None:
     assert epoch_of(Augmented(), sample_seeds=False) != first
 
 
+def test_unseeded_processes_draw_anew_in_every_epoch() -> None:
+    loader: DataLoader[Batch[Draws]] = DataLoader(Augmented(), batch_size=12, num_workers=1, sample_seeds=False)
+    first, second = list(loader), list(loader)
+    assert not {draws[1] for batch in first for draws in batch} & {draws[1] for batch in second for draws in batch}
+
+
 def test_sample_seed_speaks_only_while_a_sample_is_read() -> None:
     with pytest.raises(RuntimeError, match="while a DataLoader reads a sample"):
         sample_seed()

@@ -24,6 +24,13 @@ class Squares:
         return index * index
 
 
+class Doubled(list[int]):
+    """A list that is the user's own code."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return 2 * super().__getitem__(index)
+
+
 class Table(Squares):
     """Reads several rows at once, as Hugging Face's datasets do."""
 
@@ -55,6 +62,7 @@ class Unpicklable(Squares):
         (Squares, 0),
         (lambda: [5, 6], 5),
         (Table(), {"square": 0}),
+        (Doubled([3, 4]), 6),
     ],
 )
 def test_every_kind(dataset: object, first: object) -> None:

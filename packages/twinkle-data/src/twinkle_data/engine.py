@@ -160,7 +160,7 @@ class IndexedEngine:
         sampling = Sampling(self._source, randomness, recipe.policy, quarantine)
         reader = Reader(sampling, recipe.collate, randomness, sharded=part.data_rank is not None and not whole)
         steps = partial(steps_from, self.plan, place, part, endless=recipe.processes.persistent)
-        return _pipeline(reader, steps, recipe.processes)
+        return _pipeline(reader, steps, recipe)
 
 
 class StreamEngine:
@@ -205,7 +205,7 @@ class StreamEngine:
             randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds, watch=False),
             name=self._name,
         )
-        return _pipeline(reader, partial(steps_from, self.plan, place, part, endless=False), recipe.processes)
+        return _pipeline(reader, partial(steps_from, self.plan, place, part, endless=False), recipe)
 
 
 def open_engine(dataset: object, recipe: Recipe) -> Engine:
@@ -244,7 +244,8 @@ def steps_from(plan: Plan, place: Place, part: Part, *, endless: bool) -> Iterat
         yield from plan.steps(cursor, part)
 
 
-def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], options: ProcessOptions) -> Pipeline:
+def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], recipe: Recipe) -> Pipeline:
+    options = recipe.processes
     if options.num_workers:
-        return Processes(reader, steps, options)
+        return Processes(reader, steps, options, seeded=recipe.sample_seeds)
     return Direct(reader, steps, pin_memory=options.pin_memory)

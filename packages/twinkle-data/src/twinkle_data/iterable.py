@@ -102,7 +102,7 @@ class ShardedSource:
         return [self._read(index) for index in indices]
 
     def span(self, index: int) -> tuple[int, int]:
-        """The sample behind it, which is what its shard can give without going back."""
+        """The samples of the same shard."""
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         return int(self._starts[shard]), int(self._starts[shard + 1])
 

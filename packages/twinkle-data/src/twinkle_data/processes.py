@@ -103,12 +103,16 @@ class Processes:
         reader: Reads one step; sent to the processes.
         steps: Gives the steps from the first undelivered one on, whenever it is called.
         options: How they are read.
+        seeded: Samples are seeded one by one; otherwise torch seeds each process anew from its global generator.
     """
 
-    def __init__(self, reader: StepReader, steps: Callable[[], Iterator[Step]], options: ProcessOptions) -> None:
+    def __init__(
+        self, reader: StepReader, steps: Callable[[], Iterator[Step]], options: ProcessOptions, *, seeded: bool = True
+    ) -> None:
         self._reader = reader
         self._steps = steps
         self._options = options
+        self._seeded = seeded
         self._running: Any = None
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -158,7 +162,6 @@ class Processes:
         from torch.utils.data import DataLoader
 
         options = self._options
-        # A generator of its own: torch would draw the processes' seed from the global one.
         loader: Any = DataLoader(
             _Reading(self._reader),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
             batch_size=None,
@@ -169,7 +172,8 @@ class Processes:
             timeout=_TICK_S,
             worker_init_fn=options.worker_init_fn,
             multiprocessing_context=options.multiprocessing_context,
-            generator=torch.Generator(),
+            # Drawing a seed for the processes would move the program's generator.
+            generator=torch.Generator() if self._seeded else None,
             prefetch_factor=options.prefetch_factor,
         )
         # torch's SIGCHLD handler raises wherever the main thread happens to be; in another thread it is not

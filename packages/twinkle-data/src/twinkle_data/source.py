@@ -173,7 +173,7 @@ def open_source(dataset: object) -> Source:
         return Columns(dataset)
     if isinstance(dataset, (str, bytes)):
         raise TypeError(f"a dataset is not a {type(dataset).__name__}; pass a list of samples")
-    if isinstance(dataset, (list, tuple, range)) or _is_array(dataset):
+    if type(dataset) in (list, tuple, range) or _is_array(dataset):
         return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return Objects(dataset, factory)
