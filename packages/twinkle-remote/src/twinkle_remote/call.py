@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component import is_handle
 from twinkle_remote.dispatch import dispatch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.component import Component
     from twinkle_remote.dispatch import Shares
-    from twinkle_remote.protocol import Kind
+    from twinkle_remote.protocol import CarefulGroup, Kind
     from twinkle_remote.spec import FunctionSpec
 
 
@@ -105,6 +105,8 @@ def start(
     )
     record = runtime.stats.open(name, group.name, len(ranks))
     tasks = _tasks(component, kind, target, name, spec, shares)
+    if hasattr(group, "prepare"):
+        cast("CarefulGroup", group).prepare(tasks)
     inputs = shares.encoder.inputs
     replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
     call = Call(

@@ -123,7 +123,8 @@ def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, 
 
 def _type_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    ours = isinstance(error, TwinkleError) and not isinstance(error, RemoteCallError)
+    return kind.__qualname__ if ours or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _text(error: BaseException) -> str:
@@ -167,12 +168,21 @@ def _pickle(error: BaseException) -> bytes:
     return data
 
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_SUITE = os.path.join(_HERE, "conformance") + os.sep
+_FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twinkle_ray"))
+_SUITE = os.path.join(_FOLDERS[0], "conformance") + os.sep
 
 
 def _is_machinery_file(name: str) -> bool:
-    return name.startswith(_HERE) and not name.startswith(_SUITE)
+    return any(folder in name for folder in _FOLDERS) and _SUITE not in name
+
+
+def user_stack(frame: FrameType | None, limit: int = 6) -> str:
+    """Where a worker's code is: the innermost frames that are the user's, or what the machinery does instead."""
+    stack = traceback.extract_stack(frame)
+    own = [at for at in stack if not _is_machinery_file(at.filename)]
+    below = [i for i, at in enumerate(stack) if _is_machinery_file(at.filename)]
+    inside = [at for at in own if below and stack.index(at) > below[0]]
+    return "".join(traceback.format_list((inside or stack)[-limit:]))
 
 
 def driver_line() -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twinkle_remote.component import Component
 
 _CLASS = "__twinkle_class__"
+_REMOTE = "__twinkle_remote_names__"
 _ITERATOR = "_twinkle_iterator"
 _OF_CLASS = frozenset(
     {
@@ -61,7 +62,8 @@ def handle_type(cls: Any) -> Any:
     if callable(getattr(cls, "__enter__", None)):
         body["__enter__"], body["__exit__"] = _enter, _exit
     told = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(cls)(cls.__name__, (Handle, cls), {**body, **told, _CLASS: cls})
+    remote = frozenset(name for name in dir(cls) if options_under(cls, name) is not None)
+    return type(cls)(cls.__name__, (Handle, cls), {**body, **told, _CLASS: cls, _REMOTE: remote})
 
 
 def _special_methods(cls: type) -> Iterator[str]:
@@ -116,7 +118,8 @@ class Handle(HandleBase):
         """Nothing: the component is constructed on its workers."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in (COMPONENT, _ITERATOR) or (name.startswith("__") and name.endswith("__")):
+        kept = name in getattr(type(self), _REMOTE) or name in (COMPONENT, _ITERATOR)
+        if kept or (name.startswith("__") and name.endswith("__")):
             return object.__getattribute__(self, name)
         cls = _class(self)
         found = inspect.getattr_static(cls, name, None)

@@ -191,12 +191,14 @@ class Call:
             return not self._pending
         with self._lock:
             fresh = [reply for reply in ready if reply.rank not in self._outcomes]
-            outcomes = [backend.outcome(reply) for reply in fresh]
-            for outcome in sorted(outcomes, key=lambda outcome: outcome.started + outcome.seconds):
+            failed = []
+            for reply in fresh:
+                outcome = backend.outcome(reply)
                 self._outcomes[outcome.rank] = outcome
                 self._record.add(outcome)
                 if outcome.failure is not None:
-                    self._failures.append(outcome.failure)
+                    failed.append((outcome.started + outcome.seconds, outcome.failure))
+            self._failures += [failure for _, failure in sorted(failed, key=lambda end: end[0])]
             self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
             if not self._pending:
                 self._sources = ()
@@ -208,11 +210,15 @@ class Call:
         coordinates = [self.mesh.coordinate(rank) if self.mesh and rank in self.mesh else None for rank in pending]
         late = [self._group.info(rank).label(place) for rank, place in zip(pending, coordinates, strict=True)]
         rows = [
-            f"{self.name} on {self.where()} is not done after {seconds:g} s: ranks {sorted(self._outcomes)} are done, "
+            f"{self.name} on {self.where()} is not done after {seconds:g} s: "
+            f"{f'ranks {sorted(self._outcomes)} are done' if self._outcomes else 'no rank is done'}, "
             f"ranks {pending} are not: {', '.join(late)}",
             f"  called from {self._line}",
         ]
+        places: dict[str, list[int]] = {}
         for rank, stack in self._group.stacks(pending).items():
-            rows.append(f"  rank {rank} is at:")
-            rows.extend("    " + row for row in stack.rstrip().splitlines())
+            places.setdefault(stack.rstrip(), []).append(rank)
+        for stack, there in places.items():
+            rows.append(f"  rank{'s' if len(there) > 1 else ''} {', '.join(map(str, there))}:")
+            rows.extend("    " + row for row in stack.splitlines())
         return CallTimeoutError("\n".join(rows), sorted(self._outcomes), pending)

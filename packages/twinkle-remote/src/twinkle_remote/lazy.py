@@ -7,7 +7,9 @@ import operator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from twinkle_remote.collect import combine, how_made, ranks_read
+from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol import HandOver, Itself
+from twinkle_remote.split import columns, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -53,7 +55,10 @@ class Lazy(Generic[R]):
             NotInitializedError: It was not fetched before a shutdown.
         """
         if self._value is None:
-            self._value = (self._fetch(timeout),)
+            try:
+                self._value = (self._fetch(timeout),)
+            except TwinkleError as error:
+                raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
         return self._value[0]
 
     def done(self) -> bool:
@@ -187,6 +192,22 @@ def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
     how = how_made(call.spec, call.ranks)
     padded = call.spec.uneven == "pad"
     return replies, HandOver(offset, offset + len(replies), how, call.mesh, call.spec.weight, padded, once)
+
+
+def without_lazy(value: Any) -> Any:
+    """A value whose lazy parts, at any depth of lists, tuples, dicts and dataclasses, are there; itself without any."""
+    if type(value) is Lazy:
+        return value.result()
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        if Lazy not in set(map(type, value)):
+            return value
+        fresh = [without_lazy(item) for item in value]
+        return fresh if isinstance(value, list) else tuple(fresh)
+    parts = columns(value)
+    if parts is None:
+        return value
+    fresh = [without_lazy(part) for part in parts.values()]
+    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
 
 
 def _value(value: R) -> R:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call import call_method
 from twinkle_remote.component import component_of, is_handle
 from twinkle_remote.context import current_worker
+from twinkle_remote.errors import TwinkleError
 from twinkle_remote.options import NAMES, SPEC, SUBMIT
 from twinkle_remote.spec import returns_columns
 from twinkle_remote.worker import running_worker
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_remote.spec import FunctionSpec
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
@@ -29,12 +32,15 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     name = function.__name__
     signature = inspect.signature(function)
     names = _positional(function, signature, spec)
+    simple = _simple_counts(signature)
     spec = returns_columns(spec, signature.return_annotation)
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
         assert component is not None
-        bound = bind_names(component.name, name, signature, names, self, args, kwargs)
+        if kwargs or len(args) not in simple:  # binding costs as much as the rest of a small call
+            check_arguments(component.name, name, signature, self, args, kwargs)
+        bound = positional_names(names, len(args))
         return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
 
     @functools.wraps(function)
@@ -45,11 +51,13 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         worker = running_worker()
         if worker is not None and worker.holds(component):
             return worker.call(component, function, args, kwargs)
-        if is_handle(self):
-            return send(self, args, kwargs, lazy=None)
-        if current_worker().world_size > 1:  # inside one of several processes that run the same: they all come by here
+        remote = is_handle(self)
+        if not remote and current_worker().world_size > 1:  # the other processes run the same, and come by here as well
             return function(self, *args, **kwargs)
-        return send(self, args, kwargs, lazy=False)
+        try:
+            return send(self, args, kwargs, lazy=None if remote else False)
+        except TwinkleError as error:
+            raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
 
     setattr(method, SPEC, spec)
     setattr(method, SUBMIT, send)
@@ -57,37 +65,44 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     return method
 
 
-def bind_names(
-    owner: str,
-    name: str,
-    signature: inspect.Signature,
-    names: Sequence[str],
-    itself: object,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Sequence[str]:
-    """Names of the positional arguments, bound before anything is sent.
+def check_arguments(
+    owner: str, name: str, signature: inspect.Signature, itself: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Bind arguments before anything is sent.
 
     Raises:
-        TypeError: The arguments do not fit; the message has the signature.
+        TypeError: They do not fit; the message has the signature.
     """
     try:
         signature.bind(itself, *args, **kwargs)
     except TypeError as error:
         shown = signature.replace(parameters=list(signature.parameters.values())[1:])
         raise TypeError(f"{owner}.{name}{shown}: {error}") from None
-    return [*names[: len(args)], *(f"args[{i}]" for i in range(len(names), len(args)))]
+
+
+def positional_names(names: Sequence[str], count: int) -> Sequence[str]:
+    """Parameter names of so many positional arguments."""
+    return [*names[:count], *(f"args[{i}]" for i in range(len(names), count))]
 
 
 def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
-    """`bind_names` of a bound remote function.
+    """Parameter names of the positional arguments of a bound remote function, checked.
 
     Raises:
         TypeError: The arguments do not fit; the message has the signature.
     """
     signature = inspect.signature(bound_method.__func__)
-    names = getattr(bound_method, NAMES)
-    return bind_names(owner, bound_method.__name__, signature, names, bound_method.__self__, args, kwargs)
+    check_arguments(owner, bound_method.__name__, signature, bound_method.__self__, args, kwargs)
+    return positional_names(getattr(bound_method, NAMES), len(args))
+
+
+def _simple_counts(signature: inspect.Signature) -> range:
+    """The numbers of positional arguments that surely fit where no others are given."""
+    parameters = list(signature.parameters.values())[1:]
+    by_place = [p for p in parameters if p.kind in _BY_PLACE]
+    needed = sum(p.default is p.empty for p in by_place)
+    keyword_needed = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    return range(0) if keyword_needed else range(needed, len(by_place) + 1)
 
 
 def _check_method(function: Any) -> None:
@@ -116,5 +131,4 @@ def _positional(function: Callable[..., Any], signature: inspect.Signature, spec
                 raise TypeError(
                     f"split= and replicate= name arguments of {function.__qualname__}, and {name!r} is none of {known}"
                 )
-    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [parameter.name for parameter in parameters if parameter.kind in by_place]
+    return [parameter.name for parameter in parameters if parameter.kind in _BY_PLACE]

@@ -50,7 +50,10 @@ def intercept(cls: Any) -> None:
     if not hasattr(original, _ORIGINAL):
 
         def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
-            return construct(kind, original, args, kwargs)
+            try:
+                return construct(kind, original, args, kwargs)
+            except TwinkleError as error:
+                raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
 
         setattr(new, _ORIGINAL, original)
         cls.__new__ = staticmethod(new)

@@ -221,6 +221,17 @@ class WorkerGroup(Protocol):
         """Where the given ranks are, as text by rank; ranks that cannot tell are left out."""
 
 
+class CarefulGroup(Protocol):
+    """What a group has beside `WorkerGroup` when its tasks may turn out not to be sendable."""
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Make sure that all tasks of one call can be sent, before the first one is.
+
+        Raises:
+            DispatchError: One cannot; no rank has heard of the call.
+        """
+
+
 class Backend(Protocol):
     """Groups of workers, and what is needed to wait for them."""
 

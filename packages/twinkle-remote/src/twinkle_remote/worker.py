@@ -11,6 +11,7 @@ from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failure import capture
 from twinkle_remote.handover import Inputs
+from twinkle_remote.lazy import without_lazy
 from twinkle_remote.protocol import Itself, Outcome
 from twinkle_remote.split import rows_of
 
@@ -76,7 +77,7 @@ class Worker:
             outcome.started = time.time()
             outcome.fetch_seconds = outcome.started - began
             with working_as(context):
-                value = self._perform(task, args, kwargs)
+                value = without_lazy(self._perform(task, args, kwargs))
             self._finish(task, outcome, value)
         except StopIteration as stop:
             if task.kind == "next":

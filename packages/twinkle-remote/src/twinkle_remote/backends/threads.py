@@ -7,12 +7,11 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory, seed_process
 from twinkle_remote.errors import PlacementError
-from twinkle_remote.failure import Failure, capture, here
+from twinkle_remote.failure import Failure, capture, here, user_stack
 from twinkle_remote.protocol import Outcome
 from twinkle_remote.worker import Worker
 
@@ -172,7 +171,7 @@ class ThreadGroup:
         for rank in ranks:
             frame = frames.get(self._ranks[rank].thread.ident or 0)
             if frame is not None:
-                out[rank] = "".join(traceback.format_stack(frame)[-4:])
+                out[rank] = user_stack(frame)
         return out
 
     def end(self) -> None:
