@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MARK = "RAY_TWINKLE_TEST"  # every process of a program's cluster inherits RAY_*, so that what is left over is found
 GROUPS = {"four": 4, "two": 2}
@@ -51,33 +52,67 @@ def ray_session(ray_cluster: None) -> Iterator[None]:
         yield
 
 
-@dataclass
 class Program:
-    """A program in a process of its own.
+    """A program in a process of its own, and every process that it starts.
 
-    Attributes:
-        process: The process.
-        mark: Value of the variable that it and its cluster's processes carry.
+    Args:
+        path: Its source.
+        arguments: Its arguments.
+        environment: Variables beside this process's.
     """
 
-    process: subprocess.Popen[str]
-    mark: str
+    def __init__(self, path: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(path), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=path.parent,
+            env={**os.environ, MARK: self._mark, **environment},
+            start_new_session=True,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._seen: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def say(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def line(self, start: str, timeout: float) -> str:
+        """The rest of its next line that starts so."""
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no line {start!r} in {timeout} s:\n{''.join(self._seen)}") from None
+            if line is None:
+                raise AssertionError(f"ended without a line {start!r}:\n{''.join(self._seen)}")
+            self._seen.append(line)
+            if line.startswith(start):
+                return line.removeprefix(start).strip()
 
     def finish(self, timeout: float) -> str:
         """What it printed, after it has ended by itself with 0."""
-        out, _ = self.process.communicate(timeout=timeout)
-        assert self.process.returncode == 0, out
+        code = self.process.wait(timeout)
+        self._reader.join(10)
+        while (line := self._lines.get()) is not None:
+            self._seen.append(line)
+        out = "".join(self._seen)
+        assert code == 0, out
         return out
-
-    def line(self, start: str) -> str:
-        """The rest of its next line that starts so; pytest's timeout is the limit."""
-        assert self.process.stdout is not None
-        seen = []
-        for line in self.process.stdout:
-            seen.append(line)
-            if line.startswith(start):
-                return line.removeprefix(start).strip()
-        raise AssertionError(f"ended without a line {start!r}:\n{''.join(seen)}")
 
     def left_over(self, timeout: float) -> list[str]:
         """Its processes, itself left out, that are still there after so many seconds."""
@@ -96,11 +131,13 @@ class Program:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self._reader.join(10)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
 
     def _processes(self) -> dict[int, str]:
-        mark = f"{MARK}={self.mark}".encode()
+        mark = f"{MARK}={self._mark}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) in (self.process.pid, os.getpid()):
@@ -113,25 +150,25 @@ class Program:
         return found
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Program]]:
+    """Start programs that tests of a module share; see `program`."""
+    yield from _programs(tmp_path_factory.mktemp("programs"))
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Start a program of the given source; its working directory is its own, and nothing of it outlives the test."""
+    """Start a program of the given source, in the test's directory; nothing of it outlives the test."""
+    yield from _programs(tmp_path)
+
+
+def _programs(directory: Path) -> Iterator[Callable[..., Program]]:
     started: list[Program] = []
 
     def start(source: str, *arguments: str, **environment: str) -> Program:
-        path = tmp_path / f"program{len(started)}.py"
+        path = directory / f"program{len(started)}.py"
         path.write_text(textwrap.dedent(source))
-        mark = uuid.uuid4().hex
-        process = subprocess.Popen(
-            [sys.executable, "-u", str(path), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, MARK: mark, **environment},
-            start_new_session=True,
-        )
-        started.append(Program(process, mark))
+        started.append(Program(path, arguments, environment))
         return started[-1]
 
     yield start

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.environment import allowed
+from twinkle_ray.environment import inherited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,7 +106,7 @@ def _on_loopback() -> Iterator[None]:
 def _inherited(patterns: Sequence[str]) -> Iterator[None]:
     """The environment that the cluster's processes inherit: what the allow-list names, for the time of their start."""
     before = dict(os.environ)
-    kept = allowed(before, patterns)
+    kept = inherited(before, patterns)
     kept.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     for name in before.keys() - kept.keys():
         del os.environ[name]

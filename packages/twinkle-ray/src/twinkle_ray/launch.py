@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.environment import allowed
+from twinkle_ray.environment import carried
 from twinkle_ray.group import Member, RayGroup
 from twinkle_ray.worker import RankActor, Role, Seat, visibility_variable
 from twinkle_remote.errors import PlacementError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _ATTEMPTS = 5
+_HIDDEN = ("GPU", "NPU")
 
 
 class Roster:
@@ -77,9 +77,8 @@ class Roster:
         what = f"the workers of group {self.group.name!r} did not begin"
         port = _get([self.actors[0].hold_port.options(max_task_retries=_ATTEMPTS).remote()], timeout, what)[0]
         name, size = self.group.name, len(self.actors)
-        shared = {**allowed(os.environ, env_allow), **rendezvous(self.seats, port)}
-        for variable in _visibility_variables():
-            shared.pop(variable, None)
+        shared = {**carried(os.environ, env_allow), **rendezvous(self.seats, port)}
+        shared.update(hidden_devices(self.group.device_type))
         begun = []
         for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.seats), strict=True)):
             environment = {**shared, **local, "RANK": str(rank)}
@@ -148,13 +147,16 @@ def local_ranks(seats: Sequence[Seat]) -> Sequence[Mapping[str, str]]:
 
 
 def import_paths() -> list[str]:
-    """Where the driver finds the user's own modules: its script's directory and its working directory."""
-    return [os.path.abspath(path or os.getcwd()) for path in dict.fromkeys([sys.path[0], ""])]
+    """Where the driver finds the user's own modules: its script's directory, its working directory, and PYTHONPATH."""
+    told = [sys.path[0], "", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return list(dict.fromkeys(os.path.abspath(path or os.getcwd()) for path in told))
 
 
-def _visibility_variables() -> set[str]:
-    kinds = import_module("ray._private.accelerators").get_all_accelerator_resource_names()
-    return {variable for kind in kinds if (variable := visibility_variable(kind)) is not None}
+def hidden_devices(device_type: str) -> Mapping[str, str]:
+    """The variables that keep a worker from the devices of other types, which are others' to use."""
+    own = visibility_variable(device_type)
+    others = {variable for kind in _HIDDEN if (variable := visibility_variable(kind)) not in (None, own)}
+    return dict.fromkeys(others, "")
 
 
 def _get(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:

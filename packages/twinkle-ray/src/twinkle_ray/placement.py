@@ -136,7 +136,8 @@ class Reservation:
             room = int(nodes[index].free.get(kind, 0))
             got: dict[int, Any] = {}
             while missing := wanted - got.keys():
-                count = min(len(missing), room - len(got))
+                count = min(max(*missing, len(wanted) - 1) + 1, room) - len(got)  # Ray mostly begins with the lowest
+                count = max(count, min(len(missing), room - len(got)))
                 if count <= 0:
                     raise BusyError(f"busy: {kind} {sorted(missing)} of node {nodes[index].name} are held by others")
                 fresh = [self._reserve(group.name, [{kind: 1.0}], [nodes[index]]) for _ in range(count)]

@@ -1,0 +1,378 @@
+"""Workers, drivers and nodes that are lost: real signals against real clusters, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.ray
+
+COMPONENTS = """
+    import ctypes, json, os, signal, sys, time
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup, DeviceMesh
+
+    @twinkle.remote_class()
+    class Victim:
+        def __init__(self, how="", device_mesh=None):
+            self.calls = 0
+            if twinkle.current_worker().rank == 1:
+                self.suffer(how)
+
+        def suffer(self, how):
+            if how == "exit":
+                os._exit(3)
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "segv":
+                ctypes.string_at(0)
+            if how == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if how == "gil":
+                ctypes.PyDLL(None).sleep(600)
+            if how == "hang":
+                time.sleep(600)
+
+        @twinkle.remote_function(dispatch="all")
+        def run(self, how, others_busy=0.0):
+            self.calls += 1
+            if twinkle.current_worker().rank == 1:
+                self.suffer(how)
+            else:
+                time.sleep(others_busy)
+            return self.calls
+
+        @twinkle.remote_function(dispatch="all", timeout=2)
+        def late(self, how):
+            if twinkle.current_worker().rank == 1:
+                self.suffer(how)
+            return 1
+
+    def outcome(function):
+        began = time.monotonic()
+        try:
+            value, kind, text = function(), "", ""
+        except twinkle.TwinkleError as error:
+            value, kind, text = None, type(error).__name__, str(error)
+        return json.dumps({"value": value, "kind": kind, "text": text, "seconds": time.monotonic() - began})
+
+    MESH = DeviceMesh.from_sizes(tp_size=2)
+"""
+
+SERVER = (
+    COMPONENTS
+    + """
+    if __name__ == "__main__":
+        names = ["exit", "kill", "segv", "stop", "gil", "ctor_exit", "ctor_hang", "bystander"]
+        groups = [DeviceGroup(name, 2, "CPU") for name in names]
+        twinkle.initialize("ray", groups=groups, lazy_collect=False, start_timeout=60)
+        bystander = Victim(remote_group="bystander", device_mesh=MESH)
+        victims = {}
+        print("READY", flush=True)
+        for line in sys.stdin:
+            what, group, *rest = line.split()
+            if what == "end":
+                twinkle.shutdown(0)
+                print("ENDED", flush=True)
+            elif what == "create":
+                twinkle.runtime.running().backend.start_timeout = 4
+                make = lambda: Victim(*rest, remote_group=group, device_mesh=MESH) and None
+                print("TOLD", outcome(make), flush=True)
+            else:
+                if group not in victims:
+                    victims[group] = Victim(remote_group=group, device_mesh=MESH)
+                call = getattr(victims[group], what)
+                print("TOLD", outcome(lambda: call(*rest[:1], *map(float, rest[1:]))), flush=True)
+                print("BYSTANDER", outcome(lambda: bystander.run("")), flush=True)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server(programs: Callable[..., Any]) -> Any:
+    running = programs(SERVER)
+    running.line("READY", 110)
+    return running
+
+
+def ask(server: Any, line: str, timeout: float = 40) -> dict[str, Any]:
+    server.say(line)
+    told: dict[str, Any] = json.loads(server.line("TOLD", timeout))
+    return told
+
+
+@pytest.mark.parametrize("how", ["exit", "kill", "segv"])
+def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
+    told = ask(server, f"run {how} {how} 20")
+    assert told["kind"] == "WorkerDiedError"
+    assert told["seconds"] < 10
+    first, line, *_ = told["text"].splitlines()
+    assert first.startswith(f"{how}[1/2 dp=0 tp=1] died during Victim.run on ")
+    assert "its process ended without a word" in first
+    assert line.startswith("  called from ") and "program0.py:" in line
+    assert json.loads(server.line("BYSTANDER", 20))["kind"] == ""
+    again = ask(server, f"late {how} none", 60)
+    assert again["kind"] == "WorkerDiedError"
+    assert "it was lost before this call, during Victim.run" in again["text"]
+
+
+@pytest.mark.parametrize(("how", "where"), [("stop", "is stopped (SIGSTOP)"), ("gil", "in suffer")])
+def test_a_worker_that_does_not_answer_is_late(server: Any, how: str, where: str) -> None:
+    told = ask(server, f"late {how} {how}")
+    assert told["kind"] == "CallTimeoutError"
+    assert 1.9 < told["seconds"] < 10
+    assert f"ranks [0] are done, ranks [1] are not: {how}[1/2 dp=0 tp=1]" in told["text"]
+    assert where in told["text"]
+    assert json.loads(server.line("BYSTANDER", 20))["kind"] == ""
+
+
+def test_a_constructor_that_exits_or_hangs_on_one_rank(server: Any) -> None:
+    told = ask(server, "create ctor_exit exit")
+    assert told["kind"] == "WorkerDiedError" and "during Victim.__init__" in told["text"]
+    told = ask(server, "create ctor_hang hang")
+    assert told["kind"] == "CallTimeoutError" and told["seconds"] < 15
+    assert "in suffer" in told["text"] and "ctor_hang[1/2 dp=0 tp=1]" in told["text"]
+
+
+def test_nothing_is_left_of_all_that(server: Any) -> None:
+    server.say("end now")
+    server.line("ENDED", 60)
+    assert server.left_over(10) == []
+
+
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_an_ended_driver_leaves_nothing(program: Callable[..., Any], signal_name: str) -> None:
+    running = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        if "SIGTERM" in sys.argv:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        twinkle.initialize("ray", groups=[DeviceGroup("victims", 2, "CPU")], lazy_collect=False)
+        victim = Victim(remote_group="victims")
+        print("READY", flush=True)
+        victim.run("hang")
+    """,
+        signal_name,
+    )
+    running.line("READY", 110)
+    number = getattr(signal, signal_name)
+    if signal_name == "SIGINT":
+        os.killpg(running.process.pid, number)  # as a terminal does: all processes of the program's group get it
+    else:
+        running.process.send_signal(number)
+    running.process.wait(30)
+    assert running.left_over(20) == []
+
+
+def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -> None:
+    running = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        from ray.cluster_utils import Cluster
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        second = cluster.add_node(num_cpus=0, resources={"far": 2})
+        groups = [DeviceGroup("near", 2, "CPU"), DeviceGroup("far", 2, "far")]
+        twinkle.initialize("ray", groups=groups, address=cluster.address, lazy_collect=False, restart="group")
+        near, far = (Victim(remote_group=name, device_mesh=MESH) for name in ("near", "far"))
+        lazy = twinkle.submit(far.run, "", 0.0)
+        print("BEFORE", outcome(lambda: lazy.result(20)), flush=True)
+        lazy = twinkle.submit(far.run, "hang", 600.0)
+        cluster.remove_node(second, allow_graceful=False)
+        print("LOST", outcome(lambda: lazy.result(40)), flush=True)
+        print("NEAR", outcome(lambda: near.run("")), flush=True)
+        import twinkle_ray
+        print("RESTART", outcome(lambda: twinkle_ray.restart("far")), flush=True)
+        cluster.add_node(num_cpus=0, resources={"far": 2})
+        print("AGAIN", outcome(lambda: twinkle_ray.restart("far")), flush=True)
+        print("AFTER", outcome(lambda: far.run("")), flush=True)
+        twinkle.shutdown(0)
+        cluster.shutdown()
+    """,
+        RAY_health_check_initial_delay_ms="1000",
+        RAY_health_check_period_ms="1000",
+        RAY_health_check_failure_threshold="3",
+    )
+    assert json.loads(running.line("BEFORE", 110))["value"] == [1, 1]
+    lost = json.loads(running.line("LOST", 45))
+    assert lost["kind"] == "WorkerDiedError"
+    assert "node" in lost["text"].splitlines()[0]
+    assert json.loads(running.line("NEAR", 20))["value"] == [1, 1]
+    assert "infeasible" in json.loads(running.line("RESTART", 40))["text"]
+    assert json.loads(running.line("AGAIN", 60))["kind"] == ""
+    assert json.loads(running.line("AFTER", 20))["value"] == [1, 1]
+    running.finish(40)
+    assert running.left_over(10) == []
+
+
+def test_lost_requests_and_replies_run_nothing_twice(program: Callable[..., Any]) -> None:
+    failing = {"num_failures": -1, "req_failure_prob": 20, "resp_failure_prob": 20}
+    out = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        import collections
+
+        @twinkle.remote_class()
+        class Counts:
+            def __init__(self):
+                self.seen = collections.Counter()
+
+            @twinkle.remote_function(dispatch="all")
+            def step(self):
+                self.seen["step"] += 1
+                return "step"
+
+            @twinkle.remote_function(dispatch="all")
+            def add(self, number):
+                self.seen[number] += 1
+                return number
+
+            @twinkle.remote_function(dispatch="all")
+            def read(self):
+                return dict(self.seen)
+
+        def until_it_works(function):
+            while True:
+                try:
+                    return function()
+                except twinkle.WorkerDiedError:
+                    continue
+
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
+        counts = until_it_works(lambda: Counts(remote_group="actor"))
+        failed = 0
+        for number in range(6):
+            for name, call in ((number, lambda: counts.add(number)), ("step", counts.step), ("step", counts.step)):
+                try:
+                    assert call() == [name, name]
+                except twinkle.WorkerDiedError as error:
+                    assert "may or may not have run" in str(error)
+                    failed += 1
+        for seen in until_it_works(counts.read):
+            steps = seen.pop("step")
+            assert steps <= 12 and set(seen.values()) == {1}, (steps, seen)
+        print("FAILED", failed)
+        twinkle.shutdown(0)
+    """,
+        RAY_testing_rpc_failure=json.dumps({"CoreWorkerService.grpc_client.PushTask": failing}),
+    ).finish(110)
+    assert int(out.partition("FAILED ")[2].split()[0]) > 0
+
+
+def test_slow_messages_change_nothing(program: Callable[..., Any]) -> None:
+    program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
+        victim = Victim(remote_group="actor", device_mesh=MESH)
+        calls = [twinkle.submit(victim.run, "") for _ in range(5)]
+        assert [call.result(30) for call in calls] == [[i, i] for i in range(1, 6)]
+        twinkle.shutdown(0)
+    """,
+        RAY_testing_asio_delay_us="CoreWorkerService.grpc_server.PushTask=50000:150000",
+    ).finish(110)
+
+
+def test_placement_that_cannot_be_had(program: Callable[..., Any]) -> None:
+    running = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        import ray
+        ray.init(address="local", num_cpus=3, num_gpus=2, include_dashboard=False, logging_level="ERROR")
+
+        def session(*groups, **options):
+            with twinkle.session("ray", groups=groups, **options):
+                return "started"
+
+        infeasible = lambda: session(DeviceGroup("a", 2, "CPU"), DeviceGroup("b", 3, "GPU"))
+        print("INFEASIBLE", outcome(infeasible), flush=True)
+        held = ray.util.placement_group([{"GPU": 2}])
+        assert held.wait(30)
+        busy = lambda: session(DeviceGroup("b", 2, "GPU"), placement_timeout=2)
+        print("BUSY", outcome(busy), flush=True)
+        ray.util.remove_placement_group(held)
+        print("FREE", outcome(lambda: session(DeviceGroup("a", 3, "CPU"), DeviceGroup("b", 2, "GPU"))), flush=True)
+        table = ray.util.placement_group_table().values()
+        print("STATES", sorted({entry["state"] for entry in table}), flush=True)
+        ray.shutdown()
+    """
+    )
+    told = json.loads(running.line("INFEASIBLE", 110))
+    assert told["kind"] == "PlacementError" and told["seconds"] < 5
+    assert "infeasible: group 'b' asks for 3 workers x 1 GPU, and 2 of these workers find a place" in told["text"]
+    told = json.loads(running.line("BUSY", 30))
+    assert told["kind"] == "PlacementError" and told["seconds"] < 10
+    assert "within 2 s; busy:" in told["text"] and "0 of 2 GPU free" in told["text"]
+    assert json.loads(running.line("FREE", 60))["value"] == "started"
+    assert running.line("STATES", 10) == "['REMOVED']"
+    running.finish(30)
+
+
+def test_want_of_memory(program: Callable[..., Any]) -> None:
+    out = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        @twinkle.remote_class()
+        class Greedy:
+            @twinkle.remote_function(dispatch="all")
+            def take(self, size):
+                import resource
+                resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+                return len(bytearray(size))
+
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
+        greedy = Greedy(remote_group="actor", device_mesh=MESH)
+        try:
+            greedy.take(4 << 30)
+        except twinkle.RemoteCallError as error:
+            assert "Greedy.take failed on actor[" in str(error) and "MemoryError" in str(error)
+            print("TOLD")
+        assert greedy.take(1000) == [1000, 1000]
+        twinkle.shutdown(0)
+    """
+    ).finish(110)
+    assert "TOLD" in out
+
+
+def test_a_full_store_spills_and_loses_nothing(program: Callable[..., Any]) -> None:
+    out = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        import numpy as np
+
+        @twinkle.remote_class()
+        class Maker:
+            @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+            def make(self, numbers):
+                return np.repeat(np.asarray(numbers, dtype=np.float64), 1_000_000).reshape(len(numbers), -1)
+
+            @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+            def first(self, rows):
+                return rows[:, 0].tolist()
+
+        options = {"object_store_memory": 100 << 20}
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], ray_options=options)
+        maker = Maker(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        made = [maker.make([2 * i, 2 * i + 1]) for i in range(20)]
+        array = np.ones((2, 1_000_000))
+        sent = [maker.first(array * i) for i in range(15)]
+        assert [list(maker.first(rows)) for rows in made] == [[2 * i, 2 * i + 1] for i in range(20)]
+        assert [list(rows) for rows in sent] == [[i, i] for i in range(15)]
+        print("TOLD")
+        twinkle.shutdown(0)
+    """
+    ).finish(110)
+    assert "TOLD" in out

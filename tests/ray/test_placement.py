@@ -1,0 +1,138 @@
+"""Devices, ranks and nodes on a cluster of several nodes, whose GPUs are names and numbers only."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.ray
+
+PROGRAM = """
+    import json, os, sys
+    import ray
+    from ray.cluster_utils import Cluster
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup, DeviceMesh
+
+    NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_PORT")
+
+    @twinkle.remote_class()
+    class Probe:
+        @twinkle.remote_function(dispatch="all", collect=lambda results, mesh: results)
+        def look(self):
+            node = ray.get_runtime_context().get_node_id()
+            return {**{name: os.environ.get(name) for name in NAMES}, "node": node, "pid": os.getpid()}
+
+    if __name__ == "__main__":
+        head = {"num_cpus": 2, "num_gpus": 4, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(num_cpus=1, num_gpus=2, resources={"accel": 2})
+        ray.init(address=cluster.address, logging_level="ERROR")
+        order = {cluster.head_node.node_id: 0}
+        print("READY", flush=True)
+        for line in sys.stdin:
+            groups = [DeviceGroup(**asked) for asked in json.loads(line)]
+            try:
+                with twinkle.session("ray", groups=groups, lazy_collect=False, placement_timeout=20):
+                    seen = {group.name: Probe(remote_group=group.name).look() for group in groups}
+                    first = Probe(remote_group=groups[0].name).look()
+                    assert [one["pid"] for one in first] == [one["pid"] for one in seen[groups[0].name]]
+                for rows in seen.values():
+                    for row in rows:
+                        row["node"] = order.get(row["node"], 1)
+                print("SEEN", json.dumps(seen), flush=True)
+            except twinkle.TwinkleError as error:
+                print("SEEN", json.dumps(str(error)), flush=True)
+        ray.shutdown()
+        cluster.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(programs: Callable[..., Any]) -> Any:
+    running = programs(PROGRAM)
+    running.line("READY", 110)
+    return running
+
+
+def look(cluster: Any, *groups: dict[str, Any]) -> Any:
+    cluster.say(json.dumps(groups))
+    seen = json.loads(cluster.line("SEEN", 60))
+    assert isinstance(seen, dict), seen
+    return seen
+
+
+def refusal(cluster: Any, *groups: dict[str, Any]) -> str:
+    cluster.say(json.dumps(groups))
+    told = json.loads(cluster.line("SEEN", 60))
+    assert isinstance(told, str)
+    return told
+
+
+def gpu(name: str, ranks: int | list[int], **more: Any) -> dict[str, Any]:
+    return {"name": name, "ranks": ranks, "device_type": "GPU", **more}
+
+
+def places(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    return [(row["node"], row["CUDA_VISIBLE_DEVICES"]) for row in rows]
+
+
+def test_ranks_go_by_node_and_device_on_unequal_nodes(cluster: Any) -> None:
+    seen = look(cluster, gpu("all", 6))["all"]
+    assert places(seen) == [(0, "0"), (0, "1"), (0, "2"), (0, "3"), (1, "0"), (1, "1")]
+    assert [row["RANK"] for row in seen] == list("012345")
+    assert [row["LOCAL_RANK"] for row in seen] == list("012301")
+    assert [row["LOCAL_WORLD_SIZE"] for row in seen] == list("444422")
+    assert {row["WORLD_SIZE"] for row in seen} == {"6"}
+    assert len({row["MASTER_PORT"] for row in seen}) == 1
+
+
+def test_groups_share_nodes_and_never_devices(cluster: Any) -> None:
+    cpu = {"name": "cpu", "ranks": 2, "device_type": "CPU"}
+    seen = look(cluster, gpu("a", 3), gpu("b", 1), gpu("c", 2), cpu)
+    assert places(seen["c"]) == [(1, "0"), (1, "1")]
+    assert len({*places(seen["a"]), *places(seen["b"])}) == 4
+    assert {node for node, _ in places(seen["a"])} == {0}
+    assert {row["CUDA_VISIBLE_DEVICES"] for row in seen["cpu"]} == {""}
+
+
+def test_a_worker_can_have_several_devices(cluster: Any) -> None:
+    seen = look(cluster, gpu("pairs", 6, gpus_per_worker=2))["pairs"]
+    assert [(node, sorted(devices.split(","))) for node, devices in places(seen)] == [
+        (0, ["0", "1"]),
+        (0, ["2", "3"]),
+        (1, ["0", "1"]),
+    ]
+
+
+def test_named_devices_are_the_ones(cluster: Any) -> None:
+    seen = look(cluster, gpu("a", [5, 3]), gpu("b", 2, visible_devices="0,4"), gpu("c", 2))
+    assert places(seen["a"]) == [(0, "3"), (1, "1")]
+    assert places(seen["b"]) == [(0, "0"), (1, "0")]
+    assert places(seen["c"]) == [(0, "1"), (0, "2")]
+
+
+def test_named_devices_in_pairs(cluster: Any) -> None:
+    seen = look(cluster, gpu("a", [2, 3, 4, 5], gpus_per_worker=2))["a"]
+    assert places(seen) == [(0, "2,3"), (1, "0,1")]
+
+
+def test_custom_resources(cluster: Any) -> None:
+    seen = look(cluster, {"name": "a", "ranks": 2, "device_type": "accel"})["a"]
+    assert [(row["node"], row["RANK"]) for row in seen] == [(1, "0"), (1, "1")]
+    told = refusal(cluster, {"name": "a", "ranks": [0], "device_type": "accel"})
+    assert "accel are not numbered" in told and "give ranks as a count" in told
+
+
+def test_what_cannot_be_is_said_and_given_back(cluster: Any) -> None:
+    told = refusal(cluster, gpu("a", 4), gpu("b", 3))
+    assert "infeasible: group 'b' asks for 3 workers x 1 GPU, and 2 of these workers find a place" in told
+    assert "#" in told  # nodes of one name are told apart
+    told = refusal(cluster, gpu("a", [7]))
+    assert "names GPU [7], and the cluster has 6, counted from 0" in told
+    assert len(look(cluster, gpu("all", 6))["all"]) == 6
