@@ -12,7 +12,7 @@ import ray
 from twinkle_ray.failure import to_failure
 from twinkle_ray.stacks import read_stacks
 from twinkle_ray.wire import outcome_from_wire, task_to_wire, unsendable
-from twinkle_remote.errors import DispatchError, PlacementError
+from twinkle_remote.errors import DispatchError, PlacementError, TwinkleError
 from twinkle_remote.protocol import Outcome
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class RayGroup:
         self._remembered: dict[int, bytes] = {}
         self._requests: dict[int, int] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
-        self._sent: tuple[weakref.ref[Task], Any] | None = None
+        self._wires: dict[int, tuple[weakref.ref[Task], Any]] = {}
         self.deaths: dict[int, str] = {}
         self.labels: Mapping[str, str] = {}
         self.agents: Mapping[str, Any] = {}
@@ -146,6 +146,15 @@ class RayGroup:
     def info(self, rank: int) -> WorkerInfo:
         """Who the worker of a rank is."""
         return self.members[rank].info
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Pickle all tasks of one call before the first one is sent.
+
+        Raises:
+            DispatchError: One does not pickle; the message names the argument.
+        """
+        for task in tasks:
+            self._wire(task)
 
     def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> RayReply:
         """Send a task; what ranks share is pickled once."""
@@ -211,19 +220,19 @@ class RayGroup:
         return Outcome(reply.rank, failure=failure)
 
     def _wire(self, task: Task) -> Any:
-        if self._sent is None or self._sent[0]() is not task:
-            try:
-                wire = task_to_wire(task)
-            except ray.exceptions.RayError:
-                raise
-            except Exception as error:  # whatever a value's own pickling raises
-                raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
-            self._sent = weakref.ref(task, self._forget), wire
-        return self._sent[1]
-
-    def _forget(self, task: weakref.ref[Task]) -> None:
-        if self._sent is not None and self._sent[0] is task:
-            self._sent = None
+        """What is sent for a task, which ranks that share it are sent too; kept as long as the task is."""
+        key = id(task)
+        found = self._wires.get(key)
+        if found is not None:
+            return found[1]
+        try:
+            wire = task_to_wire(task)
+        except (ray.exceptions.RayError, TwinkleError):
+            raise
+        except Exception as error:  # whatever a value's own pickling raises
+            raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
+        self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire
+        return wire
 
 
 def _read_together(replies: Sequence[RayReply]) -> None:
