@@ -38,6 +38,7 @@ class Call:
     Attributes:
         looked_at: Somebody waited for it or passed its result on, and has been told of a failure.
         held: Somebody has its lazy result, and may still look.
+        expendable: It was made ahead of need, and no shutdown waits for it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Call:
         self.ranks = tuple(reply.rank for reply in replies)
         self.looked_at = False
         self.held = False
+        self.expendable = False
         self._runtime = runtime
         self._group = group
         self._each = each

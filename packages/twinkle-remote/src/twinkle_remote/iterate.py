@@ -58,6 +58,7 @@ class RemoteIterator:
     def __next__(self) -> Any:
         while not self._ended and len(self._steps) <= self._ahead:
             self._steps.append(self._ask())
+            self._steps[-1].expendable = True
         if not self._steps:
             raise StopIteration
         call = self._steps[0]

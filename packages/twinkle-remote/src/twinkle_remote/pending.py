@@ -26,12 +26,16 @@ class InFlight:
 
     Args:
         backend: Where they run.
+
+    Attributes:
+        closed: A shutdown is over, and nothing comes any more.
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._calls: dict[tuple[str | None, int | None], dict[int, Call]] = {}
         self._failed: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
+        self.closed = False
         self._polled = 0.0
         self._lock = threading.Lock()
 
@@ -46,7 +50,8 @@ class InFlight:
             self._wait_for_room(mine)
         elif len(mine) > 1 and now - self._polled > _POLL_SECONDS:
             self._polled = now
-            next(iter(mine.values())).done()
+            for oldest in _listed(mine)[:1]:
+                oldest.done()
 
     def settled(self, call: Call) -> None:
         """Forget a call that is done; a failure is logged once nobody can look at it any more."""
@@ -62,7 +67,7 @@ class InFlight:
 
     def tell_all(self) -> None:
         """Log every failure that nobody has looked at."""
-        for call in tuple(self._failed.values()):
+        for call in list(self._failed.values()):
             self._tell(call)
 
     def _tell(self, call: Call) -> None:
@@ -73,7 +78,7 @@ class InFlight:
 
     def calls(self) -> Sequence[Call]:
         """All of them."""
-        return [call for calls in tuple(self._calls.values()) for call in tuple(calls.values())]
+        return [call for calls in tuple(self._calls.values()) for call in _listed(calls)]
 
     def poll(self) -> None:
         """Look after each of them; never waits."""
@@ -93,7 +98,7 @@ class InFlight:
         told = False
         while True:
             self.poll()
-            left = [call for call in self.calls() if not call.failed() and not call.late()]
+            left = [call for call in self.calls() if not (call.expendable or call.failed() or call.late())]
             remaining = until - time.monotonic()
             if not left or remaining <= 0:
                 return left
@@ -103,14 +108,22 @@ class InFlight:
             self._backend.wait([reply for call in left for reply in call.pending()], min(remaining, 1.0))
 
     def _wait_for_room(self, mine: dict[int, Call]) -> None:
-        for call in tuple(mine.values()):
+        for call in _listed(mine):
             call.done()
-        while len(mine) > _MAX_PENDING:
-            replies = [reply for call in tuple(mine.values()) for reply in call.pending()]
+        while len(mine) > _MAX_PENDING and not self.closed:
+            replies = [reply for call in _listed(mine) for reply in call.pending()]
             if replies:
                 self._backend.wait(replies, None)
-            for call in tuple(mine.values()):
+            for call in _listed(mine):
                 call.done()
+
+
+def _listed(calls: dict[int, Call]) -> list[Call]:
+    while True:
+        try:
+            return list(calls.values())
+        except RuntimeError:  # the garbage collector let go of a lazy result meanwhile
+            continue
 
 
 def names_of(calls: Sequence[Call]) -> str:

@@ -131,7 +131,7 @@ def shutdown(drain: float = 60.0) -> None:
             _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
         runtime.in_flight.tell_all()
     finally:
-        runtime.closed = True
+        runtime.closed = runtime.in_flight.closed = True
         forget_all()
         runtime.backend.close()
 

@@ -13,6 +13,7 @@ from twinkle_remote.failure import capture
 from twinkle_remote.handover import Inputs
 from twinkle_remote.lazy import without_lazy
 from twinkle_remote.protocol import Itself, Outcome
+from twinkle_remote.snapshot import snapshot
 from twinkle_remote.split import rows_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Worker:
     Args:
         info: Who this worker is.
         store: Where it reads stored and handed-over values, and keeps its results.
-        live: The driver shares this process, so that exceptions need not be pickled.
+        live: The driver shares this process: exceptions need not be pickled, and containers are copied instead.
         instances: Where components are kept; by default for the worker's life.
     """
 
@@ -73,6 +74,8 @@ class Worker:
         try:
             arguments = Inputs(task, inputs, self._store)
             args, kwargs = arguments.values()
+            if self._live:
+                args, kwargs = snapshot(args), snapshot(kwargs)
             outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
             outcome.started = time.time()
             outcome.fetch_seconds = outcome.started - began
@@ -131,7 +134,7 @@ class Worker:
         except DispatchError:  # ragged columns: nothing that a later call could split
             outcome.rows = None
         outcome.is_list = isinstance(value, list)
-        outcome.payload, outcome.produced = self._store.keep(value)
+        outcome.payload, outcome.produced = self._store.keep(snapshot(value) if self._live else value)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Any:
         return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)
