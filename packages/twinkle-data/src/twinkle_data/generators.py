@@ -65,6 +65,8 @@ class Numpy:
 
     def __init__(self) -> None:
         self._own = np.random.MT19937(0)
+        self._address = 0
+        self._words: Any = None
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
@@ -76,8 +78,9 @@ class Numpy:
         if not isinstance(current, np.random.MT19937):
             return repr(current.state)
         address = current.ctypes.state_address
-        words = (ctypes.c_uint32 * (_STATE_WORDS + 1)).from_address(address)
-        return address, words[_STATE_WORDS], words[0]
+        if address != self._address:
+            self._address, self._words = address, (ctypes.c_uint32 * (_STATE_WORDS + 1)).from_address(address)
+        return address, self._words[_STATE_WORDS], self._words[0]
 
     def save(self) -> Any:
         """The caller's bit generator, which another one stands in for until it is restored."""
@@ -98,6 +101,7 @@ class Torch:
 
         # torch.manual_seed also seeds accelerators, which costs 300 microseconds.
         self._generator = torch.default_generator
+        self._bytes = self._generator.get_state().numel()
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
@@ -106,7 +110,7 @@ class Torch:
     def mark(self) -> Any:
         """Its state as bytes."""
         state = self._generator.get_state()
-        return ctypes.string_at(state.data_ptr(), state.numel())
+        return ctypes.string_at(state.data_ptr(), self._bytes)
 
     def save(self) -> Any:
         """Its whole state."""

@@ -21,9 +21,11 @@ from twinkle_data.generators import Generator, global_generators
 from twinkle_data.permutation import derive, derive_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
+
+_PROBED = 4
 
 # The generators belong to the whole process: two loaders in two threads take turns.
 _turn = threading.RLock()
@@ -138,9 +140,21 @@ class Randomness:
         reading = _Reading(self.seed, epoch)
         if not self._drawn or not indices:
             return _read_all(reading, indices, read, failed)
-        prefix = derive(self.seed, epoch)
-        keys = dict(zip(indices, derive_each(prefix, np.array(indices, dtype=np.uint64)), strict=True))
-        return _read_all(reading, indices, lambda index: self.once(keys[index], partial(read, index)), failed)
+        prefix = (self.seed, epoch)
+        keys = dict(zip(indices, derive_each(derive(*prefix), np.array(indices, dtype=np.uint64)), strict=True))
+        if self._noted is None:
+            return _read_all(reading, indices, _seeding(read, keys, self._drawn), failed)
+        # In the first step some samples tell which generators the others are seeded for.
+        told, others = indices[:_PROBED], indices[_PROBED:]
+        done = _read_all(reading, told, lambda index: self.once((*prefix, index), partial(read, index)), failed)
+        while True:
+            quiet = [generator for generator in self._drawn if generator not in self._noted]
+            marks = _marks(quiet)
+            rest = _read_all(reading, others, _seeding(read, keys, self._noted), failed)
+            changed = _changed(quiet, marks)
+            if not changed:
+                return done + rest
+            self._noted += changed
 
     def together(
         self, epoch: int, indices: Sequence[int], read: Callable[[Sequence[int]], list[Any]]
@@ -156,16 +170,19 @@ class Randomness:
             return read(indices)
         if self._noted is None:
             return None
-        done = self.once(derive(self.seed, epoch, indices[0]), partial(read, indices))
+        done = self.once((self.seed, epoch, indices[0]), partial(read, indices))
         return None if self._noted else done
 
-    def once(self, key: int, job: Callable[[], T]) -> T:
+    def once(self, parts: tuple[int, ...], job: Callable[[], T]) -> T:
         """Run a job under the randomness of a key.
 
         Args:
-            key: In [0, 2**64 - 1].
+            parts: What the key is derived from, where one is needed.
             job: What to run.
         """
+        if not self._drawn:
+            return job()
+        key = derive(*parts)
         for generator in self._drawn:
             generator.seed(key)
         if self._noted is None:
@@ -194,6 +211,21 @@ class Randomness:
             self._noted = None
             self._drawn = [generator for generator in everyone if generator in noted]
             self._watched = [generator for generator in everyone if generator not in noted]
+
+
+def _seeding(
+    read: Callable[[int], Any], keys: Mapping[int, int], generators: Iterable[Generator]
+) -> Callable[[int], Any]:
+    """Reading with these generators seeded for each sample; without any, reading itself."""
+    chosen = tuple(generators)
+
+    def seeded(index: int) -> Any:
+        key = keys[index]
+        for generator in chosen:
+            generator.seed(key)
+        return read(index)
+
+    return seeded if chosen else read
 
 
 def _marks(generators: Sequence[Generator]) -> list[Any]:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.batch import Batch, BatchInfo
-from twinkle_data.permutation import derive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,9 +92,9 @@ class Reader:
         return Delivery(info, payload, tuple(rows.bad))
 
 
-def collate_key(randomness: Randomness, step: Step) -> int:
+def collate_key(randomness: Randomness, step: Step) -> tuple[int, ...]:
     """What the randomness of collating a step is a function of."""
-    return derive(_COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1])
+    return _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
 
 
 def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[bool], *, sharded: bool) -> Batch[Any]:
