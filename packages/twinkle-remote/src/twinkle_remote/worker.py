@@ -14,7 +14,7 @@ from twinkle_remote.handover import Inputs
 from twinkle_remote.lazy import without_lazy
 from twinkle_remote.protocol import Itself, Outcome
 from twinkle_remote.snapshot import snapshot
-from twinkle_remote.split import rows_of
+from twinkle_remote.split import PLAIN, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -129,11 +129,12 @@ class Worker:
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
                 "class __iter__ and __next__"
             )
-        try:
-            outcome.rows = rows_of(value, "result")
-        except DispatchError:  # ragged columns: nothing that a later call could split
-            outcome.rows = None
-        outcome.is_list = isinstance(value, list)
+        if type(value) not in PLAIN:
+            try:
+                outcome.rows = rows_of(value, "result")
+            except DispatchError:  # ragged columns: nothing that a later call could split
+                outcome.rows = None
+            outcome.is_list = isinstance(value, list)
         outcome.payload, outcome.produced = self._store.keep(snapshot(value) if self._live else value)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Any:
