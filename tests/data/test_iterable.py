@@ -180,7 +180,7 @@ def test_an_error_in_a_stream_names_the_sample() -> None:
         raise KeyError("torn")
 
     loader: DataLoader[Batch[int]] = DataLoader(broken, batch_size=3)
-    assert [list(next(loader)) for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
+    assert [list(next(loader)) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]], "what was read is delivered"
     with pytest.raises(BadSampleError, match=r"broken raised at sample 9 of epoch 0: KeyError: 'torn'") as caught:
         next(loader)
     assert isinstance(caught.value, KeyError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.errors import bad_sample
@@ -94,12 +94,12 @@ class StreamReader:
         self._name = name
         self._samples: Iterator[Any] = iter(())
         self._expected: tuple[int, int] | None = None
-        self._ahead: tuple[list[Any], Any] = ([], None)
+        self._ahead = _Ahead([])
         # Steps may be asked for behind the end, by those who do not know it yet.
         self._ended: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_samples": None, "_expected": None, "_ahead": ([], None)}
+        return {**self.__dict__, "_samples": None, "_expected": None, "_ahead": _Ahead([])}
 
     def read(self, step: Step) -> Delivery:
         """Read one step; one without rows says that the epoch is over.
@@ -119,34 +119,37 @@ class StreamReader:
             self._samples = self._stream.begin(step.epoch, step.source)
             self._ahead = self._take(step.epoch, step.position)
         self._expected = None
-        rows, source = self._ahead
+        rows, source, error = self._ahead
+        if error is not None:
+            raise error
         if len(rows) < self._batch_size and self._tail == "drop":
             rows = []
         if not rows:
             if not step.position:
                 raise ValueError(
-                    f"an epoch of {self._name} has no step: it ended after {len(self._ahead[0])} samples, with "
+                    f"an epoch of {self._name} has no step: it ended after {len(self._ahead.rows)} samples, with "
                     f"batch_size={self._batch_size} and tail={self._tail!r}"
                 )
             return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
         self._ahead = self._take(step.epoch, step.position + len(rows))
-        left = len(self._ahead[0])
-        last = left == 0 or (self._tail == "drop" and left < self._batch_size)
+        left = len(self._ahead.rows)
+        ended = left == 0 or (self._tail == "drop" and left < self._batch_size)
+        last = ended and self._ahead.error is None
         self._expected = step.epoch, step.position + len(rows)
         self._ended = self._expected if last else None
         return self._deliver(step._replace(rows=len(rows)), rows, source, last=last)
 
-    def _take(self, epoch: int, position: int) -> tuple[list[Any], Any]:
-        """The rows of one global batch, and where the stream is behind them."""
+    def _take(self, epoch: int, position: int) -> _Ahead:
         wanted = range(position, position + self._batch_size)
         samples = self._randomness.each(epoch, wanted, lambda _: next(self._samples, _ENDED), _Raised)
         for row, sample in enumerate(samples):
             if type(sample) is _Raised:
-                error = sample.error
+                cause = sample.error
                 text = f"{self._name} raised at sample {position + row} of epoch {epoch}"
-                raise bad_sample(f"{text}: {type(error).__name__}: {error}", position + row, error)
+                error = bad_sample(f"{text}: {type(cause).__name__}: {cause}", position + row, cause)
+                return _Ahead(samples[:row], error=error)
         rows = [sample for sample in samples if sample is not _ENDED]
-        return rows, self._stream.state() if len(rows) == self._batch_size else None
+        return _Ahead(rows, self._stream.state() if len(rows) == self._batch_size else None)
 
     def _deliver(self, step: Step, rows: list[Any], source: Any, *, last: bool) -> Delivery:
         places: list[int] = []
@@ -168,6 +171,14 @@ class StreamReader:
             payload = self._randomness.once(collate_key(self._randomness, step), partial(self._collate, batch))
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
         return Delivery(info, payload, source=source, last=last)
+
+
+class _Ahead(NamedTuple):
+    """The rows of the next global batch, where the stream is behind them, and what it raised before they were full."""
+
+    rows: list[Any]
+    source: Any = None
+    error: Exception | None = None
 
 
 class _Raised:
