@@ -213,6 +213,60 @@ def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -
     assert running.left_over(10) == []
 
 
+def test_a_group_is_rebuilt_on_request(program: Callable[..., Any]) -> None:
+    running = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        import twinkle_ray
+
+        @twinkle.remote_class()
+        class Keeper(Victim):
+            def __init__(self, values, device_mesh=None):
+                super().__init__("")
+                self.values, self.restored = [values], False
+
+            def restore(self):
+                self.restored = True
+
+            @twinkle.remote_function(dispatch="all")
+            def told(self):
+                return [os.getpid(), self.values, self.restored, self.calls]
+
+        @twinkle.remote_class()
+        class Asker:
+            def __init__(self, keeper):
+                self.keeper = keeper
+
+            @twinkle.remote_function(dispatch="all")
+            def ask(self):
+                return self.keeper.told().result()
+
+        groups = [DeviceGroup("actor", 2, "CPU"), DeviceGroup("asker", 1, "CPU")]
+        twinkle.initialize("ray", groups=groups, lazy_collect=False, restart="group")
+        made = Victim(remote_group="asker")
+        lazy = twinkle.submit(made.run, "")
+        keeper = Keeper(lazy, remote_group="actor", device_mesh=MESH)
+        asker = Asker(keeper, remote_group="asker")
+        first = keeper.told()
+        assert first == asker.ask() and [row[1:] for row in first] == [[[1], False, 0]] * 2, first
+        print("LOST", outcome(lambda: keeper.run("kill")), flush=True)
+        twinkle_ray.restart("actor")
+        again = keeper.told()
+        assert again == asker.ask() and [row[1:] for row in again] == [[[1], True, 0]] * 2, again
+        assert not {row[0] for row in first} & {row[0] for row in again}
+        twinkle.shutdown()
+        twinkle.initialize("ray", groups=groups[:1])
+        print("REFUSED", outcome(lambda: twinkle_ray.restart("actor")), flush=True)
+    """
+    )
+    assert json.loads(running.line("LOST", 110))["kind"] == "WorkerDiedError"
+    refused = json.loads(running.line("REFUSED", 80))
+    assert refused["kind"] == "TwinkleError" and 'initialize("ray", restart="group")' in refused["text"]
+    running.finish(30)
+    assert running.left_over(10) == []
+
+
 def test_lost_requests_and_replies_run_nothing_twice(program: Callable[..., Any]) -> None:
     failing = {"num_failures": -1, "req_failure_prob": 20, "resp_failure_prob": 20}
     out = program(

@@ -62,7 +62,11 @@ class RayBackend:
         if restart not in (None, "group"):
             raise ValueError(f'restart={restart!r} must be None or "group"')
         self.start_timeout = start_timeout
-        self._placement_timeout, self._seed, self._env_allow = placement_timeout, seed, tuple(env_allow)
+        self._placement_timeout, self._seed, self._env_allow = (
+            placement_timeout,
+            seed,
+            (env_allow,) if isinstance(env_allow, str) else tuple(env_allow),
+        )
         self._can_restart = restart == "group"
         self._reservation: Reservation | None = None
         self._rosters: dict[str, Roster] = {}
@@ -70,7 +74,7 @@ class RayBackend:
         self._logs: WorkerLogs | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
-        self._cluster = Cluster(address, num_cpus=cpus, env_allow=env_allow, options=ray_options)
+        self._cluster = Cluster(address, num_cpus=cpus, env_allow=self._env_allow, options=ray_options)
         try:
             self._logs = WorkerLogs()
             self._groups = self._start(groups)

@@ -41,6 +41,11 @@ class Cluster:
             return
         address = address or os.environ.get("RAY_ADDRESS") or None
         arguments: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True, **(options or {})}
+        if address is not None and address.startswith("ray://"):
+            raise ValueError(
+                f"address={address!r} is Ray's remote client, which cannot place or watch workers: run the program on "
+                "a machine of the cluster, with its address as host:port, or 'auto'"
+            )
         if address is not None:
             ray.init(address=address, **arguments)
             return

@@ -122,6 +122,9 @@ class RayGroup:
         self.created: dict[str, dict[int, tuple[Task, Sequence[Reply]]]] = {}
         self.members = tuple(members)
         self._is_driver = is_driver
+        self._run = [member.actor.run for member in self.members]
+        self._remember = [member.actor.remember for member in self.members]
+        self._again = [member.actor.again for member in self.members]
         self._remembered: dict[int, bytes] = {}
         self._requests: dict[int, int] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
@@ -167,15 +170,14 @@ class RayGroup:
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
         wire = self._wire(task)
-        actor = self.members[rank].actor
         if refs or not self._is_driver or type(wire) is not bytes or len(wire) > _WORTH_REMEMBERING:
-            return RayReply(self, rank, actor.run.remote(wire, *refs), task)
+            return RayReply(self, rank, self._run[rank].remote(wire, *refs), task)
         with self._lock:  # between what the actor remembers and what it is sent, nothing else may be sent
             if self._remembered.get(rank) == wire:
-                return RayReply(self, rank, actor.again.remote(), task)
+                return RayReply(self, rank, self._again[rank].remote(), task)
             self._remembered.pop(rank, None)
             count = self._requests[rank] = self._requests.get(rank, 0) + 1
-            return RayReply(self, rank, actor.remember.remote(wire), task, (wire, count))
+            return RayReply(self, rank, self._remember[rank].remote(wire), task, (wire, count))
 
     def confirm(self, rank: int, wire: bytes, count: int) -> None:
         """The actor answered a request to remember; where it was the latest one, it may be relied on."""

@@ -12,8 +12,6 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from twinkle_ray import tensors
 from twinkle_ray.parcel import Parcel, pack
 from twinkle_remote.split import PLAIN, columns, rebuild, take
@@ -104,7 +102,8 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     parts = columns(value)
     if parts is None:
         part = value if start is None or stop is None else take(value, start, stop)
-        return part, part.nbytes if isinstance(part, np.ndarray) else 0
+        size = getattr(part, "nbytes", 0)
+        return part, size if isinstance(size, int) else 0
     read = [unfold(part, start, stop) for part in parts.values()]
     size = sum(size for _, size in read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter as Counts
 from typing import TYPE_CHECKING
 
 from ray.util.metrics import Counter, Histogram
@@ -23,6 +24,9 @@ class Exporter:
 
     Args:
         interval: Seconds between two looks.
+
+    Attributes:
+        counted: Calls that were told, by group and method.
     """
 
     def __init__(self, interval: float = 5.0) -> None:
@@ -34,6 +38,7 @@ class Exporter:
         self._calls = Counter("twinkle_calls", "Calls that are done", tag_keys=_TAGS)
         self._failed = Counter("twinkle_failed_calls", "Calls that failed", tag_keys=_TAGS)
         self._bytes = Counter("twinkle_bytes", "Bytes stored and fetched", tag_keys=(*_TAGS, "way"))
+        self.counted: Counts[tuple[str, str]] = Counts()
         self._told: set[int] = set()
         self._interval = interval
         self._ended = threading.Event()
@@ -61,6 +66,7 @@ class Exporter:
     def _add(self, record: CallRecord) -> None:
         tags = {"group": record.group, "method": record.method}
         self._calls.inc(1, tags)
+        self.counted[record.group, record.method] += 1
         if record.failed:
             self._failed.inc(1, tags)
         self._run.observe(max(record.seconds.values()), tags)

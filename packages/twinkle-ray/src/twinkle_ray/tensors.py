@@ -10,8 +10,6 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
@@ -64,7 +62,7 @@ def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -
     """A tensor of its own memory with the form's rows [start, stop), or all of them."""
     torch = _torch()
     rows = form.array if start is None else form.array[start:stop]
-    own = torch.from_numpy(np.array(rows, copy=True, order="C"))
+    own = torch.from_numpy(rows.copy(order="C"))
     if form.dtype in _UNKNOWN_TO_NUMPY:
         own = own.view(getattr(torch, form.dtype))
     if form.device != "cpu" and _available(form.device):

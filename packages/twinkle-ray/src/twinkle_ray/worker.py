@@ -113,6 +113,7 @@ class RankActor:
         self.info = WorkerInfo("", 0, 0)
         self._port: socket.socket | None = None
         self._remembered = b""
+        self._task: Task | None = None
         self.places: dict[str, Mapping[str, int]] = {}
         self._store: RayStore
 
@@ -169,24 +170,31 @@ class RankActor:
 
     def remember(self, wire: bytes) -> bytes | tuple[Any, ...]:
         """Run a task without inputs, and keep it for `again`."""
-        self._remembered = wire
+        self._remembered, self._task = wire, None
         return _answer(self, wire)
 
     def again(self) -> bytes | tuple[Any, ...]:
         """Run the task of the latest `remember`: a call without arguments is cheaper for Ray."""
-        return _answer(self, self._remembered)
+        if self._task is None:
+            task = task_from_wire(self._remembered)
+            if task.args or task.kwargs:  # arguments are a call's own, and opened anew
+                return _answer(self, self._remembered)
+            self._task = task
+        return _answer(self, self._remembered, task=self._task)
 
     def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task."""
         return _answer(self, wire, inputs)
 
 
-def _answer(actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = ()) -> bytes | tuple[Any, ...]:
+def _answer(
+    actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = (), task: Task | None = None
+) -> bytes | tuple[Any, ...]:
     """Run one task; a function, because Ray wraps every method of an actor once more."""
     assert actor.worker is not None
-    task: Task | None = None
     try:
-        task = task_from_wire(wire)
+        if task is None:
+            task = task_from_wire(wire)
         if task.kind == "create":
             actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
             name_output(actor.info.label(actor.places[task.instance]))
