@@ -15,8 +15,22 @@ if TYPE_CHECKING:
     from twinkle_remote.failure import WorkerInfo
 
 
+_LOST = (
+    exceptions.RayActorError,
+    exceptions.WorkerCrashedError,
+    exceptions.ObjectLostError,
+    exceptions.NodeDiedError,
+    exceptions.OutOfMemoryError,
+)
+
+
 def to_failure(
-    error: Exception, info: WorkerInfo, coordinate: Mapping[str, int] | None, others: Mapping[str, str], own: str
+    error: Exception,
+    info: WorkerInfo,
+    coordinate: Mapping[str, int] | None,
+    others: Mapping[str, str],
+    own: str,
+    method: str,
 ) -> Failure:
     """What became of a worker whose answer is an error of Ray's.
 
@@ -26,17 +40,18 @@ def to_failure(
         coordinate: Its coordinate, where known.
         others: Labels of all workers by actor id, to name the culprit when it is another one.
         own: Actor id of the worker that was asked.
+        method: Class.method that it was asked for.
     """
     culprit = _actor_id(error)
     upstream = bool(culprit) and culprit != own
     label = others.get(culprit, "another worker") if upstream else info.label(coordinate)
-    died = isinstance(error, exceptions.RayActorError | exceptions.WorkerCrashedError | exceptions.ObjectLostError)
     return Failure(
         label=label,
         node="" if upstream else f"{info.node} pid {info.pid}",
         type_name=type(error).__name__,
         message=_reason(error),
-        died=died,
+        method=method,
+        died=isinstance(error, _LOST),
         upstream=upstream,
     )
 

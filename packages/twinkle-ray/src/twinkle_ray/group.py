@@ -213,7 +213,7 @@ class RayGroup:
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
         member = self.members[reply.rank]
         own = member.actor._actor_id.hex()
-        failure = to_failure(error, member.info, coordinate, self.labels, own)
+        failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name)
         if failure.died and not failure.upstream and not isinstance(error, ray.exceptions.ActorUnavailableError):
             self.deaths.setdefault(reply.rank, reply.name)
             if reply.died_in is not None:
