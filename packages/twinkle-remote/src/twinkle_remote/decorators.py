@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Protocol, TypeVar, cast, overload
 
 from twinkle_remote.method import make_remote
 from twinkle_remote.options import mark_class
@@ -22,7 +24,7 @@ from twinkle_remote.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +44,7 @@ class _Class(Protocol):
     def __call__(self, cls: C, /) -> C: ...
 
 
-def remote_class(execute: Execute = "all", *, prefetch: int | None = None) -> _Class:
+def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unknown: Never) -> _Class:
     """Let objects of a class live on a group of workers.
 
     Three keywords are added to the constructor, and taken off unless it declares them: `remote_group` (name of a
@@ -54,11 +56,14 @@ def remote_class(execute: Execute = "all", *, prefetch: int | None = None) -> _C
         execute: "all" builds it on every worker, "first" on the first one only (a dataset, a tokenizer).
         prefetch: Steps of a `for` loop over a handle that are asked for ahead, at or above 0. None means 1 where nobody
             can notice (`__iter__` does nothing but return the object, and there is no `state_dict`), 0 elsewhere.
+        **unknown: None: what is not an option is an error that lists those that are.
 
     Raises:
         ValueError: An option is not valid; the message says what is.
-        TypeError: What is decorated is no class, or its objects cannot be referred to weakly.
+        TypeError: There is no such option, what is decorated is no class, or its objects cannot be referred to weakly.
     """
+    if unknown:
+        raise TypeError(f"remote_class has no option {', '.join(unknown)}; its options are execute, prefetch")
     if isinstance(execute, type):
         raise TypeError(f"write @remote_class() with parentheses over {execute.__name__}")
     choose("execute", execute, EXECUTES)
@@ -131,6 +136,7 @@ def remote_function(
     replicate: str | Sequence[str] | None = None,
     uneven: Uneven | None = None,
     weight: Weight | None = None,
+    **unknown: object,
 ) -> Any:
     """Let a method of a remote class be called from elsewhere; called inside its worker it just runs.
 
@@ -152,12 +158,16 @@ def remote_function(
             the rest out.
         weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, a callable by its
             value for each result.
+        **unknown: None: what is not an option is an error that lists those that are.
 
     Raises:
         ValueError: An option is not valid; the message lists what is.
-        TypeError: `split` or `replicate` names an argument that the method does not have, a callable does not take
-            what it is called with, or what is decorated is no plain method.
+        TypeError: There is no such option, `split` or `replicate` names an argument that the method does not have, a
+            callable does not take what it is called with, or what is decorated is no plain method.
     """
+    if unknown:
+        known = [field.name for field in fields(FunctionSpec) if field.init and field.name != "columns"]
+        raise TypeError(f"remote_function has no option {', '.join(unknown)}; its options are {', '.join(known)}")
     check_callables(dispatch, collect)
     spec = FunctionSpec(
         dispatch,
@@ -166,13 +176,18 @@ def remote_function(
         sync,
         lazy_collect,
         timeout,
-        None if split is None else _names(split),
-        _names(replicate or ()),
+        None if split is None else _names("split", split),
+        _names("replicate", replicate or ()),
         uneven,
         weight,
     )
     return functools.partial(make_remote, spec=spec)
 
 
-def _names(value: str | Iterable[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _names(field: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    names: tuple[object, ...] = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{field}={value!r} is not valid: it is the name of an argument, or several")
+    return cast("tuple[str, ...]", names)

@@ -109,8 +109,12 @@ def _dispatch(
     own_share: bool,
 ) -> Shares:
     if callable(spec.dispatch):
-        given = [spec.dispatch(len(ranks), i, args, dict(kwargs), mesh) for i in range(len(ranks))]
-        arguments: list[Arguments] = [(encoder.whole(tuple(a)), encoder.whole(dict(k))) for a, k in given]
+        arguments: list[Arguments] = []
+        for i in range(len(ranks)):
+            made: Any = spec.dispatch(len(ranks), i, args, dict(kwargs), mesh)
+            if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
+                raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
+            arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
         return Shares(arguments, range(len(ranks)), encoder)
     named = [*zip(names, args, strict=True), *kwargs.items()]
     own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]

@@ -94,6 +94,8 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
         return build(cls, original, args, kwargs)
     prepare(cls)
     name = kwargs.get(GROUP)
+    if name is not None:
+        _check_place(cls, name, kwargs.get(MESH))
     runtime = active()
     if runtime is not None and isinstance(runtime.backend, InProcessBackend):
         return _adopt(cls, runtime, name, kwargs, build(cls, original, args, kwargs))
@@ -105,6 +107,13 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
             "twinkle.initialize(mode, groups=[DeviceGroup(...)]) first, or leave remote_group out to build it here"
         )
     return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
+
+
+def _check_place(cls: type, name: object, mesh: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{cls.__name__}: {GROUP} is the name of a group, got {type(name).__name__} {name!r:.60}")
+    if mesh is not None and not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"{cls.__name__}: {MESH} is a DeviceMesh, got {type(mesh).__name__} {mesh!r:.60}")
 
 
 def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Component:
@@ -162,7 +171,8 @@ def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any],
     backend = cast("InProcessBackend", runtime.backend)
     group = runtime.backend.group(name or "local")
     planned = runtime.groups[name].num_workers if name is not None and runtime.groups else group.size
-    mesh: DeviceMesh | None = kwargs.get(MESH)
+    given = kwargs.get(MESH)
+    mesh = given if isinstance(given, DeviceMesh) else None
     if mesh is None or (name is not None and runtime.groups):
         mesh = _mesh_for(cls, mesh, runtime, group.name, planned)
     shared = name is not None or mesh is not None

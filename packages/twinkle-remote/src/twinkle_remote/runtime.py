@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from twinkle_mesh import DeviceGroup
 from twinkle_remote.component import forget_all
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, NotInitializedError, TwinkleError
@@ -19,7 +20,7 @@ from twinkle_remote.stats import CallRecord, Stats
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twinkle_mesh import DeviceGroup, DeviceMesh
+    from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol import Backend, BackendFactory
 
 _log = logging.getLogger("twinkle.remote")
@@ -87,9 +88,10 @@ def initialize(
         PlacementError: The groups cannot be placed.
     """
     global _runtime  # one runtime per process is the contract
+    by_name = _by_name(() if groups is None else groups)
     arguments = {
         "mode": mode,
-        "groups": tuple(groups or ()),
+        "groups": tuple(by_name.values()),
         "global_device_mesh": global_device_mesh,
         "lazy_collect": lazy_collect,
         "seed": seed,
@@ -98,7 +100,6 @@ def initialize(
     if _runtime is not None:
         _refuse_difference(_runtime.arguments, arguments)
         return
-    by_name = _by_name(groups or ())
     factory = _factory(mode)
     _check_options(mode, factory, backend_options)
     backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
@@ -218,6 +219,8 @@ def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
+    if not isinstance(groups, list | tuple) or not all(isinstance(group, DeviceGroup) for group in groups):
+        raise TypeError(f"groups is a list of DeviceGroup(name, ranks, device_type), got {groups!r:.80}")
     names = [group.name for group in groups]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -24,6 +24,7 @@ EXECUTES = ("first", "all")
 DISPATCHES = ("slice", "all", "slice_dp")
 COLLECTS = ("none", "flatten", "mean", "sum", "first", "last_pp")
 UNEVENS = ("strict", "pad", "drop")
+_OR_NONE = (True, False, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,12 @@ class FunctionSpec:
             choose("weight", self.weight, ("rows",), or_callable=True)
             if self.collect not in ("mean", "sum"):
                 raise ValueError(f"weight= weighs a reduction: collect must be 'mean' or 'sum', got {self.collect!r}")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout must be above 0 seconds, got {self.timeout}; None means no deadline")
+        timed = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and self.timeout > 0
+        if self.timeout is not None and not timed:
+            raise ValueError(f"timeout={self.timeout!r} is not valid: it is seconds above 0, or None for no deadline")
+        for field, value, valid in (("sync", self.sync, (True, False)), ("lazy_collect", self.lazy_collect, _OR_NONE)):
+            if not any(value is one for one in valid):
+                raise ValueError(f"{field}={value!r} is not valid: it is one of {', '.join(map(repr, valid))}")
         if self.split and set(self.split) & set(self.replicate):
             raise ValueError(f"split={self.split} and replicate={self.replicate} name the same arguments")
         if (self.split is not None or self.uneven) and self.dispatch not in ("slice", "slice_dp"):
