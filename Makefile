@@ -35,8 +35,8 @@ typecheck: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -m "not ray and not packaging" --numprocesses 2 --dist worksteal
-	$(BIN)/python -m pytest -m "ray and not packaging"
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -m "(ray or processes) and not packaging"
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python

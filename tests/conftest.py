@@ -1,0 +1,18 @@
+"""Which tests start processes that work together: those of twinkle-ray, and of the examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TOGETHER = (HERE / "ray", HERE / "examples")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by folder, before `-m` selects."""
+    for item in items:
+        if any(folder in item.path.parents for folder in TOGETHER):
+            item.add_marker(pytest.mark.processes)
