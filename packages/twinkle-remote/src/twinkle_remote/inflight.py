@@ -158,13 +158,16 @@ class Call:
             if until is not None and time.monotonic() >= until:
                 raise self._lateness(timeout)
         if self._failures:
-            if self._pending:
+            if self._failures[0].died:  # the end of a worker that a shutdown ended is no death
+                self._check_open()
+            if self._pending and not self._runtime.closed:
                 self._reap(0.0)
             raise_failures(self.name, self._group.name, self._failures, self._line)
 
     def state(self) -> str:
         """The call's state in a few words; never waits."""
-        if self.done():
+        done = self.done()
+        if done or self._failures:
             return "failed" if self._failures else "done"
         if self._runtime.closed:
             return "lost at shutdown"

@@ -67,7 +67,7 @@ class InFlight:
 
     def tell_all(self) -> None:
         """Log every failure that nobody has looked at."""
-        for call in list(self._failed.values()):
+        for call in [*list(self._failed.values()), *(call for call in self.calls() if call.failed())]:
             self._tell(call)
 
     def _tell(self, call: Call) -> None:

@@ -1,0 +1,170 @@
+"""Options are checked where they are written."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from twinkle_remote import current_worker, on, remote_class, remote_function, session
+
+untyped_class: Any = remote_class
+untyped_function: Any = remote_function
+
+
+def decorate(**options: Any) -> Any:
+    def method(self: object, a: Any, b: int = 1) -> Any:
+        return a
+
+    return untyped_function(**options)(method)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dispatch": "slyce"}, r"dispatch='slyce' .* 'slice', 'all', 'slice_dp' or a callable"),
+        ({"collect": "flat"}, r"collect='flat' .* 'none', 'flatten', 'mean', 'sum', 'first', 'last_pp' or a callable"),
+        ({"execute": "last"}, r"execute='last' .* 'first', 'all'"),
+        ({"uneven": "cut"}, r"uneven='cut' .* 'strict', 'pad', 'drop'"),
+        ({"weight": "columns", "collect": "mean"}, r"weight='columns' .* 'rows' or a callable"),
+        ({"weight": "rows"}, "collect must be 'mean' or 'sum', got 'none'"),
+        ({"timeout": 0}, "timeout=0 is not valid: it is seconds above 0, or None"),
+        ({"timeout": "soon"}, "timeout='soon' is not valid"),
+        ({"sync": 1}, "sync=1 is not valid: it is one of True, False"),
+        ({"lazy_collect": "no"}, "lazy_collect='no' .* True, False, None"),
+        ({"split": 5}, "split=5 is not valid: it is the name of an argument"),
+        ({"split": "a", "replicate": "a"}, "name the same arguments"),
+        ({"dispatch": "all", "split": "a"}, "need dispatch 'slice' or 'slice_dp', got 'all'"),
+    ],
+)
+def test_options_of_the_wrong_value_name_the_valid_ones(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decorate(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeot": 3}, "remote_function has no option timeot; its options are dispatch, .*, timeout, .*, weight$"),
+        ({"split": "c"}, r"name arguments of .*method, and 'c' is none of \['a', 'b'\]"),
+        ({"replicate": ("a", "c")}, "'c' is none of"),
+        ({"collect": len}, r"collect is called with \(results, device_mesh\), and len"),
+        ({"dispatch": lambda self, x: x}, r"write @remote_function\(\) with parentheses"),
+    ],
+)
+def test_what_cannot_be_an_option_says_so(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        decorate(**options)
+
+
+async def asynchronous(self: object) -> None: ...
+
+
+def streaming(self: object) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (asynchronous, "asynchronous is async: .* await the lazy result"),
+        (streaming, "streaming is a generator function, .* return a list, or give the class __iter__"),
+        (staticmethod(len), "for methods of an object, got a staticmethod"),
+        (property(len), "put @property above @remote_function"),
+        (5, "for methods of an object, got a int"),
+    ],
+)
+def test_only_plain_methods_can_be_remote(method: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        untyped_function()(method)
+
+
+def test_classes_are_checked() -> None:
+    with pytest.raises(TypeError, match=r"write @remote_class\(\) with parentheses over Plain"):
+        untyped_class(type("Plain", (), {}))
+    with pytest.raises(TypeError, match="for methods there is remote_function"):
+        untyped_class()(len)
+    with pytest.raises(ValueError, match=r"execute='some' .* 'first', 'all'"):
+        untyped_class(execute="some")
+    with pytest.raises(ValueError, match="prefetch=-1 must be at or above 0"):
+        remote_class(prefetch=-1)
+    with pytest.raises(TypeError, match="remote_class has no option exec; its options are execute, prefetch"):
+        untyped_class(exec="all")
+    with pytest.raises(TypeError, match="Slim has __slots__ without '__weakref__'"):
+        untyped_class()(type("Slim", (), {"__slots__": ("a",)}))
+
+
+def test_a_decorated_method_looks_like_itself() -> None:
+    method = decorate(dispatch="all")
+    assert method.__name__ == "method" and list(inspect.signature(method).parameters) == ["self", "a", "b"]
+
+
+@remote_class()
+class Base:
+    def __init__(self, size: int, device_mesh: object = None) -> None:
+        self.size = size
+        self.mesh = device_mesh
+
+    @remote_function(dispatch="all", collect="first")
+    def tell(self) -> Any:
+        return self.size, self.mesh is None, current_worker().group
+
+
+class Passing(Base):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.seen = sorted(kwargs)
+        super().__init__(*args, **kwargs)
+
+
+class Fixed(Base):
+    def __init__(self) -> None:
+        super().__init__(3, None)
+
+
+def test_keywords_of_placement_reach_the_constructor_that_declares_them() -> None:
+    from twinkle_mesh import DeviceMesh
+
+    mesh = DeviceMesh.from_sizes(dp_size=1)
+    for mode in ("local", "threads"):
+        with session(mode, groups=GROUPS):
+            for cls in (Base, Passing):
+                assert on("one", mesh).create(cls, 2).tell() == (2, False, "one"), (mode, cls)
+            assert on("one", mesh).create(Fixed).tell() == (3, True, "one")
+    assert Passing(1).seen == []
+
+
+def test_a_component_of_this_process_is_its_own_copy() -> None:
+    import copy
+
+    with session("local"):
+        first = Base(1)
+        twin, pickled = copy.deepcopy(first), pickle.loads(pickle.dumps(first))
+        first.size = 5
+        assert (first.tell(), twin.tell(), pickled.tell()) == (
+            (5, True, "(this process)"),
+            (1, True, "(this process)"),
+            (1, True, "(this process)"),
+        )
+    assert first.tell() == (5, True, None)
+
+
+def test_components_of_this_process_are_not_kept_alive() -> None:
+    import weakref
+
+    with session("local"):
+        made = Base(1)
+        assert made.tell()[0] == 1
+        dead = weakref.ref(made)
+        del made
+        assert dead() is None
+
+
+def groups() -> Any:
+    from twinkle_mesh import DeviceGroup
+
+    return [DeviceGroup("one", 1, "CPU")]
+
+
+GROUPS = groups()
