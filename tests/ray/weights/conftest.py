@@ -13,47 +13,58 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from twinkle_remote.errors import CallTimeoutError, RemoteCallError, WorkerDiedError
+from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.failure import Failure, WorkerInfo, capture, raise_failures
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterator, Sequence
 
+LIMIT_SECONDS = 60.0
 
-def serve(pipe: Connection, build: Callable[..., object], arguments: tuple[object, ...]) -> None:
+
+def serve(pipe: Connection, info: WorkerInfo, build: Callable[..., object], arguments: tuple[object, ...]) -> None:
     torch.set_num_threads(1)
     component = build(*arguments)
-    pipe.send((True, os.getpid()))
+    pipe.send((0, True, os.getpid()))
     while True:
         try:
-            function, values = pickle.loads(pipe.recv_bytes())
+            number, function, values = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         try:
-            pipe.send((True, function(component, *values)))
+            pipe.send((number, True, function(component, *values)))
         except Exception as error:
-            pipe.send((False, error))
+            pipe.send((number, False, capture(error, info.label(), info, function.__name__, live=False)))
 
 
 class ProcessPending:
-    def __init__(self, crew: ProcessCrew, ranks: Sequence[int]) -> None:
-        self.crew = crew
-        self.waiting = dict(zip((crew.pipes[rank] for rank in ranks), ranks, strict=True))
+    """A function under way on some processes of a crew; answers to earlier ones, given up since, are passed over."""
+
+    def __init__(self, crew: ProcessCrew, number: int, ranks: Sequence[int]) -> None:
+        self.crew, self.number = crew, number
+        self.waiting = {crew.pipes[rank]: rank for rank in ranks}
         self.values: dict[int, Any] = {}
-        self.errors: list[Exception] = []
+        self.failures: list[Failure] = []
 
     def look(self, timeout: float) -> None:
         for pipe in wait(list(self.waiting), timeout):
             assert isinstance(pipe, Connection)
-            rank = self.waiting.pop(pipe)
+            rank = self.waiting[pipe]
             try:
-                good, value = pipe.recv()
+                number, good, value = pipe.recv()
             except (EOFError, ConnectionResetError):
-                self.errors.append(WorkerDiedError(f"{self.crew.name}[{rank}] died"))
+                info = self.crew.info(rank)
+                self.failures.append(Failure(info.label(), f"pid {info.pid}", "", "the process ended", died=True))
+                del self.waiting[pipe]
                 continue
+            if number != self.number:
+                continue
+            del self.waiting[pipe]
             if good:
                 self.values[rank] = value
             else:
-                self.errors.append(value)
+                self.failures.append(value)
 
     def done(self) -> bool:
         if self.waiting:
@@ -61,19 +72,14 @@ class ProcessPending:
         return not self.waiting
 
     def failed(self) -> bool:
-        return bool(self.errors)
+        return bool(self.failures)
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        end = time.monotonic() + (60.0 if timeout is None else timeout)
-        while self.waiting and not self.errors and time.monotonic() < end:
+        end = time.monotonic() + (LIMIT_SECONDS if timeout is None else timeout)
+        while self.waiting and not self.failures and time.monotonic() < end:
             self.look(0.05)
-        if self.errors:
-            first = self.errors[0]
-            if isinstance(first, WorkerDiedError):
-                raise first
-            kind = type(first)
-            both = type(kind.__name__, (RemoteCallError, kind), {})
-            raise both(f"{self.crew.name}: {first}") from first
+        if self.failures:
+            raise_failures("Component.step", self.crew.name, self.failures, "")
         if self.waiting:
             late = sorted(self.waiting.values())
             raise CallTimeoutError(f"{self.crew.name}: ranks {late} are late", sorted(self.values), late)
@@ -81,43 +87,64 @@ class ProcessPending:
 
 
 class ProcessCrew:
-    """N worker processes that hold one component."""
+    """N worker processes that hold one component each; a lost one can be started again."""
 
     polled = True
 
     def __init__(self, name: str, build: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> None:
         self.name, self.size = name, len(arguments)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.weights"])
-        self.processes, self.pipes = [], []
-        for argument in arguments:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, build, argument), daemon=True)
-            process.start()
-            theirs.close()
-            self.processes.append(process)
-            self.pipes.append(ours)
-        self.pids = [self.receive(rank, 60.0) for rank in range(self.size)]
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.weights"])
+        self.build, self.arguments = build, arguments
+        started = [self.launch(rank) for rank in range(self.size)]
+        self.processes = [process for process, _ in started]
+        self.pipes = [pipe for _, pipe in started]
+        self.number = 0
+        self.pids = [ProcessPending(self, 0, [rank]).results()[0] for rank in range(self.size)]
 
-    def receive(self, rank: int, timeout: float) -> Any:
-        assert self.pipes[rank].poll(timeout), f"{self.name}[{rank}] did not answer in {timeout} s"
-        good, value = self.pipes[rank].recv()
-        if not good:
-            raise value
-        return value
+    def info(self, rank: int) -> WorkerInfo:
+        return WorkerInfo(self.name, rank, self.size, "here", self.pids[rank])
+
+    def launch(self, rank: int) -> tuple[Any, Connection]:
+        ours, theirs = self.context.Pipe()
+        info = WorkerInfo(self.name, rank, self.size, "here")
+        process = self.context.Process(target=serve, args=(theirs, info, self.build, self.arguments[rank]), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
 
     def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> ProcessPending:
-        ranks = list(range(self.size))
-        for rank, argument in zip(ranks, arguments, strict=True):
-            self.send(rank, function, argument)
-        return ProcessPending(self, ranks)
+        return self.ask(function, dict(enumerate(arguments)))
 
-    def send(self, rank: int, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipes[rank].send_bytes(pickle.dumps((function, arguments)))
+    def ask(self, function: Callable[..., object], arguments: dict[int, tuple[object, ...]]) -> ProcessPending:
+        self.number += 1
+        for rank, argument in arguments.items():
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.pipes[rank].send_bytes(pickle.dumps((self.number, function, argument)))
+        return ProcessPending(self, self.number, list(arguments))
 
     def run(self, function: Callable[..., object], *arguments: object) -> list[Any]:
-        return self.start(function, [arguments] * self.size).results(60.0)
+        return self.start(function, [arguments] * self.size).results()
+
+    def call(self, rank: int, function: Callable[..., object], *arguments: object) -> Any:
+        return self.ask(function, {rank: arguments}).results()[0]
+
+    def answers(self, rank: int) -> bool:
+        pending = self.ask(alive, {rank: ()})
+        end = time.monotonic() + 2.0
+        while pending.waiting and time.monotonic() < end:
+            pending.look(0.1)
+        return not pending.waiting and not pending.failures
+
+    def restart(self, rank: int) -> None:
+        self.pipes[rank].close()
+        self.processes[rank].kill()
+        self.processes[rank].join(10)
+        self.processes[rank], self.pipes[rank] = self.launch(rank)
+        self.pids[rank] = ProcessPending(self, 0, [rank]).results()[0]
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        os.kill(self.pids[rank], number)
 
     def end(self) -> None:
         for process, pipe in zip(self.processes, self.pipes, strict=True):
@@ -126,7 +153,11 @@ class ProcessCrew:
             process.join(10)
 
 
-@pytest.fixture
+def alive(component: object) -> bool:
+    return True
+
+
+@pytest.fixture(scope="module")
 def process_crew() -> Iterator[Callable[..., ProcessCrew]]:
     crews: list[ProcessCrew] = []
 

@@ -51,6 +51,10 @@ class Blueprint:
         """Whether anything is left at its source to be taken."""
         return any(route != "link" for route in self.routes)
 
+    def processes_of(self, sides: Sequence[Side]) -> list[int]:
+        """The processes of some sides."""
+        return sorted({self.processes.index(report.process) for side in sides for report in self.reports[side]})
+
     def who(self, process: int) -> str:
         """A process, for messages: its ranks, its host and its pid."""
         names = [

@@ -102,7 +102,8 @@ def finish(instance: HasWeights, place: Place, order: Order) -> Outcome:
     """Wait for what `begin` left to the background."""
     began = time.perf_counter()
     station, seat = _at(place)
-    station.finish()
+    with station.watching(place, order.phase("finish")):
+        station.finish()
     return Outcome(dict(seat.handles), dict(seat.checksums), time.perf_counter() - began, _nbytes(seat))
 
 
@@ -140,10 +141,12 @@ def undo(instance: HasWeights, place: Place, order: Order) -> None:
 
 def settle(instance: HasWeights, place: Place, order: Order) -> None:
     """Make the commit final, and call the component's `on_weights` where it has that."""
-    _at(place)[1].settle()
-    hook = getattr(instance, "on_weights", None)
-    if place.side == "target" and hook is not None:
-        hook(order.version)
+    station, seat = _at(place)
+    with station.watching(place, order.phase("settle")):
+        seat.settle()
+        hook = getattr(instance, "on_weights", None)
+        if place.side == "target" and hook is not None:
+            hook(order.version)
 
 
 def close(instance: HasWeights, place: Place) -> None:

@@ -53,7 +53,8 @@ class Ledger:
         self._exchanged = 0
 
     def write(self) -> None:
-        """Write everything."""
+        """Write everything; what an earlier write left to be undone is final now."""
+        self.settle()
         if self._reversible:
             self._aside = [(write.target, write.target.clone()) for write in self._copied]
         copy_all([write.target for write in self._copied], [write.source for write in self._copied])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from twinkle_ray.weights.rendezvous import Phase
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -78,9 +80,9 @@ class Order:
     reversible: bool = True
     depth: int = 3
 
-    def phase(self, step: str) -> str:
-        """Name of a step of this sync, as heartbeats give it."""
-        return f"{self.attempt}.{step}"
+    def phase(self, step: str) -> Phase:
+        """A step of this attempt, as signs of life name it."""
+        return Phase(self.attempt, step)
 
 
 @dataclass(frozen=True, slots=True)

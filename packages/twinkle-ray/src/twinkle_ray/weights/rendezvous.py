@@ -1,24 +1,24 @@
-"""Where the processes of one epoch meet: a store held by the controller, an abort key, and heartbeats."""
+"""Where the processes of one epoch meet: their part of the controller's store, an abort key, and signs of life."""
 
 from __future__ import annotations
 
 import socket
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from threading import Event, Thread
-from typing import TYPE_CHECKING
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 
 from twinkle_ray.weights.errors import PeerFailedError
+from twinkle_ray.weights.store import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 POLL_SECONDS = 0.2
 JOIN_SECONDS = 60.0
-_STORE_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Session:
         epoch: Counts the groups of this sync; a failure ends one.
         host: Where the store listens.
         port: Its port.
+        secret: What it asks for.
         size: Number of processes.
         kind: "gloo" or "nccl".
         links: Whether any bucket travels over a link.
@@ -40,61 +41,56 @@ class Session:
     epoch: int
     host: str
     port: int
+    secret: str
     size: int
     kind: str
     links: bool
     timeout: float
 
-    @property
-    def prefix(self) -> str:
-        """Where this epoch's keys are in the store."""
-        return f"{self.sync}/{self.epoch}"
+
+class Phase(NamedTuple):
+    """A step of one attempt to sync, as signs of life name it."""
+
+    attempt: int
+    step: str
 
 
 class Board:
-    """One epoch's part of the store, as one process sees it."""
+    """One epoch's part of the store, over a connection of its own.
 
-    def __init__(self, store: Store, session: Session) -> None:
+    Args:
+        session: The epoch.
+
+    Raises:
+        OSError: If the store cannot be reached.
+    """
+
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self._base = store
-        self._store = PrefixStore(session.prefix, store)
+        self.client = StoreClient(session.host, session.port, session.secret)
+        self._prefix = f"{session.sync}/{session.epoch}"
 
-    @staticmethod
-    def connect(session: Session) -> Board:
-        """Reach the controller's store.
-
-        Raises:
-            torch.distributed.DistNetworkError: If it cannot be reached.
-        """
-        store = TCPStore(session.host, session.port, is_master=False, timeout=_STORE_TIMEOUT, wait_for_workers=False)
-        return Board(store, session)
-
-    def clone(self) -> Board:
-        """The same part over a connection of its own: a store's calls wait for each other."""
-        return Board(_cloned(self._base), self.session)
-
-    def group_store(self) -> Store:
-        """Where the process group meets."""
-        return PrefixStore("group", self._store)
+    def group_store(self) -> PrefixStore:
+        """Where the process group meets; needs this board to stay alive."""
+        return PrefixStore(f"{self._prefix}/group", self.client)
 
     def abort(self, reason: str) -> None:
         """End the epoch for everybody; the first reason stays."""
-        self._store.compare_set("abort", "", reason)
+        self.client.compare_set(self._key("abort"), "", reason)
 
-    def aborted(self) -> str | None:
-        """Why the epoch has ended; None while it has not."""
-        if not self._store.check(["abort"]):
-            return None
-        return bytes(self._store.get("abort")).decode()
+    def aborted(self, seconds: float = 0.0) -> str | None:
+        """Why the epoch has ended, waited for; None while it has not."""
+        key = self._key("abort")
+        return self.client.get(key).decode() if self.client.arrives([key], seconds) else None
 
-    def beat(self, rank: int, phase: str, sign: str) -> None:
+    def beat(self, rank: int, phase: Phase, sign: str) -> None:
         """Show that a process is alive in a phase; the sign "done" ends it."""
-        self._store.set(f"beat/{rank}", f"{phase} {sign}")
+        self.client.set(self._key(f"beat/{phase.step}/{rank}"), f"{phase.attempt} {sign}")
 
-    def beats(self) -> dict[int, str]:
-        """The last sign of life of each process that has given one."""
-        keys = [f"beat/{rank}" for rank in range(self.session.size)]
-        return {rank: bytes(self._store.get(key)).decode() for rank, key in enumerate(keys) if self._store.check([key])}
+    def beats(self, phase: Phase, ranks: Iterable[int]) -> dict[int, str]:
+        """The last sign of life of each of these processes that has given one in this step."""
+        keys = {rank: self._key(f"beat/{phase.step}/{rank}") for rank in ranks}
+        return {rank: self.client.get(key).decode() for rank, key in keys.items() if self.client.check([key])}
 
     def arrive(self, rank: int) -> None:
         """Wait until every process is here, so that building the group meets everybody.
@@ -102,87 +98,92 @@ class Board:
         Raises:
             PeerFailedError: If the epoch is aborted, or somebody does not come within the session's timeout.
         """
-        self._store.set(f"here/{rank}", "1")
+        self.client.set(self._key(f"here/{rank}"), "1")
         deadline = time.monotonic() + min(JOIN_SECONDS, self.session.timeout)
-        keys = [f"here/{other}" for other in range(self.session.size)]
-        while not self._store.check(keys):
+        keys = [self._key(f"here/{other}") for other in range(self.session.size)]
+        while not self.client.arrives(keys, POLL_SECONDS):
             reason = self.aborted()
             if reason is not None:
                 raise PeerFailedError(reason)
             if time.monotonic() > deadline:
-                absent = [other for other, key in enumerate(keys) if not self._store.check([key])]
+                absent = [other for other, key in enumerate(keys) if not self.client.check([key])]
                 raise PeerFailedError(f"process(es) {absent} of {self.session.size} did not join the group in time")
-            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Leave the store."""
+        self.client.close()
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
 
 
 class Watch:
-    """A thread that shows this process alive, and learns within 0.2 s that the epoch was aborted.
+    """A thread that shows this process alive during phases, and learns at once that the epoch was aborted.
 
     Args:
-        board: A clone that nobody else uses.
+        session: The epoch; the thread has a connection of its own.
         rank: Of this process.
-        phase: What it is at.
-        on_abort: Called once, from the thread.
     """
 
-    def __init__(self, board: Board, rank: int, phase: str, on_abort: Callable[[], None]) -> None:
+    def __init__(self, session: Session, rank: int) -> None:
         self.reason: str | None = None
-        self._board, self._rank, self._phase, self._on_abort = board, rank, phase, on_abort
-        self._stop = Event()
-        self._thread = Thread(target=self._run, name="twinkle-weights-watch", daemon=True)
-        self._thread.start()
+        self._board = Board(session)
+        self._rank = rank
+        self._on_abort: Callable[[], None] | None = None
+        self._phases: set[Phase] = set()
+        self._lock = Lock()
+        self._busy, self._over = Event(), Event()
+        Thread(target=self._run, name="twinkle-weights-watch", daemon=True).start()
 
-    def stop(self) -> None:
+    def guard(self, on_abort: Callable[[], None]) -> None:
+        """What to call, from the thread, when the epoch is aborted."""
+        self._on_abort = on_abort
+        if self.reason is not None:
+            on_abort()
+
+    @contextmanager
+    def during(self, phase: Phase, board: Board) -> Iterator[None]:
+        """Show life in a phase.
+
+        Args:
+            phase: Which one.
+            board: The caller's own connection.
+        """
+        board.beat(self._rank, phase, "0")
+        with self._lock:
+            self._phases.add(phase)
+        self._busy.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._phases.discard(phase)
+                if not self._phases:
+                    self._busy.clear()
+                board.beat(self._rank, phase, "done")
+
+    def close(self) -> None:
         """End the thread."""
-        self._stop.set()
-        self._thread.join(timeout=5.0)
+        self._over.set()
+        self._busy.set()
 
     def _run(self) -> None:
         count = 0
         try:
             while self.reason is None:
-                self._board.beat(self._rank, self._phase, str(count))
-                self.reason = self._board.aborted()
-                if self.reason is None and self._stop.wait(POLL_SECONDS):
-                    self._board.beat(self._rank, self._phase, "done")
+                self._busy.wait()
+                if self._over.is_set():
+                    self._board.close()
                     return
                 count += 1
+                with self._lock:
+                    for phase in self._phases:
+                        self._board.beat(self._rank, phase, str(count))
+                self.reason = self._board.aborted(POLL_SECONDS)
         except RuntimeError as error:
             self.reason = f"the controller's store is gone ({error})"
-        self._on_abort()
-
-
-def _cloned(store: Store) -> Store:
-    """A connection of its own to the same store."""
-    clone: Callable[[], Store] = store.clone  # type: ignore[attr-defined]  # the stub lacks it
-    return clone()
-
-
-class Hub:
-    """The controller's end: the store itself, and the epochs in it.
-
-    Args:
-        host: Address to listen on: loopback where every process is on this host.
-    """
-
-    def __init__(self, host: str) -> None:
-        self._listener = socket.create_server(
-            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
-        )
-        self.host, self.port = host, int(self._listener.getsockname()[1])
-        self._store = TCPStore(
-            host,
-            self.port,
-            is_master=True,
-            timeout=_STORE_TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=self._listener.fileno(),
-        )
-        self._listener.detach()
-
-    def board(self, session: Session) -> Board:
-        """An epoch's part, over a connection of its own."""
-        return Board(_cloned(self._store), session)
+        if self._on_abort is not None:
+            self._on_abort()
 
 
 class Monitor:
@@ -190,14 +191,15 @@ class Monitor:
 
     Args:
         board: The epoch's part of the store.
-        phase: Its name, as the processes give it.
+        phase: Which one.
+        processes: Those that take part in it.
         silence: Seconds without a sign of life that are too many.
     """
 
-    def __init__(self, board: Board, phase: str, silence: float) -> None:
+    def __init__(self, board: Board, phase: Phase, processes: Sequence[int], silence: float) -> None:
         self._board, self._phase, self._silence = board, phase, silence
         self._looked = time.monotonic()
-        self._seen = dict.fromkeys(range(board.session.size), ("", self._looked))
+        self._seen = dict.fromkeys(processes, ("", self._looked))
 
     def silent(self) -> list[int]:
         """Processes that have been silent for too long; asks the store every 0.2 s at most."""
@@ -205,15 +207,15 @@ class Monitor:
         if now - self._looked < POLL_SECONDS:
             return []
         self._looked = now
-        beats = self._board.beats()
+        beats = self._board.beats(self._phase, self._seen)
         for rank, (last, _) in list(self._seen.items()):
             value = beats.get(rank, "")
-            if value != last and value.startswith(f"{self._phase} "):
+            if value != last and value.startswith(f"{self._phase.attempt} "):
                 self._seen[rank] = (value, now)
         return [
             rank
             for rank, (value, since) in self._seen.items()
-            if now - since > self._silence and value != f"{self._phase} done"
+            if now - since > self._silence and value != f"{self._phase.attempt} done"
         ]
 
 

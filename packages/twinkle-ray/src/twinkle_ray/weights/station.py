@@ -14,7 +14,7 @@ from twinkle_ray.weights.bucket import Slot, copy_all, empty_bytes, slot_views
 from twinkle_ray.weights.errors import LinkLostError, PeerFailedError
 from twinkle_ray.weights.manifest import torch_dtype
 from twinkle_ray.weights.pump import Outgoing, Ring, pump
-from twinkle_ray.weights.rendezvous import Board, Session, Watch
+from twinkle_ray.weights.rendezvous import Board, Phase, Session, Watch
 from twinkle_ray.weights.transport import Link, link_for
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Station:
         self._board: Board | None = None
         self._link: Link | None = None
         self._ring: Ring | None = None
+        self._watch: Watch | None = None
         self._background: Background | None = None
-        self.process = 0
 
     def join(self, place: Place, session: Session) -> None:
         """Become a member of an epoch's group, once for each process."""
@@ -64,43 +64,44 @@ class Station:
         seat = self.seats[place.side, place.rank]
         program = seat.program
         assert program is not None
-        self._board = board = Board.connect(session)
-        self.process = program.process
-        with self.reporting(place):
+        self._board = board = Board(session)
+        self._watch = watch = Watch(session, program.process)
+        with self.watching(place, Phase(0, "join")):
             board.arrive(program.process)
             if session.links:
                 device = seat.device()
-                self._link = link_for(session, board, program.process, device)
-                self._ring = Ring(lambda nbytes: empty_bytes(nbytes, device))
+                link = _interruptible(lambda: link_for(session, board, program.process, device), watch)
+                self._link, self._ring = link, Ring(lambda nbytes: empty_bytes(nbytes, device))
+                watch.guard(link.abort)
 
     def leave(self) -> None:
         """Leave the group, ending what is under way."""
         if self._link is not None:
             self._link.abort()
-        self._link = self._board = self.session = None
-        self._background = None
+        if self._watch is not None:
+            self._watch.close()
+        if self._board is not None:
+            self._board.close()
+        self._link = self._watch = self._board = self.session = self._background = None
 
     @contextmanager
-    def watching(self, place: Place, phase: str) -> Iterator[None]:
+    def watching(self, place: Place, phase: Phase) -> Iterator[None]:
         """Show life while at a phase; report a failure of one's own at once; leave at another's.
 
         Raises:
             PeerFailedError: Instead of an error that another process's failure has caused.
         """
-        if self._board is None:
+        watch, board = self._watch, self._board
+        if watch is None or board is None:
             yield
             return
-        link = self._link
-        watch = Watch(self._board.clone(), self.process, phase, link.abort if link is not None else _nothing)
         try:
-            with self.reporting(place):
+            with watch.during(phase, board), self.reporting(place):
                 yield
-        except RuntimeError as error:
+        except (RuntimeError, PeerFailedError) as error:
             if watch.reason is not None:
                 raise PeerFailedError(watch.reason) from error
             raise
-        finally:
-            watch.stop()
         if watch.reason is not None:
             raise PeerFailedError(watch.reason)
 
@@ -207,6 +208,28 @@ class Station:
                 first = str(error).partition("\n")[0]
                 self._board.abort(f"{place} failed: {type(error).__name__}: {first}")
             raise
+
+
+def _interruptible(build: Callable[[], Link], watch: Watch) -> Link:
+    """Build a link on a thread of its own: a peer that dies meanwhile would hold this one up to Gloo's own limit."""
+    built: list[Link] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            built.append(build())
+        except Exception as error:
+            errors.append(error)
+
+    thread = Thread(target=run, name="twinkle-weights-join", daemon=True)
+    thread.start()
+    while thread.is_alive() and watch.reason is None:
+        thread.join(0.05)
+    if errors:
+        raise errors[0]
+    if not built:
+        raise PeerFailedError(watch.reason or "the group was given up")
+    return built[0]
 
 
 def checksum(blocks: Sequence[Tensor]) -> int:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from twinkle_ray.weights.errors import LinkLostError, PeerFailedError, WeightSyncError, WeightSyncTimeoutError
-from twinkle_ray.weights.rendezvous import Board, Monitor
-from twinkle_remote.errors import CallTimeoutError, TwinkleError, WorkerDiedError
+from twinkle_ray.weights.errors import WeightSyncError, WeightSyncTimeoutError
+from twinkle_ray.weights.rendezvous import Board, Monitor, Phase
+from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
     from twinkle_ray.weights.crew import Crew, Pending
     from twinkle_ray.weights.program import Side
+    from twinkle_remote.failure import Failure
 
 _log = logging.getLogger("twinkle.ray")
 GRACE_SECONDS = 2.0
@@ -31,12 +32,14 @@ class Watched:
         board: To abort it, and to read signs of life.
         phase: What the processes call this step.
         silence: Seconds without a sign of life that are too many.
+        processes: Those that take part in the step.
         who: Names a process.
     """
 
     board: Board
-    phase: str
+    phase: Phase
     silence: float
+    processes: Sequence[int]
     who: Callable[[int], str]
 
 
@@ -46,6 +49,8 @@ def run_step(
     asks: Mapping[Side, Ask],
     deadline: float,
     watched: Watched | None = None,
+    *,
+    left_with: str = "the target keeps the weights that it had",
 ) -> dict[Side, list[Any]]:
     """Run a function on each rank of one or both sides.
 
@@ -55,6 +60,7 @@ def run_step(
         asks: The function and each rank's arguments, for the sides that take part.
         deadline: On the monotonic clock.
         watched: The epoch, once there is one.
+        left_with: What a failure leaves, for messages.
 
     Returns:
         Each side's results in rank order.
@@ -62,21 +68,25 @@ def run_step(
     Raises:
         WeightSyncError: With the first failure that is nobody else's consequence.
     """
+    head = f"the weight sync failed at its step {name!r}, and {left_with}"
+    pending: dict[Side, Pending] = {}
+    silent = ""
     try:
-        pending = {side: crews[side].start(*ask) for side, ask in asks.items()}
+        for side, ask in asks.items():
+            pending[side] = crews[side].start(*ask)
+        if all(crews[side].polled for side in asks):
+            silent = _wait(pending, deadline, watched)
+        if not silent and not any(one.failed() for one in pending.values()):
+            return {side: one.results(max(0.0, deadline - time.monotonic())) for side, one in pending.items()}
     except TwinkleError as error:
-        raise WeightSyncError(f"the sync failed at its step {name!r}: {error}") from error
-    if not all(crews[side].polled for side in asks):
-        return {side: _result(name, one, deadline) for side, one in pending.items()}
-    silent = _wait(pending, deadline, watched)
-    late = time.monotonic() >= deadline
-    if not silent and not late and not any(one.failed() for one in pending.values()):
-        return {side: _result(name, one, deadline) for side, one in pending.items()}
+        first: TwinkleError | None = error
+    else:
+        first = None
     reason = f"{silent} showed no sign of life for {watched.silence:g} s" if silent and watched else ""
     if watched is not None:
-        watched.board.abort(reason or f"the controller gave up at the step {name!r}")
+        watched.board.abort(reason or f"a rank failed at the step {name!r}")
         _wait(pending, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
-    raise _verdict(name, pending, reason)
+    raise _verdict(head, pending, reason, first)
 
 
 def settle_for(name: str, crew: Crew, ask: Ask) -> None:
@@ -97,7 +107,7 @@ def _wait(
     pending: Mapping[Side, Pending], deadline: float, watched: Watched | None, *, all_of_them: bool = False
 ) -> str:
     """Wait until every call is done, one has failed, a process is silent, or the time is over."""
-    monitor = None if watched is None else Monitor(watched.board, watched.phase, watched.silence)
+    monitor = None if watched is None else Monitor(watched.board, watched.phase, watched.processes, watched.silence)
     nap = _SHORTEST
     while time.monotonic() < deadline:
         done = [one.done() for one in pending.values()]
@@ -112,41 +122,53 @@ def _wait(
     return ""
 
 
-def _result(name: str, pending: Pending, deadline: float) -> list[Any]:
-    try:
-        return pending.results(max(0.0, deadline - time.monotonic()))
-    except TwinkleError as error:
-        raise _wrapped(name, error) from error
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """One rank's part in a failure; the lowest weight is what the others follow from."""
+
+    weight: int
+    text: str
+    error: TwinkleError
 
 
-def _verdict(name: str, pending: Mapping[Side, Pending], reason: str) -> WeightSyncError:
-    """The failure to show: a death, then a failure of a rank's own, then silence and lateness, then consequences."""
-    errors: list[TwinkleError] = []
+def _verdict(head: str, pending: Mapping[Side, Pending], reason: str, first: TwinkleError | None) -> WeightSyncError:
+    """The failure to show: a death, then silence, then a rank's own error, then lateness, then what followed."""
+    causes = [] if first is None else _causes(first)
     for one in pending.values():
-        if one.done() or one.failed() or not reason:
+        if one.failed() or not (reason or one.done()):
             try:
                 one.results(0.0)
             except TwinkleError as error:
-                errors.append(error)
-    if reason and not any(isinstance(error, WorkerDiedError) for error in errors):
-        stopped = WeightSyncTimeoutError(f"the sync failed at its step {name!r}: {reason}: stopped, or stuck")
-        stopped.__cause__ = errors[0] if errors else None
-        return stopped
-    assert errors, "a step that failed has an error"
-    first = min(errors, key=_rank)
-    failure = _wrapped(name, first)
-    failure.__cause__ = first
-    return failure
+                causes.extend(_causes(error))
+    culprit = min(causes, key=lambda cause: cause.weight, default=None)
+    if reason and (culprit is None or culprit.weight > 0):
+        verdict: WeightSyncError = WeightSyncTimeoutError(f"{head}: {reason}: stopped, or stuck")
+    else:
+        assert culprit is not None, "a step that failed has an error"
+        kind = WeightSyncTimeoutError if isinstance(culprit.error, CallTimeoutError) else WeightSyncError
+        verdict = kind(f"{head}: {culprit.text}")
+    verdict.__cause__ = None if culprit is None else culprit.error
+    return verdict
 
 
-def _rank(error: TwinkleError) -> int:
+def _causes(error: TwinkleError) -> list[_Cause]:
+    if isinstance(error, RemoteCallError) and error.failures:
+        return [_Cause(_weight(failure), _text(failure, error), error) for failure in error.failures]
     if isinstance(error, WorkerDiedError):
+        return [_Cause(0, str(error), error)]
+    return [_Cause(2 if isinstance(error, CallTimeoutError) else 1, str(error), error)]
+
+
+def _weight(failure: Failure) -> int:
+    if failure.died:
         return 0
-    if isinstance(error, PeerFailedError | LinkLostError):
-        return 3
-    return 2 if isinstance(error, CallTimeoutError) else 1
+    kind = failure.type_name.rpartition(".")[2]
+    return {"PeerFailedError": 3, "LinkLostError": 4}.get(kind, 1)
 
 
-def _wrapped(name: str, error: TwinkleError) -> WeightSyncError:
-    kind = WeightSyncTimeoutError if isinstance(error, CallTimeoutError) else WeightSyncError
-    return kind(f"the sync failed at its step {name!r}, and the target keeps the weights that it had: {error}")
+def _text(failure: Failure, error: RemoteCallError) -> str:
+    if failure.died:
+        return f"{failure.label} died ({failure.node or 'node unknown'}): {failure.message}"
+    if failure is error.failures[0]:
+        return str(error)
+    return f"{failure.label} ({failure.node}): {failure.type_name}: {failure.message}\n{failure.trace}"

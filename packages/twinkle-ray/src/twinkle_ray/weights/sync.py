@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,10 +14,11 @@ from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.manifest import Rename, Select, Terms
 from twinkle_ray.weights.plan import DEFAULT_BUCKET_BYTES, Plan
 from twinkle_ray.weights.program import Order, Outcome, Place, Report, Side
-from twinkle_ray.weights.rendezvous import Board, Hub, Session, own_address
+from twinkle_ray.weights.rendezvous import Board, Phase, Session, own_address
 from twinkle_ray.weights.routes import Transport, check_transport
 from twinkle_ray.weights.shard import Sheet, digest
 from twinkle_ray.weights.steps import Ask, Watched, run_step, settle_for
+from twinkle_ray.weights.store import StoreServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +83,7 @@ class WeightSync:
         self._version = self._attempt = self._epoch = 0
         self._sheets: dict[tuple[Side, int], tuple[str, Sheet]] = {}
         self._drawn: tuple[str, Blueprint] | None = None
-        self._hub: Hub | None = None
+        self._store: StoreServer | None = None
         self._group: tuple[Session, Board] | None = None
         self._open: SyncHandle | None = None
 
@@ -122,9 +124,14 @@ class WeightSync:
         Raises:
             WeightSyncError: If a worker is gone.
         """
-        self._forget()
         asks = {side: self._ask(side, endpoint.close) for side in SIDES}
-        run_step("close", self._crews, asks, time.monotonic() + self._timeout)
+        try:
+            run_step("close", self._crews, asks, time.monotonic() + self._timeout)
+        finally:
+            self._forget()
+            if self._store is not None:
+                self._store.close()
+                self._store = None
 
     def __enter__(self) -> WeightSync:
         return self
@@ -176,7 +183,8 @@ class WeightSync:
             self._commit(order, deadline)
         self._version = order.version
         with _Forgetting(self):
-            self._step("settle", SIDES, order, deadline, endpoint.settle)
+            placed = f"version {order.version} of the weights is in place"
+            self._step("settle", SIDES, order, deadline, endpoint.settle, left_with=placed)
         return order.version
 
     def _commit(self, order: Order, deadline: float) -> None:
@@ -228,7 +236,7 @@ class WeightSync:
                 for rank, report in enumerate(reports[side])
             ]
             asks[side] = self._ask(side, endpoint.prepare, programs, [joining] * len(programs))
-        watched = None if joining is None else self._watched(blueprint, "join")
+        watched = None if joining is None else self._watched(blueprint, Phase(0, "join"), SIDES)
         run_step("prepare", self._crews, asks, deadline, watched)
 
     def _fits(self, blueprint: Blueprint, everyone: Sequence[Report]) -> bool:
@@ -243,22 +251,24 @@ class WeightSync:
         return same and all(report.epoch == session.epoch for report in everyone)
 
     def _open_session(self, blueprint: Blueprint, everyone: Sequence[Report]) -> Session:
-        if self._hub is None:
+        if self._store is None:
             own_host = endpoint.host_identity()
             local = all(report.host == own_host for report in everyone)
-            self._hub = Hub("127.0.0.1" if local else own_address())
+            self._store = StoreServer("127.0.0.1" if local else own_address())
+            weakref.finalize(self, self._store.close)
         self._epoch += 1
         session = Session(
             sync=self._id,
             epoch=self._epoch,
-            host=self._hub.host,
-            port=self._hub.port,
+            host=self._store.host,
+            port=self._store.port,
+            secret=self._store.secret,
             size=len(blueprint.processes),
             kind=blueprint.kind,
             links=blueprint.links,
             timeout=self._timeout,
         )
-        self._group = (session, self._hub.board(session))
+        self._group = (session, Board(session))
         return session
 
     def _step(
@@ -269,14 +279,18 @@ class WeightSync:
         deadline: float,
         function: Callable[..., object],
         *columns: Sequence[object],
+        left_with: str = "the target keeps the weights that it had",
     ) -> dict[Side, list[Any]]:
         crew_orders = {side: [order] * self._crews[side].size for side in sides}
         asks = {side: self._ask(side, function, crew_orders[side], *columns) for side in sides}
         assert self._drawn is not None
-        return run_step(name, self._crews, asks, deadline, self._watched(self._drawn[1], order.phase(name)))
+        watched = self._watched(self._drawn[1], order.phase(name), sides)
+        return run_step(name, self._crews, asks, deadline, watched, left_with=left_with)
 
-    def _watched(self, blueprint: Blueprint, phase: str) -> Watched | None:
-        return None if self._group is None else Watched(self._group[1], phase, self._silence, blueprint.who)
+    def _watched(self, blueprint: Blueprint, phase: Phase, sides: Sequence[Side]) -> Watched | None:
+        if self._group is None:
+            return None
+        return Watched(self._group[1], phase, self._silence, blueprint.processes_of(sides), blueprint.who)
 
     def _ask(self, side: Side, function: Callable[..., object], *columns: Sequence[object]) -> Ask:
         """A function, and each rank's arguments: its place, then its row of the columns."""
@@ -287,6 +301,7 @@ class WeightSync:
         """End the epoch, and survey everything anew next time."""
         if self._group is not None:
             self._group[1].abort("the controller ended this epoch")
+            self._group[1].close()
         self._group = self._drawn = self._open = None
         self._sheets.clear()
 

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from torch._C._distributed_c10d import Work as TorchWork
 
 from twinkle_ray.collective.guard import close_connections
+from twinkle_ray.weights.rendezvous import JOIN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,7 @@ class GlooLink:
         )
         options._devices = [device]
         options._threads = 2
-        options._timeout = self._timeout
+        options._timeout = min(self._timeout, timedelta(seconds=JOIN_SECONDS))
         self._raw: Any = ProcessGroupGloo(store, rank, size, options)  # the stub lacks its send and recv
 
     def post(self, posts: Sequence[Post]) -> Sequence[GlooWork]:

@@ -1,0 +1,238 @@
+"""Weight sync against what it replaces, in one run: raw Gloo broadcast, and gather to rank 0 and broadcast.
+
+    python benchmarks/bench_weights.py [--quick] [--transport gloo] [--json FILE]
+
+Every figure is a ratio of two medians taken in the same run, in turns. Absolute times on a shared machine mean little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import pickle
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
+from twinkle_ray.weights import Shard, WeightSync
+
+LIMIT_SECONDS = 300.0
+
+
+class Model:
+    """One rank's part of `count` tensors of `rows` x `columns` floats: a share of the rows, or all of them."""
+
+    def __init__(self, rank: int, parts: int, count: int, rows: int, columns: int, fill: float) -> None:
+        self.tensors: dict[str, Tensor | Shard] = {}
+        size = rows // parts
+        for i in range(count):
+            block = torch.full((size, columns), fill + i)
+            whole = parts == 1
+            self.tensors[f"t{i}"] = block if whole else Shard(block, (rows, columns), (rank * size, 0))
+
+    def weights(self) -> dict[str, Tensor | Shard]:
+        return self.tensors
+
+    def blocks(self) -> list[Tensor]:
+        return [value.tensor if isinstance(value, Shard) else value for value in self.tensors.values()]
+
+
+class Crew:
+    """Worker processes behind pipes."""
+
+    polled = True
+
+    def __init__(self, name: str, arguments: Sequence[tuple[Any, ...]], first: int, world: int, port: int) -> None:
+        self.name, self.size = name, len(arguments)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.weights"])
+        self.processes, self.pipes = [], []
+        for rank, argument in enumerate(arguments):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, first + rank, world, port, argument), daemon=True)
+            process.start()
+            self.processes.append(process)
+            self.pipes.append(ours)
+
+    def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
+        for pipe, argument in zip(self.pipes, arguments, strict=True):
+            pipe.send_bytes(pickle.dumps((function, argument)))
+        return Pending(self.pipes)
+
+    def run(self, function: Callable[..., object], *arguments: object) -> list[Any]:
+        return self.start(function, [arguments] * self.size).results(LIMIT_SECONDS)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join(10)
+
+
+class Pending:
+    def __init__(self, pipes: Sequence[Connection]) -> None:
+        self.pipes, self.values, self.error = pipes, dict[int, Any](), None
+
+    def done(self) -> bool:
+        left = [pipe for i, pipe in enumerate(self.pipes) if i not in self.values]
+        for pipe in wait(left, 0.0) if left else []:
+            assert isinstance(pipe, Connection)
+            good, value = pipe.recv()
+            self.values[list(self.pipes).index(pipe)] = value
+            self.error = self.error or (None if good else value)
+        return len(self.values) == len(self.pipes)
+
+    def failed(self) -> bool:
+        return self.error is not None
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        until = time.monotonic() + (LIMIT_SECONDS if timeout is None else timeout)
+        while not self.done() and time.monotonic() < until:
+            time.sleep(0.0005)
+        if self.error is not None:
+            raise self.error
+        return [self.values[i] for i in range(len(self.pipes))]
+
+
+def serve(pipe: Connection, rank: int, world: int, port: int, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    model = Model(*arguments)
+    while True:
+        function, values = pickle.loads(pipe.recv_bytes())
+        try:
+            pipe.send((True, function(model, *values)))
+        except Exception as error:
+            pipe.send((False, error))
+
+
+def raw_broadcast(model: Model, buffers: list[Tensor]) -> float:
+    """All of the bytes from rank 0 to everybody in one call: what the network can do."""
+    if not buffers:
+        buffers = KEPT.setdefault("flat", [torch.cat([block.flatten() for block in model.blocks()])])
+    dist.barrier()
+    began = time.perf_counter()
+    dist.broadcast(buffers[0], 0)
+    return time.perf_counter() - began
+
+
+KEPT: dict[str, list[Tensor]] = {}
+
+
+def gather_and_broadcast(model: Model, sources: int, rows: int) -> float:
+    """What most frameworks do, tensor by tensor: gather a whole one on rank 0, broadcast it, keep one's own part."""
+    rank = dist.get_rank()
+    group = GROUPS.setdefault(sources, dist.new_group(list(range(sources))) if sources not in GROUPS else None)
+    dist.barrier()
+    began = time.perf_counter()
+    for value in model.tensors.values():
+        block = value.tensor if isinstance(value, Shard) else value
+        whole = torch.empty(rows, block.shape[1])
+        if rank < sources:
+            parts = list(whole.chunk(sources)) if rank == 0 else None
+            dist.gather(block, parts, group=group)
+        dist.broadcast(whole, 0)
+        if rank >= sources:
+            assert isinstance(value, Shard)
+            block.copy_(whole[value.offset[0] : value.offset[0] + block.shape[0]])
+    return time.perf_counter() - began
+
+
+GROUPS: dict[int, Any] = {}
+
+
+def peak_mib(model: Model) -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def resident_mib(model: Model) -> float:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def first_values(model: Model) -> list[float]:
+    return [float(block[0, 0]) for block in model.blocks()]
+
+
+def measure(
+    sources: int, targets: int, replicated: bool, count: int, rows: int, columns: int, transport: Any, rounds: int
+) -> dict[str, Any]:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    world = sources + targets
+    model = (count, rows, columns)
+    source = Crew("trainer", [(r, sources, *model, 1.0) for r in range(sources)], 0, world, store.port)
+    parts = 1 if replicated else targets
+    target = Crew("sampler", [(r, parts, *model, 0.0) for r in range(targets)], sources, world, store.port)
+    try:
+        before = [*source.run(resident_mib), *target.run(resident_mib)]
+        sync = WeightSync(source, target, transport=transport, timeout=LIMIT_SECONDS)
+        began = time.perf_counter()
+        sync()
+        first = time.perf_counter() - began
+        after = [*source.run(resident_mib), *target.run(resident_mib)]
+        ours, theirs = [], []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            sync()
+            ours.append(time.perf_counter() - began)
+            both = []
+            for crew in (source, target):
+                function = raw_broadcast if replicated else gather_and_broadcast
+                arguments: tuple[Any, ...] = ([],) if replicated else (sources, rows)
+                both.append(crew.start(function, [arguments] * crew.size))
+            theirs.append(max(seconds for pending in both for seconds in pending.results(LIMIT_SECONDS)))
+        assert target.run(first_values)[0] == [1.0 + i for i in range(count)]
+        payload = count * rows * columns * 4
+        assert sync.plan is not None
+        return {
+            "layout": f"{sources} -> {targets}" + (" replicas" if replicated else ""),
+            "tensors": f"{count} x {rows * columns * 4 / 1e6:.3g} MB",
+            "transport": transport,
+            "against": "raw broadcast" if replicated else "gather + broadcast",
+            "ours_ms": round(statistics.median(ours) * 1e3, 1),
+            "theirs_ms": round(statistics.median(theirs) * 1e3, 1),
+            "times_faster": round(statistics.median(theirs) / statistics.median(ours), 2),
+            "first_ms": round(first * 1e3, 1),
+            "payload_mb": round(payload / 1e6, 1),
+            "added_mib_per_source": round(max(b - a for a, b in zip(before[:sources], after[:sources], strict=True))),
+            "added_mib_per_target": round(max(b - a for a, b in zip(before[sources:], after[sources:], strict=True))),
+        }
+    finally:
+        source.end()
+        target.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="three rounds, small worlds only")
+    parser.add_argument("--transport", default="gloo,shared", help="comma separated")
+    parser.add_argument("--json", help="write the figures here")
+    options = parser.parse_args()
+    rounds = 3 if options.quick else 7
+    large, small = (64, 1024, 1538), (2000, 128, 128)
+    rows = []
+    for transport in options.transport.split(","):
+        cases = [(1, 2, True, large), (2, 2, False, large), (2, 2, False, small)]
+        if not options.quick:
+            cases += [(1, 2, True, small), (4, 4, False, large), (4, 4, False, small)]
+        for sources, targets, replicated, tensors in cases:
+            row = measure(sources, targets, replicated, *tensors, transport, rounds)
+            rows.append(row)
+            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

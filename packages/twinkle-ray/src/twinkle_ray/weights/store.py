@@ -1,0 +1,237 @@
+"""A key-value store that the controller serves to the processes of a sync, and that torch's process groups can meet in.
+
+torch's own TCPStore looks up the name of every address that connects, which takes seconds where no name server answers,
+and lets anybody in. This one looks nothing up, and asks for the secret that travels with the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+import struct
+import weakref
+from datetime import timedelta
+from enum import IntEnum
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CONNECT_SECONDS = 30.0
+DEFAULT_WAIT = timedelta(seconds=300)
+SECRET_BYTES = 32
+_HEAD = struct.Struct("!BIII")
+_MAX_BYTES = 1 << 26
+
+
+class _Act(IntEnum):
+    SET = 1
+    GET = 2
+    CHECK = 3
+    COMPARE_SET = 4
+    ADD = 5
+    WAIT = 6
+    DELETE = 7
+    APPEND = 8
+
+
+_YES, _NO = b"\x01", b"\x00"
+
+
+class StoreServer:
+    """The store itself: one thread of the controller's process.
+
+    Args:
+        host: Address to listen on; a free port is taken.
+    """
+
+    def __init__(self, host: str) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self.host, self.port = host, int(listener.getsockname()[1])
+        self.secret = secrets.token_hex(SECRET_BYTES // 2)
+        self._values: dict[bytes, bytes] = {}
+        self._changed = asyncio.Condition()
+        self._over = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, args=(listener,), name="twinkle-store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; waiting clients get an error."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(5.0)
+
+    def _run(self, listener: socket.socket) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main(listener))
+
+    async def _main(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._serve, sock=listener)
+        await self._over.wait()
+        server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            secret = await reader.readexactly(SECRET_BYTES)
+            if not hmac.compare_digest(secret, self.secret.encode()):
+                return
+            while True:
+                act, *lengths = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                if sum(lengths) > _MAX_BYTES:
+                    return
+                parts = [await reader.readexactly(length) for length in lengths]
+                answer = await self._act(_Act(act), *parts)
+                writer.write(struct.pack("!I", len(answer)) + answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError, ValueError):
+            return  # the client left or is no client, or the server is closing
+        finally:
+            writer.close()
+
+    async def _act(self, act: _Act, key: bytes, value: bytes, extra: bytes) -> bytes:
+        values = self._values
+        match act:
+            case _Act.GET:
+                return values.get(key, b"")
+            case _Act.CHECK:
+                return _YES if all(name in values for name in key.split(b"\0")) else _NO
+            case _Act.WAIT:
+                names = key.split(b"\0")
+                return _YES if await self._wait(names, float(value)) else _NO
+            case _Act.DELETE:
+                return _YES if values.pop(key, None) is not None else _NO
+            case _Act.SET:
+                values[key] = value
+            case _Act.APPEND:
+                values[key] = values.get(key, b"") + value
+            case _Act.ADD:
+                values[key] = str(int(values.get(key, b"0")) + int(value)).encode()
+            case _Act.COMPARE_SET:
+                if values.get(key, b"") == value:
+                    values[key] = extra
+        async with self._changed:
+            self._changed.notify_all()
+        return values.get(key, b"")
+
+    async def _wait(self, names: Sequence[bytes], seconds: float) -> bool:
+        async with self._changed:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait_for(lambda: all(name in self._values for name in names))
+            except TimeoutError:
+                return False
+        return True
+
+
+class StoreClient(Store):
+    """One connection to a server. Calls wait for each other: whoever must not be held up takes a connection of its own.
+
+    Args:
+        host: Of the server.
+        port: Of the server.
+        secret: Of the server.
+
+    Raises:
+        OSError: If the server cannot be reached.
+    """
+
+    def __init__(self, host: str, port: int, secret: str) -> None:
+        super().__init__()
+        self._where = (host, port, secret)
+        self._lock = Lock()
+        self._default = DEFAULT_WAIT
+        self._socket = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(None)
+        self._socket.sendall(secret.encode())
+        weakref.finalize(self, self._socket.close)
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._socket.close()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Store a value."""
+        self._ask(_Act.SET, key, value)
+
+    def get(self, key: str) -> bytes:
+        """A value, waited for."""
+        self.wait([key])
+        return self._ask(_Act.GET, key)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of these are there."""
+        return self._ask(_Act.CHECK, "\0".join(keys)) == _YES
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Store a value where the expected one is; "" expects none. The value that is there then."""
+        return self._ask(_Act.COMPARE_SET, key, expected, desired)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first; the sum."""
+        return int(self._ask(_Act.ADD, key, str(amount)))
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Append to a value."""
+        self._ask(_Act.APPEND, key, value)
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a value; whether there was one."""
+        return self._ask(_Act.DELETE, key) == _YES
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Several values, waited for."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Store several values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def has_extended_api(self) -> bool:
+        """Whether `append`, `multi_get` and `multi_set` are there."""
+        return True
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all of these are there.
+
+        Raises:
+            torch.distributed.DistStoreError: If they are not in time.
+        """
+        seconds = (timeout or self._default).total_seconds()
+        if not self.arrives(keys, seconds):
+            raise RuntimeError(f"the store did not get {', '.join(keys)} within {seconds:g} s")
+
+    def arrives(self, keys: Iterable[str], seconds: float) -> bool:
+        """Wait until all of these are there; whether they are in time."""
+        return self._ask(_Act.WAIT, "\0".join(keys), repr(seconds)) == _YES
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long `get` and `wait` wait when they are not told."""
+        self._default = timeout
+
+    def _ask(self, act: _Act, key: str, value: str | bytes = b"", extra: str | bytes = b"") -> bytes:
+        parts = [part if isinstance(part, bytes) else part.encode() for part in (key, value, extra)]
+        with self._lock:
+            try:
+                self._socket.sendall(_HEAD.pack(act, *map(len, parts)) + b"".join(parts))
+                (length,) = struct.unpack("!I", self._receive(4))
+                return self._receive(length)
+            except OSError as error:
+                raise RuntimeError(f"the store at {self._where[0]}:{self._where[1]} is gone: {error}") from error
+
+    def _receive(self, length: int) -> bytes:
+        chunks = bytearray()
+        while len(chunks) < length:
+            chunk = self._socket.recv(length - len(chunks))
+            if not chunk:
+                raise ConnectionError("connection closed")
+            chunks += chunk
+        return bytes(chunks)
