@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol import HandOver, Reply, Store
+    from twinkle_remote.protocol import Store
     from twinkle_remote.spec import FunctionSpec
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -44,16 +44,6 @@ class Shares:
     real: int | None = None
     parts: Sequence[slice] = ()
     each: bool | None = False
-
-    @property
-    def handed(self) -> tuple[HandOver, ...]:
-        """Lazy results among the arguments."""
-        return tuple(self.encoder.handed)
-
-    @property
-    def inputs(self) -> Sequence[Reply]:
-        """The replies that they are made of."""
-        return self.encoder.inputs
 
     def rows(self, index: int) -> int | None:
         """Rows of one share; None when nothing is split or lazy results tell only later."""
