@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 torch.set_num_threads(1)
-settings.register_profile("remote", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("remote", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("remote")
 
 SIZES = {"eight": 8, "four": 4, "two": 2, "one": 1}
