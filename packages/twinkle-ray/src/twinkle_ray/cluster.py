@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.environment import inherited
+from twinkle_ray.guard import MARK, Guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ class Cluster:
         env_allow: Sequence[str] = (),
         options: dict[str, Any] | None = None,
     ) -> None:
+        self._guard: Guard | None = None
         self._joined_before = ray.is_initialized()
         if self._joined_before:
             return
@@ -50,19 +52,29 @@ class Cluster:
             ray.init(address=address, **arguments)
             return
         private_token()
-        with _inherited(env_allow), _on_loopback(), _quiet(_TOKEN_LOG):
-            ray.init(
-                address="local",
-                num_cpus=max(1, num_cpus),
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                **arguments,
-            )
+        mark = secrets.token_hex(16)
+        self._guard = Guard(mark)
+        try:
+            with _inherited(env_allow, mark), _on_loopback(), _quiet(_TOKEN_LOG):
+                ray.init(
+                    address="local",
+                    num_cpus=max(1, num_cpus),
+                    include_dashboard=False,
+                    _node_ip_address="127.0.0.1",
+                    **arguments,
+                )
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Disconnect; end the cluster where it was started here."""
-        if not self._joined_before and ray.is_initialized():
-            ray.shutdown()
+        if self._joined_before:
+            return
+        ray.shutdown()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.close()
 
 
 def private_token() -> None:
@@ -79,6 +91,7 @@ def private_token() -> None:
             path.chmod(0o600)
 
 
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # tells the cluster's processes what `_on_loopback` tells this one
 _TOKEN_LOG = "ray._private.authentication.authentication_token_setup"
 
 
@@ -100,7 +113,6 @@ def _on_loopback() -> Iterator[None]:
     constants: Any = import_module("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
     constants.ENABLE_RAY_CLUSTER = False
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         yield
     finally:
@@ -108,10 +120,13 @@ def _on_loopback() -> Iterator[None]:
 
 
 @contextmanager
-def _inherited(patterns: Sequence[str]) -> Iterator[None]:
-    """The environment that the cluster's processes inherit: what the allow-list names, for the time of their start."""
+def _inherited(patterns: Sequence[str], mark: str) -> Iterator[None]:
+    """The environment that the cluster's processes inherit: what the allow-list names, and a mark of this cluster."""
     before = dict(os.environ)
     kept = inherited(before, patterns)
+    kept[MARK] = mark
+    kept[_LOOPBACK] = "0"
+    kept["SPT_NOENV"] = "1"  # otherwise the titles of Ray's agents overwrite what /proc tells of their environment
     kept.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     for name in before.keys() - kept.keys():
         del os.environ[name]
