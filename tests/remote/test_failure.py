@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from twinkle_remote import RemoteCallError, WorkerDiedError
-from twinkle_remote.conformance.components import make_error
+from twinkle_remote.conformance.faults import make_error
 from twinkle_remote.failure import Failure, capture, here, raise_failures
 
 INFO = here("actor", 1, 4)

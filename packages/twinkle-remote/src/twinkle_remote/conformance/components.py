@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +10,7 @@ from twinkle_remote.decorators import remote_class, remote_function
 from twinkle_remote.placement import on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
 
@@ -240,19 +238,19 @@ class Reducer:
     @remote_function(dispatch="all", collect="mean", weight=first_rows)
     def by_own_weight(self, scale: float) -> dict[str, float]:
         """Each rank says what it weighs."""
-        data = _data_rank()
+        data = data_rank()
         return {"weight": data + 1.0, "value": scale * data}
 
     @remote_function(dispatch="all", collect="sum")
     def own_keys(self) -> dict[str, Any]:
         """A key that all have, one of each data rank, and a nested one."""
-        data = _data_rank()
+        data = data_rank()
         return {"all": 1, f"rank {data}": data, "in": {"deep": [1.0, 2.0]}, "name": "same", "none": None}
 
     @remote_function(dispatch="all", collect="mean")
     def arrays(self, kind: str) -> Any:
         """A vector of one kind of array or tensor."""
-        data = _data_rank()
+        data = data_rank()
         return {"vector": _vector(kind, [data, data + 2]), "scalar": float(data)}
 
     @remote_function(dispatch="all", collect="sum")
@@ -263,12 +261,12 @@ class Reducer:
     @remote_function(dispatch="all", collect="mean")
     def strings(self) -> str:
         """What cannot be reduced."""
-        return f"rank {_data_rank()}"
+        return f"rank {data_rank()}"
 
     @remote_function(dispatch="all", collect="sum")
     def shapes(self) -> list[int]:
         """Lists of different lengths."""
-        return [1] * (_data_rank() + 1)
+        return [1] * (data_rank() + 1)
 
     @remote_function(dispatch="all", collect="mean", weight="rows")
     def no_rows(self) -> float:
@@ -276,7 +274,8 @@ class Reducer:
         return 1.0
 
 
-def _data_rank() -> int:
+def data_rank() -> int:
+    """The running worker's data rank; its rank without a mesh."""
     worker = current_worker()
     if worker.rank is None:
         return 0
@@ -290,216 +289,6 @@ def _vector(kind: str, values: Sequence[int]) -> Any:
     module = import_module(library)
     make = module.array if library == "numpy" else module.tensor
     return make(list(values), dtype=getattr(module, dtype))
-
-
-@remote_class()
-class Faulty:
-    """Raises and stalls."""
-
-    def __init__(self, fail_on: int | None = None) -> None:
-        if fail_on is not None and current_worker().rank == fail_on:
-            raise ValueError(f"no start on rank {fail_on}")
-        self.calls = 0
-
-    @remote_function(dispatch="all", collect="first")
-    def raises(self, kind: str, ranks: Sequence[int] = (0,)) -> int:
-        """Raise an error of a kind on some ranks."""
-        self.calls += 1
-        if current_worker().rank in ranks:
-            raise make_error(kind)
-        return self.calls
-
-    @remote_function(dispatch="all")
-    def count(self) -> int:
-        """Calls of `raises` and `takes` so far."""
-        return self.calls
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def takes(self, rows: list[int]) -> list[int]:
-        """Count a call, and give the rows back."""
-        self.calls += 1
-        return rows
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def broken_rows(self, rows: list[int]) -> list[int]:
-        """Rows that one rank fails to give."""
-        if current_worker().rank == 0:
-            raise KeyError("row")
-        return rows
-
-    @remote_function(dispatch="all", collect="first", timeout=0.3)
-    def stalls(self, gate: str, ranks: Sequence[int]) -> str:
-        """Hang on some ranks until a gate is opened."""
-        return self._stall(gate, ranks)
-
-    @remote_function(dispatch="all", collect="first", timeout=0.3, sync=True)
-    def stalls_sync(self, gate: str, ranks: Sequence[int]) -> str:
-        """The same, waited for in the call."""
-        return self._stall(gate, ranks)
-
-    @remote_function(dispatch="all", collect="first")
-    def stalls_for_ever(self, gate: str, ranks: Sequence[int]) -> str:
-        """The same, without a deadline of its own."""
-        return self._stall(gate, ranks)
-
-    @remote_function(dispatch="all", collect="first")
-    def fails_while_others_wait(self, gate: str) -> str:
-        """Rank 1 raises, while the others hang until a gate is opened."""
-        if current_worker().rank == 1:
-            raise KeyError("first")
-        return self._stall(gate, range(current_worker().world_size))
-
-    @remote_function(dispatch="all", collect="first")
-    def fails_in_turn(self) -> None:
-        """Every rank raises; the highest is the first."""
-        worker = current_worker()
-        assert worker.rank is not None
-        time.sleep(0.05 * (worker.world_size - 1 - worker.rank))
-        raise RuntimeError(f"failed on rank {worker.rank}" if worker.rank == worker.world_size - 1 else "victim")
-
-    def _stall(self, gate: str, ranks: Sequence[int]) -> str:
-        if current_worker().rank in ranks:
-            until = time.monotonic() + 20.0
-            while not os.path.exists(gate) and time.monotonic() < until:
-                time.sleep(0.005)
-        return "open"
-
-
-class NeedyError(Exception):
-    """An exception whose constructor takes what its arguments do not tell."""
-
-    def __init__(self, code: int, *, detail: str) -> None:
-        super().__init__(f"code {code}")
-        self.code = code
-        self.detail = detail
-
-
-class LiarError(Exception):
-    """An exception that unpickles as something else."""
-
-    def __reduce__(self) -> Any:
-        return str, ("lie",)
-
-
-class UnpicklableError(Exception):
-    """An exception that cannot travel."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.hold = lambda: None
-
-
-class MuteError(Exception):
-    """An exception whose text cannot be had."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-def make_error(kind: str) -> BaseException:
-    """An exception of a kind."""
-    errors: dict[str, BaseException] = {
-        "key": KeyError("missing"),
-        "value": ValueError("bad value"),
-        "file": FileNotFoundError(2, "No such file", "weights.pt"),
-        "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        "needy": NeedyError(7, detail="why"),
-        "liar": LiarError("truth"),
-        "unpicklable": UnpicklableError("cannot travel"),
-        "mute": MuteError(),
-        "group": ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
-        "stop": StopIteration("early"),
-        "exit": SystemExit(3),
-        "assertion": AssertionError("unequal"),
-    }
-    return errors[kind]
-
-
-@remote_class()
-class Numbers:
-    """An iterator of its own: its `__iter__` only returns it."""
-
-    def __init__(self, stop: int) -> None:
-        self.at = 0
-        self.stop = stop
-
-    def __iter__(self) -> Numbers:
-        return self
-
-    def __next__(self) -> list[int]:
-        if self.at >= self.stop:
-            raise StopIteration
-        self.at += 1
-        return [10 * self.at + _data_rank()]
-
-    def __len__(self) -> int:
-        return self.stop - self.at
-
-    @remote_function(dispatch="all", collect="first")
-    def position(self) -> int:
-        """Steps that were taken."""
-        return self.at
-
-
-@remote_class()
-class Restarting(Numbers):
-    """An iterator whose `__iter__` begins again."""
-
-    def __iter__(self) -> Restarting:
-        self.at = 0
-        return self
-
-
-@remote_class()
-class Epochs(Numbers):
-    """An iterator that is ready for the next epoch at the end of one."""
-
-    def __next__(self) -> list[int]:
-        if self.at >= self.stop:
-            self.at = 0
-            raise StopIteration
-        return super().__next__()
-
-
-@remote_class()
-class Saved(Numbers):
-    """An iterator whose position is saved."""
-
-    @remote_function(dispatch="all", collect="first")
-    def state_dict(self) -> dict[str, int]:
-        """What was delivered."""
-        return {"at": self.at}
-
-
-@remote_class()
-class Yielding:
-    """A generator that goes on where the last one was left."""
-
-    def __init__(self, stop: int) -> None:
-        self.at = 0
-        self.stop = stop
-
-    def __iter__(self) -> Iterator[list[int]]:
-        while self.at < self.stop:
-            self.at += 1
-            yield [self.at]
-
-
-@remote_class(execute="first")
-class Source:
-    """Lives on the first worker alone."""
-
-    def __init__(self, device_mesh: DeviceMesh | None = None) -> None:
-        self.mesh = device_mesh
-
-    @remote_function()
-    def where(self) -> tuple[int | None, int]:
-        """Rank and group size."""
-        return current_worker().rank, current_worker().world_size
-
-    def __iter__(self) -> Iterator[dict[str, list[int]]]:
-        yield {"rows": [1, 2, 3]}
-        yield {"rows": [4]}
 
 
 @remote_class()

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import balanced_slice
-from twinkle_remote.conformance.components import Batch, Echo, Faulty, Pair
+from twinkle_remote.conformance.components import Batch, Echo, Pair
+from twinkle_remote.conformance.faults import Faulty
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.layouts import EIGHT, FOUR
 from twinkle_remote.errors import DispatchError

@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.conformance.components import Faulty
+from twinkle_remote.conformance.faults import Faulty
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.layouts import FOUR
 from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError
@@ -61,7 +61,7 @@ def failures_say_where_and_why(harness: Harness) -> None:
         "pid ",
         "KeyError: 'missing'",
         f"called from {__file__}:",
-        "components.py",
+        "faults.py",
         "raise make_error(kind)",
     ) as caught:
         plain(faulty.raises("key", (2, 0) if harness.in_process else (2,)))

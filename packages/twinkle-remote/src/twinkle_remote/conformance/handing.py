@@ -7,7 +7,8 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.conformance.components import Counter, Echo, Faulty, Holder, Reducer
+from twinkle_remote.conformance.components import Counter, Echo, Holder, Reducer
+from twinkle_remote.conformance.faults import Faulty
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.errors import DispatchError

@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 from twinkle_mesh import DeviceMesh
 from twinkle_remote.component import is_handle
 from twinkle_remote.conformance import classes
-from twinkle_remote.conformance.components import (
-    Caller,
-    Counter,
-    Echo,
-    Epochs,
-    Faulty,
-    Managed,
-    Numbers,
-    Placed,
-    Restarting,
-    Saved,
-    Source,
-    Yielding,
-)
+from twinkle_remote.conformance.components import Caller, Counter, Echo, Managed, Placed
+from twinkle_remote.conformance.faults import Faulty
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.layouts import FOUR, TWO
+from twinkle_remote.conformance.loops import Epochs, Numbers, Restarting, Saved, Source, Yielding
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.placement import on
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote.conformance.components import Counter, Echo, Faulty
+from twinkle_remote.conformance.components import Counter, Echo
+from twinkle_remote.conformance.faults import Faulty
 from twinkle_remote.conformance.harness import SIZES, needs, plain, raises
 from twinkle_remote.conformance.layouts import EIGHT, FOUR
 from twinkle_remote.context import current_worker
