@@ -80,7 +80,8 @@ class Crew:
 
 class Pending:
     def __init__(self, pipes: Sequence[Connection]) -> None:
-        self.pipes, self.values, self.error = pipes, dict[int, Any](), None
+        self.pipes, self.values = pipes, dict[int, Any]()
+        self.error: Any = None
 
     def done(self) -> bool:
         left = [pipe for i, pipe in enumerate(self.pipes) if i not in self.values]
