@@ -30,7 +30,7 @@ def serve(pipe: Connection, info: WorkerInfo, build: Callable[..., object], argu
     while True:
         try:
             number, function, values = pickle.loads(pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return
         try:
             pipe.send((number, True, function(component, *values)))
@@ -48,23 +48,26 @@ class ProcessPending:
         self.failures: list[Failure] = []
 
     def look(self, timeout: float) -> None:
-        for pipe in wait(list(self.waiting), timeout):
-            assert isinstance(pipe, Connection)
-            rank = self.waiting[pipe]
-            try:
-                number, good, value = pipe.recv()
-            except (EOFError, ConnectionResetError):
-                info = self.crew.info(rank)
-                self.failures.append(Failure(info.label(), f"pid {info.pid}", "", "the process ended", died=True))
+        """Read what there is; an answer to another question waits in the crew's inbox."""
+        if not any((rank, self.number) in self.crew.inbox for rank in self.waiting.values()):
+            for pipe in wait(list(self.waiting), timeout):
+                assert isinstance(pipe, Connection)
+                rank = self.waiting[pipe]
+                try:
+                    number, good, value = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    info = self.crew.info(rank)
+                    died = Failure(info.label(), f"pid {info.pid}", "", "the process ended", died=True)
+                    number, good, value = self.number, False, died
+                self.crew.inbox[rank, number] = (good, value)
+        for pipe, rank in list(self.waiting.items()):
+            if (rank, self.number) in self.crew.inbox:
                 del self.waiting[pipe]
-                continue
-            if number != self.number:
-                continue
-            del self.waiting[pipe]
-            if good:
-                self.values[rank] = value
-            else:
-                self.failures.append(value)
+                good, value = self.crew.inbox.pop((rank, self.number))
+                if good:
+                    self.values[rank] = value
+                else:
+                    self.failures.append(value)
 
     def done(self) -> bool:
         if self.waiting:
@@ -100,6 +103,7 @@ class ProcessCrew:
         self.processes = [process for process, _ in started]
         self.pipes = [pipe for _, pipe in started]
         self.number = 0
+        self.inbox: dict[tuple[int, int], tuple[bool, Any]] = {}
         self.pids = [ProcessPending(self, 0, [rank]).results()[0] for rank in range(self.size)]
 
     def info(self, rank: int) -> WorkerInfo:

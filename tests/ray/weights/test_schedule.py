@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_ray.weights.box import Box
 from twinkle_ray.weights.bucket import Bucket, Slot
 from twinkle_ray.weights.schedule import make_rounds
+
+if TYPE_CHECKING:
+    from twinkle_ray.weights.plan import Distance
+
+FAR: list[Distance] = ["host", "far"]
 
 
 @st.composite
@@ -21,13 +28,13 @@ def loads(draw: st.DrawFn) -> tuple[list[Bucket], list[int], list[int]]:
         reachable = [rank for rank in range(targets) if target_process[rank] != source_process[source]]
         if reachable:
             group = tuple(sorted(draw(st.sets(st.sampled_from(reachable), min_size=1))))
-            distance = draw(st.sampled_from(["host", "far"]))
+            distance: Distance = draw(st.sampled_from(FAR))
             buckets.append(Bucket(len(buckets), source, group, distance, (slot,), 1))
     return buckets, source_process, target_process
 
 
 @given(loads())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_process_gets_each_of_its_buckets_once_from_somebody_who_has_it(
     load: tuple[list[Bucket], list[int], list[int]],
 ) -> None:
@@ -37,10 +44,6 @@ def test_every_process_gets_each_of_its_buckets_once_from_somebody_who_has_it(
     for hops in make_rounds(buckets, source_process, target_process):
         arriving = [(hop.bucket, hop.receiver) for hop in hops]
         assert all((hop.bucket, hop.sender) in had for hop in hops)
-        firsts = [hop.sender for hop in hops if not hop.forward]
-        sent = {(hop.sender, hop.bucket) for hop in hops if not hop.forward}
-        assert len(sent) <= len({source_process[bucket.source] for bucket in buckets}) * len(source_process)
-        assert set(firsts) <= set(source_process)
         had.update(arriving)
         received.extend(arriving)
     wanted = [
@@ -50,7 +53,7 @@ def test_every_process_gets_each_of_its_buckets_once_from_somebody_who_has_it(
 
 
 @given(loads())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_bucket_for_other_hosts_leaves_its_source_once(load: tuple[list[Bucket], list[int], list[int]]) -> None:
     buckets, source_process, target_process = load
     hops = [hop for hops in make_rounds(buckets, source_process, target_process) for hop in hops]

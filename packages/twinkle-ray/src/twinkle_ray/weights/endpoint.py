@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.rendezvous import Session
     from twinkle_ray.weights.shard import Holding, Weights
+    from twinkle_ray.weights.store import StoreAddress
 
 _STATIONS: dict[str, Station] = {}
 _LOCK = Lock()
@@ -55,7 +56,7 @@ def survey(instance: HasWeights, place: Place, known: str | None) -> Report:
         )
     with _LOCK:
         station = _STATIONS.setdefault(place.sync, Station())
-        seat = station.seats.setdefault((place.side, place.rank), Seat())
+        seat = station.seats.setdefault((place.side, place.rank), Seat(place.sync))
     seat.look(instance.weights())
     holding = seat.holding
     host = host_identity()
@@ -70,6 +71,15 @@ def survey(instance: HasWeights, place: Place, known: str | None) -> Report:
         prepared=None if seat.program is None else seat.program.digest,
         epoch=None if station.session is None else station.session.epoch,
     )
+
+
+def serve(instance: HasWeights, place: Place, host: str) -> StoreAddress | None:
+    """Open the store on rank 0, where no controller stands apart from the ranks; None on the others."""
+    if place.rank:
+        return None
+    with _LOCK:
+        station = _STATIONS[place.sync]
+    return station.serve(host)
 
 
 def prepare(instance: HasWeights, place: Place, program: Program | None, session: Session | None) -> None:
@@ -155,7 +165,7 @@ def close(instance: HasWeights, place: Place) -> None:
         station = _STATIONS.get(place.sync)
         seat = None if station is None else station.seats.pop((place.side, place.rank), None)
         if station is not None and not station.seats:
-            station.leave()
+            station.close()
             del _STATIONS[place.sync]
     if seat is not None:
         seat.forget()

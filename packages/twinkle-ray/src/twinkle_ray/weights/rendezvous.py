@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +17,8 @@ from twinkle_ray.weights.store import StoreClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from twinkle_ray.weights.store import StoreAddress
+
 POLL_SECONDS = 0.2
 JOIN_SECONDS = 60.0
 
@@ -26,22 +28,16 @@ class Session:
     """One epoch of a sync's process group, as its members are told of it.
 
     Attributes:
-        sync: Id of the sync.
-        epoch: Counts the groups of this sync; a failure ends one.
-        host: Where the store listens.
-        port: Its port.
-        secret: What it asks for.
+        epoch: Counts the groups of a sync; a failure ends one.
+        at: Where the store is.
         size: Number of processes.
         kind: "gloo" or "nccl".
         links: Whether any bucket travels over a link.
         timeout: Seconds after which waiting for a peer ends.
     """
 
-    sync: str
     epoch: int
-    host: str
-    port: int
-    secret: str
+    at: StoreAddress
     size: int
     kind: str
     links: bool
@@ -67,16 +63,17 @@ class Board:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.client = StoreClient(session.host, session.port, session.secret)
-        self._prefix = f"{session.sync}/{session.epoch}"
+        self.client = StoreClient(session.at)
+        self._prefix = str(session.epoch)
 
     def group_store(self) -> PrefixStore:
         """Where the process group meets; needs this board to stay alive."""
         return PrefixStore(f"{self._prefix}/group", self.client)
 
     def abort(self, reason: str) -> None:
-        """End the epoch for everybody; the first reason stays."""
-        self.client.compare_set(self._key("abort"), "", reason)
+        """End the epoch for everybody; the first reason stays. Without its store an epoch has ended already."""
+        with suppress(RuntimeError):
+            self.client.compare_set(self._key("abort"), "", reason)
 
     def aborted(self, seconds: float = 0.0) -> str | None:
         """Why the epoch has ended, waited for; None while it has not."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # routes whose blocks arrive in the same memory every time
-_LASTING = frozenset({"link", "shared"})
+_LASTING = frozenset({"link", "shared", "cuda_ipc"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +37,13 @@ class Seat:
     """One rank of one side: its tensors, its program, and the buffers that the program needs.
 
     Views and copy lists are kept from sync to sync for as long as `weights()` answers with the same memory.
+
+    Args:
+        sync: Id of the sync.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sync: str) -> None:
+        self._sync = sync
         self.holding: Holding = hold({})
         self.program: Program | None = None
         self.packed: dict[int, Tensor] = {}
@@ -84,7 +88,7 @@ class Seat:
     def depot(self, route: Route) -> Depot:
         """The depot for a route, made on first use."""
         if route not in self._depots:
-            self._depots[route] = depot_for(route)
+            self._depots[route] = depot_for(route, self._sync)
         return self._depots[route]
 
     def blocks(self, program: Program, index: int) -> list[Tensor]:

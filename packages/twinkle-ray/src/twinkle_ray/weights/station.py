@@ -15,6 +15,7 @@ from twinkle_ray.weights.errors import LinkLostError, PeerFailedError
 from twinkle_ray.weights.manifest import torch_dtype
 from twinkle_ray.weights.pump import Outgoing, Ring, pump
 from twinkle_ray.weights.rendezvous import Board, Phase, Session, Watch
+from twinkle_ray.weights.store import StoreAddress, StoreServer
 from twinkle_ray.weights.transport import Link, link_for
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Station:
         self._link: Link | None = None
         self._ring: Ring | None = None
         self._watch: Watch | None = None
+        self._server: StoreServer | None = None
         self._background: Background | None = None
 
     def join(self, place: Place, session: Session) -> None:
@@ -73,6 +75,18 @@ class Station:
                 link = _interruptible(lambda: link_for(session, board, program.process, device), watch)
                 self._link, self._ring = link, Ring(lambda nbytes: empty_bytes(nbytes, device))
                 watch.guard(link.abort)
+
+    def serve(self, host: str) -> StoreAddress:
+        """Open a store in this process, until the sync is closed."""
+        if self._server is None:
+            self._server = StoreServer(host)
+        return self._server.address
+
+    def close(self) -> None:
+        """Leave, and end the store where it is here."""
+        self.leave()
+        if self._server is not None:
+            self._server.close()
 
     def leave(self) -> None:
         """Leave the group, ending what is under way."""

@@ -15,7 +15,7 @@ import weakref
 from datetime import timedelta
 from enum import IntEnum
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch._C._distributed_c10d import Store
 
@@ -43,6 +43,14 @@ class _Act(IntEnum):
 _YES, _NO = b"\x01", b"\x00"
 
 
+class StoreAddress(NamedTuple):
+    """Where a store is, and the secret that it asks for."""
+
+    host: str
+    port: int
+    secret: str
+
+
 class StoreServer:
     """The store itself: one thread of the controller's process.
 
@@ -53,8 +61,7 @@ class StoreServer:
     def __init__(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, 0), family=family, backlog=1024)
-        self.host, self.port = host, int(listener.getsockname()[1])
-        self.secret = secrets.token_hex(SECRET_BYTES // 2)
+        self.address = StoreAddress(host, int(listener.getsockname()[1]), secrets.token_hex(SECRET_BYTES // 2))
         self._values: dict[bytes, bytes] = {}
         self._changed = asyncio.Condition()
         self._over = asyncio.Event()
@@ -80,7 +87,7 @@ class StoreServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             secret = await reader.readexactly(SECRET_BYTES)
-            if not hmac.compare_digest(secret, self.secret.encode()):
+            if not hmac.compare_digest(secret, self.address.secret.encode()):
                 return
             while True:
                 act, *lengths = _HEAD.unpack(await reader.readexactly(_HEAD.size))
@@ -134,23 +141,21 @@ class StoreClient(Store):
     """One connection to a server. Calls wait for each other: whoever must not be held up takes a connection of its own.
 
     Args:
-        host: Of the server.
-        port: Of the server.
-        secret: Of the server.
+        at: Of the server.
 
     Raises:
         OSError: If the server cannot be reached.
     """
 
-    def __init__(self, host: str, port: int, secret: str) -> None:
+    def __init__(self, at: StoreAddress) -> None:
         super().__init__()
-        self._where = (host, port, secret)
+        self._at = at
         self._lock = Lock()
         self._default = DEFAULT_WAIT
-        self._socket = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+        self._socket = socket.create_connection((at.host, at.port), timeout=CONNECT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
-        self._socket.sendall(secret.encode())
+        self._socket.sendall(at.secret.encode())
         weakref.finalize(self, self._socket.close)
 
     def close(self) -> None:
@@ -185,6 +190,8 @@ class StoreClient(Store):
     def delete_key(self, key: str) -> bool:
         """Remove a value; whether there was one."""
         return self._ask(_Act.DELETE, key) == _YES
+
+    deleteKey = delete_key  # noqa: N815 - torch's C++ side looks for this spelling
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Several values, waited for."""
@@ -225,7 +232,7 @@ class StoreClient(Store):
                 (length,) = struct.unpack("!I", self._receive(4))
                 return self._receive(length)
             except OSError as error:
-                raise RuntimeError(f"the store at {self._where[0]}:{self._where[1]} is gone: {error}") from error
+                raise RuntimeError(f"the store at {self._at.host}:{self._at.port} is gone: {error}") from error
 
     def _receive(self, length: int) -> bytes:
         chunks = bytearray()

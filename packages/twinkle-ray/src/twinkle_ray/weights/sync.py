@@ -18,7 +18,7 @@ from twinkle_ray.weights.rendezvous import Board, Phase, Session, own_address
 from twinkle_ray.weights.routes import Transport, check_transport
 from twinkle_ray.weights.shard import Sheet, digest
 from twinkle_ray.weights.steps import Ask, Watched, run_step, settle_for
-from twinkle_ray.weights.store import StoreServer
+from twinkle_ray.weights.store import StoreAddress, StoreServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,8 @@ class WeightSync:
         self._version = self._attempt = self._epoch = 0
         self._sheets: dict[tuple[Side, int], tuple[str, Sheet]] = {}
         self._drawn: tuple[str, Blueprint] | None = None
-        self._store: StoreServer | None = None
+        self._at: StoreAddress | None = None
+        self._close_store: Callable[[], object] | None = None
         self._group: tuple[Session, Board] | None = None
         self._open: SyncHandle | None = None
 
@@ -129,9 +130,9 @@ class WeightSync:
             run_step("close", self._crews, asks, time.monotonic() + self._timeout)
         finally:
             self._forget()
-            if self._store is not None:
-                self._store.close()
-                self._store = None
+            self._at = None
+            if self._close_store is not None:
+                self._close_store()
 
     def __enter__(self) -> WeightSync:
         return self
@@ -225,7 +226,7 @@ class WeightSync:
         everyone = [report for side in SIDES for report in reports[side]]
         joining = None
         if len(blueprint.processes) > 1 and not self._fits(blueprint, everyone):
-            joining = self._open_session(blueprint, everyone)
+            joining = self._open_session(blueprint, everyone, deadline)
         stale = [report.prepared != blueprint.digest for report in everyone]
         if joining is None and not any(stale):
             return
@@ -250,19 +251,13 @@ class WeightSync:
         )
         return same and all(report.epoch == session.epoch for report in everyone)
 
-    def _open_session(self, blueprint: Blueprint, everyone: Sequence[Report]) -> Session:
-        if self._store is None:
-            own_host = endpoint.host_identity()
-            local = all(report.host == own_host for report in everyone)
-            self._store = StoreServer("127.0.0.1" if local else own_address())
-            weakref.finalize(self, self._store.close)
+    def _open_session(self, blueprint: Blueprint, everyone: Sequence[Report], deadline: float) -> Session:
+        if self._at is None:
+            self._at = self._serve(everyone, deadline)
         self._epoch += 1
         session = Session(
-            sync=self._id,
             epoch=self._epoch,
-            host=self._store.host,
-            port=self._store.port,
-            secret=self._store.secret,
+            at=self._at,
             size=len(blueprint.processes),
             kind=blueprint.kind,
             links=blueprint.links,
@@ -270,6 +265,19 @@ class WeightSync:
         )
         self._group = (session, Board(session))
         return session
+
+    def _serve(self, everyone: Sequence[Report], deadline: float) -> StoreAddress:
+        """Open the store: here; where every process runs this same program, on the source's first rank for all."""
+        own_host = endpoint.host_identity()
+        host = "127.0.0.1" if all(report.host == own_host for report in everyone) else own_address()
+        if self._crews["source"].polled:
+            server = StoreServer(host)
+            self._close_store = weakref.finalize(self, server.close)
+            return server.address
+        hosts = [host] * self._crews["source"].size
+        asks: dict[Side, Ask] = {"source": self._ask("source", endpoint.serve, hosts)}
+        found: StoreAddress = run_step("serve", self._crews, asks, deadline)["source"][0]
+        return found
 
     def _step(
         self,

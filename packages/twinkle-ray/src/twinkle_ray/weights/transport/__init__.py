@@ -1,15 +1,13 @@
 """How bytes get from a source rank to a target rank: links that both ends work at once, and depots.
 
-Names are bound to implementations here and nowhere else.
+Names are bound to implementations here and nowhere else; what one of them needs (CUDA, Ray) is loaded when it is used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.transport.inprocess import ProcessDepot
 from twinkle_ray.weights.transport.protocol import Depot, Link, Post, Work
-from twinkle_ray.weights.transport.shared import SharedDepot
 
 if TYPE_CHECKING:
     import torch
@@ -20,18 +18,34 @@ if TYPE_CHECKING:
 __all__ = ["Depot", "Link", "Post", "Work", "depot_for", "link_for"]
 
 
-def depot_for(route: Route) -> Depot:
-    """A depot for a route that needs no meeting of both ends."""
+def depot_for(route: Route, sync: str) -> Depot:
+    """A depot for a route, for one rank of a sync."""
     if route == "process":
+        from twinkle_ray.weights.transport.inprocess import ProcessDepot
+
         return ProcessDepot()
     if route == "shared":
+        from twinkle_ray.weights.transport.shared import SharedDepot
+
         return SharedDepot()
-    raise ValueError(f"no depot is known as {route!r}")
+    if route == "cuda_ipc":
+        from twinkle_ray.weights.transport.cuda_ipc import CudaDepot
+
+        return CudaDepot()
+    assert route == "object_store", f"{route!r} is no depot"
+    from twinkle_ray.weights.transport.object_store import ObjectStoreDepot
+
+    return ObjectStoreDepot(sync)
 
 
 def link_for(session: Session, board: Board, rank: int, device: torch.device) -> Link:
     """Join a session's group, which everybody has arrived for."""
+    store = board.group_store()
+    if session.kind == "nccl":
+        from twinkle_ray.weights.transport.nccl import NcclLink
+
+        return NcclLink(store, rank, session.size, timeout=session.timeout, device=device)
     from twinkle_ray.weights.transport.gloo import GlooLink, address_towards
 
-    host = address_towards(session.host, session.port)
-    return GlooLink(board.group_store(), rank, session.size, timeout=session.timeout, host=host)
+    host = address_towards(session.at.host, session.at.port)
+    return GlooLink(store, rank, session.size, timeout=session.timeout, host=host)

@@ -1,0 +1,107 @@
+"""Any two workers of a Ray cluster: buckets go through Ray's object store, which moves them between nodes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.bucket import copy_all, slot_views
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_ray.weights.bucket import Bucket
+
+TAKE_SECONDS = 60.0
+
+
+class Mailbox:
+    """Holds the refs that sources leave: a ref that is pickled into an answer would never be freed by Ray."""
+
+    def __init__(self) -> None:
+        self._refs: dict[str, Any] = {}
+
+    def put(self, key: str, refs: list[Any]) -> None:
+        """Hold a ref, which comes in a list so that Ray does not resolve it."""
+        self._refs[key] = refs
+
+    def get(self, key: str) -> list[Any]:
+        """The ref in a list."""
+        return list(self._refs[key])
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Let go of refs."""
+        for key in keys:
+            self._refs.pop(key, None)
+
+
+class ObjectStoreDepot:
+    """Puts each bucket into the object store; a handle is a key of the sync's mailbox.
+
+    Args:
+        sync: Id of the sync: its ranks share one mailbox.
+    """
+
+    def __init__(self, sync: str) -> None:
+        if not ray.is_initialized():
+            raise RuntimeError("transport='object_store' needs workers of a Ray cluster; 'auto' works on any backend")
+        self._name = f"twinkle-weights-{sync}"
+        self._mailbox = self._open()
+        self._keys: list[str] = []
+
+    def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+        """Copy the blocks into an object; `copy` changes nothing, since they always are."""
+        packed = np.empty(bucket.nbytes, dtype=np.uint8)
+        copy_all(slot_views(bucket, torch.from_numpy(packed)), blocks)
+        key = f"{os.getpid()}/{bucket.index}"
+        self._call("put", key, [ray.put(packed)])
+        self._keys.append(key)
+        return key
+
+    def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
+        """Views of the object's memory on this node.
+
+        Raises:
+            ray.exceptions.RayError: If the source is gone.
+        """
+        (ref,) = self._call("get", handle)
+        packed = ray.get(ref, timeout=TAKE_SECONDS)
+        return slot_views(bucket, torch.from_numpy(_Writable(packed).array()))
+
+    def clear(self) -> None:
+        """Have the store free the objects."""
+        if self._keys:
+            self._mailbox.drop.remote(self._keys)
+            self._keys = []
+
+    def close(self) -> None:
+        """Have the store free the objects; the mailbox ends with the worker that made it."""
+        self.clear()
+
+    def _open(self) -> Any:
+        return ray.remote(Mailbox).options(name=self._name, get_if_exists=True, num_cpus=0).remote()
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Ask the mailbox; it ends with the worker that made it, and then a new one takes over."""
+        try:
+            return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=TAKE_SECONDS)
+        except ray.exceptions.RayActorError:
+            self._mailbox = self._open()
+            return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=TAKE_SECONDS)
+
+
+class _Writable:
+    """A read-only array under a writable face, since torch warns of the other kind; nobody writes to it."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        pointer, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (pointer, False)}
+
+    def array(self) -> Any:
+        return np.asarray(self)
