@@ -24,7 +24,7 @@ setup: .venv/.ready
 .venv/.ready: .tools/uv-$(UV_VERSION)/bin/uv $(LOCKED)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) export --quiet --locked --all-packages --no-emit-workspace --output-file .venv/requirements.txt
-	$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r .venv/requirements.txt
+	$(UV) pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r .venv/requirements.txt
 	$(UV) sync --quiet --locked --all-packages
 	touch $@
 

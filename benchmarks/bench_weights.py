@@ -15,16 +15,19 @@ import pickle
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
+
 from twinkle_ray.weights import Shard, WeightSync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 LIMIT_SECONDS = 300.0
 

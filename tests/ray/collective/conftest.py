@@ -50,9 +50,7 @@ def run_in_processes(
     context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.collective"])
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    store = TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     pipes, processes = [], []
     for rank in range(world_size):
         ours, theirs = context.Pipe()
