@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+# A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 TOGETHER = (HERE / "ray", HERE / "examples")
 
 
