@@ -18,6 +18,8 @@ from twinkle_ray.weights.transport.gloo import GlooLink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.processes
+
 ROWS, COLUMNS = 8, 300_000
 SILENCE = 4.0
 BOUND = 20.0
@@ -165,7 +167,8 @@ def test_a_fault_at_any_step(pair: Pair, transport: str, side: str, step: str, h
         assert f"{crew.name}[1/2] died" in message
     else:
         assert isinstance(caught.value, WeightSyncTimeoutError)
-        named = f"{side} rank 1 \\(host .*, pid {crew.pids[1]}\\) showed no sign of life for 1.5 s: stopped, or stuck"
+        who = f"{side} rank 1 \\(host .*, pid {crew.pids[1]}\\)"
+        named = f"{who} showed no sign of life for {SILENCE:g} s: stopped, or stuck"
         assert re.search(named if step != "survey" else f"{crew.name}: ranks \\[1\\] are late", message)
     in_place = step in ("settle", "on_weights")
     assert sync.version == committed + in_place
