@@ -36,7 +36,7 @@ typecheck: setup
 
 unit: setup
 	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" --numprocesses 2 --dist worksteal
-	$(BIN)/python -m pytest -m "(ray or processes) and not packaging"
+	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python

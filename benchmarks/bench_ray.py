@@ -143,7 +143,7 @@ def lazy_chain(producer: Component, consumer: Component, plain: Sequence[Any], m
     fetched = sum(record.worker_fetched.values())
     print(
         f"lazy dp4 -> dp2 of {array.nbytes // MB} MB: consumers fetch {fetched / array.nbytes:.3f}x the payload "
-        f"(aim: <= 1.05x), the driver sends {record.driver_sent} bytes of it"
+        f"(aim: <= 1.05x), the driver sends {record.driver_sent:,} bytes, the calls themselves"
     )
     show("  against fetch all and slice", taken, theirs, "the ratio of the bytes, 0.5x")
 

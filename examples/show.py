@@ -129,7 +129,7 @@ def _hand_overs(history: History) -> Table:
         if history.mode == "local":
             table.add_row(source, target, what, "by reference" if nbytes == 0 else f"{nbytes:,}", "this process")
         else:
-            table.add_row(source, target, what, "inside the calls" if nbytes == 0 else f"{nbytes:,}", mover)
+            table.add_row(source, target, what, f"{nbytes:,}", mover)
     table.columns[3].justify = "right"
     return table
 

@@ -100,7 +100,9 @@ def test_a_bad_sample_keeps_its_type_and_the_position() -> None:
 
 def test_a_reader_that_dies_is_an_error_and_not_a_batch() -> None:
     own = loader(lambda: Rows(deadly=9), shuffle=False, device_mesh=None, remote_group="doomed")
-    assert next(own).indices == list(range(8))
-    with pytest.raises(WorkerDiedError, match="doomed"):
-        next(own)
-    assert own.position == 8
+    delivered: list[int] = []
+    with pytest.raises(WorkerDiedError, match="doomed"):  # noqa: PT012 - the first batch may be lost with its reader
+        while True:
+            delivered += next(own).indices
+    assert delivered in ([], list(range(8)))
+    assert own.position == len(delivered)

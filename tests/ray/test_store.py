@@ -105,9 +105,11 @@ def test_what_is_divided_is_stored_once_and_read_by_rows(four: Holder) -> None:
     assert all(array.nbytes <= size < 1.01 * array.nbytes for size in record.worker_fetched.values())
 
 
-def test_small_arguments_are_not_stored(four: Holder) -> None:
+def test_small_arguments_travel_inside_each_call(four: Holder) -> None:
     four.keep([np.ones(1000), torch.ones(1000)])
-    assert last("Holder.keep").driver_sent == 0
+    record = last("Holder.keep")
+    assert 4 * 12_000 <= record.driver_sent < 4 * 13_000
+    assert list(record.worker_fetched.values()) == [0] * 4
     assert four.total() == [2000.0] * 4
 
 
@@ -134,7 +136,7 @@ def test_lazy_results_move_by_rows_and_not_through_the_driver(four: Holder, two:
     batch = {"rollouts": made}
     assert two.check(batch) == list(range(count))  # type: ignore[arg-type]  # a lazy value stands for the value
     producer, consumer = last("Holder.make"), last("Holder.check")
-    assert producer.driver_fetched == 0 and consumer.driver_sent == 0
+    assert producer.driver_fetched == 0 and consumer.driver_sent < 4000  # what says which call it is
     if count >= 64:
         payload = producer.produced[0] + producer.produced[2]
         assert payload * 0.9 < sum(consumer.worker_fetched.values()) < 1.05 * payload

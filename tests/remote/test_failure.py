@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import pickle
 from typing import Any
 
@@ -39,6 +40,23 @@ def test_errors_are_of_both_types_after_every_journey(kind: str) -> None:
     outer = raised(travelled(error, "Trainer.step"), name="Trainer.step")
     assert isinstance(outer, type(original)) and type(outer) is type(error)
     assert "Trainer.step failed on" in str(outer) and "Actor.update failed on" in str(outer)
+
+
+SPECIAL: dict[type[Exception], tuple[Any, ...]] = {
+    UnicodeDecodeError: ("utf8", b"x", 0, 1, "why"),
+    UnicodeEncodeError: ("utf8", "x", 0, 1, "why"),
+    UnicodeTranslateError: ("x", 0, 1, "why"),
+    ExceptionGroup: ("several", [ValueError("one")]),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+)
+def test_every_built_in_error_is_of_both_types(kind: type[Exception]) -> None:
+    error = raised(travelled(kind(*SPECIAL.get(kind, ("why",)))))
+    assert isinstance(error, kind) and isinstance(error, RemoteCallError)
+    assert isinstance(pickle.loads(pickle.dumps(error)), kind)
 
 
 def test_state_comes_along() -> None:

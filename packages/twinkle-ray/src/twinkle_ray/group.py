@@ -38,10 +38,11 @@ class RayReply:
         rank: Its rank.
         ref: The answer.
         task: What was asked.
+        sent: Bytes that the actor was sent.
         remember: What the actor then remembers, and which of such requests to it this is.
     """
 
-    __slots__ = ("__weakref__", "_remember", "died_in", "group", "instance", "name", "outcome", "rank", "ref")
+    __slots__ = ("__weakref__", "_remember", "died_in", "group", "instance", "name", "outcome", "rank", "ref", "sent")
 
     def __init__(
         self,
@@ -49,11 +50,13 @@ class RayReply:
         rank: int,
         ref: ray.ObjectRef[Any],
         task: Task,
+        sent: int,
         remember: tuple[bytes, int] | None = None,
     ) -> None:
         self.group = group
         self.rank = rank
         self.ref = ref
+        self.sent = sent
         self.instance = task.instance
         self.name = task.name
         self.died_in = group.deaths.get(rank)
@@ -128,7 +131,7 @@ class RayGroup:
         self._remembered: dict[int, bytes] = {}
         self._requests: dict[int, int] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
-        self._wires: dict[int, tuple[weakref.ref[Task], Any]] = {}
+        self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
         self.deaths: dict[int, str] = {}
         self.labels: Mapping[str, str] = {}
         self.agents: Mapping[str, Any] = {}
@@ -169,15 +172,18 @@ class RayGroup:
             self.created.pop(task.instance, None)
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
-        wire = self._wire(task)
-        if refs or not self._is_driver or type(wire) is not bytes or len(wire) > _WORTH_REMEMBERING:
-            return RayReply(self, rank, self._run[rank].remote(wire, *refs), task)
+        wire, sent = self._wire(task)
+        if refs or not self._is_driver or type(wire) is not bytes or sent > _WORTH_REMEMBERING:
+            if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
+                key = id(task)
+                self._wires[key] = (self._wires[key][0], wire, 0)
+            return RayReply(self, rank, self._run[rank].remote(wire, *refs), task, sent)
         with self._lock:  # between what the actor remembers and what it is sent, nothing else may be sent
             if self._remembered.get(rank) == wire:
-                return RayReply(self, rank, self._again[rank].remote(), task)
+                return RayReply(self, rank, self._again[rank].remote(), task, 0)
             self._remembered.pop(rank, None)
             count = self._requests[rank] = self._requests.get(rank, 0) + 1
-            return RayReply(self, rank, self._remember[rank].remote(wire), task, (wire, count))
+            return RayReply(self, rank, self._remember[rank].remote(wire), task, sent, (wire, count))
 
     def confirm(self, rank: int, wire: bytes, count: int) -> None:
         """The actor answered a request to remember; where it was the latest one, it may be relied on."""
@@ -221,20 +227,20 @@ class RayGroup:
                 failure = replace(failure, message=told)
         return Outcome(reply.rank, failure=failure)
 
-    def _wire(self, task: Task) -> Any:
-        """What is sent for a task, which ranks that share it are sent too; kept as long as the task is."""
+    def _wire(self, task: Task) -> tuple[Any, int]:
+        """What is sent for a task, and its bytes; ranks that share it are sent it too; kept as long as the task is."""
         key = id(task)
         found = self._wires.get(key)
         if found is not None:
-            return found[1]
+            return found[1:]
         try:
-            wire = task_to_wire(task)
+            wire, nbytes = task_to_wire(task)
         except (ray.exceptions.RayError, TwinkleError):
             raise
         except Exception as error:  # whatever a value's own pickling raises
             raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
-        self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire
-        return wire
+        self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire, nbytes
+        return wire, nbytes
 
 
 def _read_together(replies: Sequence[RayReply]) -> None:

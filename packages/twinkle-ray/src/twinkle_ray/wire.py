@@ -21,15 +21,20 @@ _of_task = attrgetter(*(field.name for field in fields(Task)))
 _of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
 
 
-def task_to_wire(task: Task) -> Wire | ObjectRef[Parcel]:
-    """What is passed to the actors of a task: bytes where nothing stands beside them; a ref where it is large."""
+def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
+    """What is passed to the actors of a task: bytes where nothing stands beside them; a ref where it is large.
+
+    Returns:
+        It, and its size in bytes.
+    """
     parcel = pack(_of_task(task))
-    if parcel.nbytes > ARGUMENT_LIMIT * 9 // 10:
-        return ray.put(parcel)
+    nbytes = parcel.nbytes
+    if nbytes > ARGUMENT_LIMIT * 9 // 10:
+        return ray.put(parcel), nbytes
     if parcel.buffers or parcel.refs:
-        return parcel
+        return parcel, nbytes
     head: bytes = parcel.head
-    return head
+    return head, nbytes
 
 
 def unsendable(task: Task) -> str:

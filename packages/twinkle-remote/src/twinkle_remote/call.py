@@ -121,7 +121,7 @@ def start(
         record=record,
         sources=[call_of(source) for source in shares.encoder.sources],
     )
-    record.driver_sent = shares.encoder.stored_bytes
+    record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     record.driver_seconds = time.perf_counter() - began
     runtime.in_flight.add(call)
     return call

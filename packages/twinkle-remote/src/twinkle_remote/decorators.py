@@ -154,10 +154,11 @@ def remote_function(
         split: Names of the arguments to split; then nothing else is.
         replicate: Names of the arguments that go whole.
         uneven: Rows that the data ranks do not divide: None splits as evenly as it goes (ranks without rows get an
-            empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results, "drop" leaves
-            the rest out.
-        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, a callable by its
-            value for each result.
+            empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results (a "mean" or
+            "sum" of the workers' own figures counts what was repeated: a method cannot tell those rows from others),
+            "drop" leaves the rest out.
+        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, repeated ones included,
+            a callable by its value for each result.
         **unknown: None: what is not an option is an error that lists those that are.
 
     Raises:

@@ -42,11 +42,17 @@ def options_under(cls: type, name: str) -> FunctionSpec | None:
 
 
 def bare_new(cls: type) -> Callable[..., Any]:
-    """The `__new__` of the nearest base that is not written in Python, which makes an object and nothing else."""
-    for base in cls.__mro__:
+    """The `__new__` that makes an object of a class and nothing else.
+
+    It is that of the nearest base not written in Python, among those that lay out the object's memory: CPython refuses
+    every other one.
+    """
+    base: type | None = cls
+    while base is not None:
         found = vars(base).get("__new__")
         if found is not None and inspect.isbuiltin(found):
             return cast("Callable[..., Any]", found)
+        base = base.__base__
     return object.__new__
 
 

@@ -186,9 +186,15 @@ class Store(Protocol):
 
 
 class Reply(Protocol):
-    """The pending answer of one worker; hashable by identity."""
+    """The pending answer of one worker; hashable by identity.
+
+    Attributes:
+        rank: Rank of the worker.
+        sent: Bytes that went to the worker with its task, small arguments among them; 0 where all share a process.
+    """
 
     rank: int
+    sent: int
 
     def done(self) -> bool:
         """Whether the outcome is there, or never will be."""

@@ -41,7 +41,7 @@ def _like(original: Exception) -> RemoteCallError:
     """An instance of both types in the state of the original, made without calling its constructor again."""
     kind = _raised(type(original))
     both = both_type(kind)
-    error: RemoteCallError = bare_new(kind)(both, *original.args)
+    error: RemoteCallError = bare_new(both)(both, *original.args)
     for base in kind.__mro__:
         for name, member in vars(base).items():
             if isinstance(member, _MEMBERS) and not name.startswith("__"):
@@ -82,7 +82,8 @@ def _reduce(self: RemoteCallError, protocol: object = None) -> tuple[Any, ...]:
 
 
 def _restore(kind: type, args: tuple[Any, ...], state: dict[str, Any]) -> RemoteCallError:
-    error: RemoteCallError = bare_new(kind)(both_type(kind), *args)
+    both = both_type(kind)
+    error: RemoteCallError = bare_new(both)(both, *args)
     error.args = args
     error.__dict__.update(state)
     return error

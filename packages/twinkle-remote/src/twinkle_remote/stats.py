@@ -23,7 +23,7 @@ class CallRecord:
         workers: Number of called workers.
         submitted: Wall clock when the driver made the call, in seconds.
         driver_seconds: Time that the driver spent dividing and sending.
-        driver_sent: Bytes that the driver stored or sent for it.
+        driver_sent: Bytes that the driver stored or sent for it: arguments, and what says which call it is.
         driver_fetched: Bytes of results that the driver fetched.
         worker_fetched: Bytes of arguments that each rank fetched from elsewhere.
         produced: Bytes of each rank's result.

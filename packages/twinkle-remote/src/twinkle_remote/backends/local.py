@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 class LocalReply:
     """An answer that is there, or that another process of this program gives."""
 
-    __slots__ = ("__weakref__", "name", "number", "outcome", "rank")
+    __slots__ = ("__weakref__", "name", "number", "outcome", "rank", "sent")
 
     def __init__(self, rank: int, name: str) -> None:
         self.rank = rank
+        self.sent = 0
         self.name = name
         self.number = 0
         self.outcome: Outcome | None = None

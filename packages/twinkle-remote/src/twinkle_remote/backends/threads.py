@@ -28,10 +28,11 @@ _log = logging.getLogger("twinkle.remote")
 class ThreadReply:
     """The pending answer of a thread."""
 
-    __slots__ = ("_lock", "_waiters", "outcome", "rank")
+    __slots__ = ("_lock", "_waiters", "outcome", "rank", "sent")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
+        self.sent = 0
         self.outcome: Outcome | None = None
         self._lock = threading.Lock()
         self._waiters: list[threading.Event] = []
