@@ -18,6 +18,8 @@ from twinkle_ray.collective import (
     MeshCollective,
 )
 
+pytestmark = pytest.mark.processes
+
 RunRanks = Callable[..., list[Any]]
 
 

@@ -14,6 +14,8 @@ from twinkle_ray.weights.transport.shared import SharedDepot
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+pytestmark = pytest.mark.processes
+
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 DTYPES = ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64"]
 WHOLE = {
@@ -293,6 +295,7 @@ def test_a_component_without_weights_is_told_what_to_have() -> None:
     [
         ({"transport": "smoke"}, "transport='smoke' is none of 'auto', 'gloo'"),
         ({"timeout": 0}, "timeout must be above 0 seconds, got 0"),
+        ({"bucket_bytes": 1000}, r"bucket_bytes=1000 is below 1048576 \(1 MiB\)"),
         ({"silence": -1}, "silence must be above 0 seconds, got -1"),
     ],
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # exchanged piecewise, so that the third copy of a piece stays in the processor's cache
-PIECE_ELEMENTS = 1 << 17
+PIECE_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +36,7 @@ class Ledger:
     """The writes of a commit, done and undone.
 
     Where the memory of what arrived is this rank's own, old and new values change places, which needs no memory;
-    elsewhere the old values are copied aside until `settle`.
+    elsewhere the old values are copied aside.
 
     Args:
         writes: In any order; targets do not overlap.
@@ -49,14 +49,15 @@ class Ledger:
         self._copied = [write for write in writes if id(write) not in kept]
         self._pieces = [piece for write in exchanged for piece in _pieces(write)]
         self._reversible = reversible
-        self._aside: list[tuple[Tensor, Tensor]] = []
+        self._aside: list[Tensor] = []
+        self._holds_old = False
         self._exchanged = 0
 
     def write(self) -> None:
         """Write everything; what an earlier write left to be undone is final now."""
         self.settle()
         if self._reversible:
-            self._aside = [(write.target, write.target.clone()) for write in self._copied]
+            self._put_aside()
         copy_all([write.target for write in self._copied], [write.source for write in self._copied])
         while self._exchanged < len(self._pieces):
             _exchange(*self._pieces[self._exchanged])
@@ -67,13 +68,22 @@ class Ledger:
         while self._exchanged > 0:
             self._exchanged -= 1
             _exchange(*self._pieces[self._exchanged])
-        copy_all([target for target, _ in self._aside], [old for _, old in self._aside])
-        self._aside.clear()
+        if self._holds_old:
+            copy_all([write.target for write in self._copied], self._aside)
+            self._holds_old = False
 
     def settle(self) -> None:
         """Forget the old values."""
         self._exchanged = 0
-        self._aside.clear()
+        self._holds_old = False
+
+    def _put_aside(self) -> None:
+        """Copy old values into memory that is kept: touching fresh pages costs more than the copy."""
+        targets = [write.target for write in self._copied]
+        if not self._aside:
+            self._aside = [torch.empty_like(target, memory_format=torch.contiguous_format) for target in targets]
+        copy_all(self._aside, targets)
+        self._holds_old = True
 
 
 def _alike(write: Write) -> bool:

@@ -127,8 +127,7 @@ def make_plan(
         ManifestError: If the sides do not describe the same weights, or the source leaves a hole that a target needs.
         ValueError: If bucket_bytes is below 1 MiB.
     """
-    if bucket_bytes < MIN_SLAB_BYTES:
-        raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
+    check_bucket_bytes(bucket_bytes)
     entries = match(source, target, terms or Terms())
     needs: list[_Need] = []
     held = _boxes_by_name(source)
@@ -138,6 +137,16 @@ def make_plan(
     needs = list(_cut(needs, entries, bucket_bytes))
     parcels = _assign(needs, len(source), source_seats, target_seats)
     return Plan(entries, parcels, digest((entries, parcels)))
+
+
+def check_bucket_bytes(bucket_bytes: int) -> None:
+    """Refuse buckets that are too small to be worth a message.
+
+    Raises:
+        ValueError: If they are below 1 MiB.
+    """
+    if bucket_bytes < MIN_SLAB_BYTES:
+        raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
 
 
 def _boxes_by_name(sheets: Sequence[Sheet]) -> Mapping[str, dict[Box, list[int]]]:

@@ -78,7 +78,7 @@ class Order:
     detached: bool = False
     checksum: bool = False
     reversible: bool = True
-    depth: int = 3
+    depth: int = 8
 
     def phase(self, step: str) -> Phase:
         """A step of this attempt, as signs of life name it."""

@@ -12,7 +12,7 @@ from twinkle_ray.weights.blueprint import Blueprint, draw
 from twinkle_ray.weights.crew import Crew, crew_of
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.manifest import Rename, Select, Terms
-from twinkle_ray.weights.plan import DEFAULT_BUCKET_BYTES, Plan
+from twinkle_ray.weights.plan import DEFAULT_BUCKET_BYTES, Plan, check_bucket_bytes
 from twinkle_ray.weights.program import Order, Outcome, Place, Report, Side
 from twinkle_ray.weights.rendezvous import Board, Phase, Session, own_address
 from twinkle_ray.weights.routes import Transport, check_transport
@@ -74,6 +74,7 @@ class WeightSync:
         for field, seconds in (("timeout", timeout), ("silence", silence)):
             if not seconds > 0:
                 raise ValueError(f"{field} must be above 0 seconds, got {seconds}")
+        check_bucket_bytes(bucket_bytes)
         self._crews: dict[Side, Crew] = {"source": crew_of(source), "target": crew_of(target)}
         self._bucket_bytes, self._timeout, self._silence = bucket_bytes, timeout, silence
         self._terms = Terms(rename, select, convert)
@@ -254,6 +255,8 @@ class WeightSync:
     def _open_session(self, blueprint: Blueprint, everyone: Sequence[Report], deadline: float) -> Session:
         if self._at is None:
             self._at = self._serve(everyone, deadline)
+        if self._group is not None:
+            self._group[1].close()
         self._epoch += 1
         session = Session(
             epoch=self._epoch,
@@ -331,6 +334,7 @@ class SyncHandle:
         self._sync, self._blueprint, self._order = sync, blueprint, order
         self._deadline, self._begun = deadline, begun
         self._version: int | None = None
+        self._error: Exception | None = None
 
     def result(self) -> int:
         """Wait until everything has arrived, write it into the target's weights, and return the new version.
@@ -338,9 +342,15 @@ class SyncHandle:
         Raises:
             WeightSyncError: If it failed; the target has the weights that it had.
         """
+        if self._error is not None:
+            raise self._error
         if self._version is None:
             self._sync._open = None
-            self._version = self._sync._finish(self._blueprint, self._order, self._deadline, self._begun)
+            try:
+                self._version = self._sync._finish(self._blueprint, self._order, self._deadline, self._begun)
+            except Exception as error:
+                self._error = error
+                raise
         return self._version
 
 
