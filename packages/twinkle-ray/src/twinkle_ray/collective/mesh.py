@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ReduceOp
+from torch.distributed.distributed_c10d import default_pg_timeout
+from torch.distributed.rendezvous import rendezvous
 
 from twinkle_ray.collective.base import Collective
 from twinkle_ray.collective.guard import Guard, Signature
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.ray")
 DEVICE_TYPES = ("cuda", "cpu", "mps")
+_joined = count()  # the same on every rank, which all initialise the default group as often
 
 
 class MeshCollective(Collective):
@@ -130,8 +135,13 @@ class MeshCollective(Collective):
         if dist.is_initialized():
             return
         on_cuda = self._device_type == "cuda"
+        timeout = self._timeout or default_pg_timeout
+        store, _, _ = next(rendezvous("env://", self._rank, self._world_size, timeout=timeout))
+        store.set_timeout(timeout)
         dist.init_process_group(
             backend="nccl" if on_cuda else "gloo",
+            # a launcher's store outlives a group, and a later group would find the addresses of an earlier one in it
+            store=PrefixStore(f"twinkle/{next(_joined)}", store),
             rank=self._rank,
             world_size=self._world_size,
             timeout=self._timeout,
