@@ -243,14 +243,15 @@ class RayGroup:
         return wire, nbytes
 
 
-def _read_together(replies: Sequence[RayReply]) -> None:
-    """Read answers that are there with one request; where one of them is an error, each is read on its own later."""
+def _read_together(replies: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> bool:
+    """Read all answers with one request; False where one is late, or an error: then each is read on its own."""
     try:
-        wires = ray.get([reply.ref for reply in replies])
-    except ray.exceptions.RayError:
-        return
-    for reply, wire in zip(replies, wires, strict=True):
+        wires = ray.get(list(replies), timeout=timeout)
+    except ray.exceptions.RayError:  # GetTimeoutError is one
+        return False
+    for reply, wire in zip(replies.values(), wires, strict=True):
         reply.take(wire)
+    return True
 
 
 class RayGroups:
@@ -297,14 +298,18 @@ class RayGroups:
         """Wait until at least one reply is done."""
         pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
         refs = list(pending)
-        together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=together)
-        if not ready and timeout != together:
-            ready, _ = ray.wait(refs, num_returns=1, timeout=None if timeout is None else timeout - together)
-        done = [pending[ref] for ref in ready]
+        if timeout != 0:
+            together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
+            if _read_together(pending, together):
+                return list(pending.values())
+            timeout = None if timeout is None else timeout - together
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        if not ready and timeout != 0:
+            ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
+        done = {ref: pending[ref] for ref in ready}
         if len(done) > 1:
-            _read_together(done)
-        return done
+            _read_together(done, None)
+        return list(done.values())
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""

@@ -86,7 +86,8 @@ def _refusing(name: str) -> Any:
 def _refusal(self: Any, name: str) -> RemoteAttributeError:
     component = component_of(self)
     assert component is not None
-    found = inspect.getattr_static(_class(self), name, None)
+    cls = _class(self)
+    found = inspect.getattr_static(cls, name, None)
     subject = "a method that returns it"
     if inspect.isroutine(found):
         subject = "the method"
@@ -94,8 +95,13 @@ def _refusal(self: Any, name: str) -> RemoteAttributeError:
         subject = "the property's getter"
     return RemoteAttributeError(
         f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are "
-        f"called from elsewhere: decorate {subject} with @remote_function()"
+        f"called from elsewhere: decorate {subject} with @remote_function()" + ("" if found else _known(cls))
     )
+
+
+def _known(cls: type) -> str:
+    names = [name for name in dir(cls) if options_under(cls, name) is not None]
+    return f"; {cls.__name__} has {', '.join(names) or 'none'}"
 
 
 def _class(self: Any) -> type:
