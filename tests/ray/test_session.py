@@ -149,6 +149,8 @@ SECRETIVE = """
     import os, sys
     from dataclasses import dataclass
     import helper
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "library"))
+    import sign
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup
 
@@ -167,7 +169,7 @@ SECRETIVE = """
 
         @twinkle.remote_function(collect="flatten")
         def rows(self, rows):
-            return [Row(helper.shout(row.text)) for row in rows]
+            return [Row(helper.shout(row.text) + sign.SIGN) for row in rows]
 
         @twinkle.remote_function()
         def fails(self):
@@ -179,7 +181,7 @@ SECRETIVE = """
         actor = Actor(remote_group="actor")
         assert actor.seen() == [["HF_HOME", "SHARED"]] * 2, actor.seen()
         rows = actor.rows([Row("a"), Row("b"), Row("c")])
-        assert rows == [Row("A!"), Row("B!"), Row("C!")] and all(type(row) is Row for row in rows)
+        assert rows == [Row("A!?"), Row("B!?"), Row("C!?")] and all(type(row) is Row for row in rows)
         try:
             actor.fails()()
         except OnlyHere as error:
@@ -194,6 +196,8 @@ SECRETIVE = """
 
 def test_environment_modules_classes_and_the_end(program: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def shout(text):\n    return text.upper() + '!'\n")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "sign.py").write_text("SIGN = '?'\n")
     home = tmp_path / "home"
     home.mkdir()
     running = program(SECRETIVE, SECRET="1", SHARED="2", HF_HOME="3", HOME=str(home))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -147,9 +148,11 @@ def local_ranks(seats: Sequence[Seat]) -> Sequence[Mapping[str, str]]:
 
 
 def import_paths() -> list[str]:
-    """Where the driver finds the user's own modules: its script's directory, its working directory, and PYTHONPATH."""
-    told = [sys.path[0], "", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return list(dict.fromkeys(os.path.abspath(path or os.getcwd()) for path in told))
+    """Where the driver finds the user's own modules: what is on its `sys.path`, but for what is installed."""
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    told = dict.fromkeys(os.path.abspath(path or os.getcwd()) for path in (*sys.path, ""))
+    return [path for path in told if os.path.isdir(path) and not (path + os.sep).startswith(installed)]
 
 
 def hidden_devices(device_type: str) -> Mapping[str, str]:
