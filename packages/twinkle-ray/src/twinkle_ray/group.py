@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Reply, Task
 
 
-_TOGETHER = 0.01  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
+_TOGETHER = 0.05  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
 
 
 _WORTH_REMEMBERING = 2048  # bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component import is_handle
@@ -130,6 +131,8 @@ def start(
 def _tasks(
     component: Component, kind: Kind, target: Any, name: str, spec: FunctionSpec, shares: Shares
 ) -> Sequence[Task]:
+    if kind == "method" and shares.arguments == [((), {})]:
+        return [_bare_task(component.instance, name, target)]
     return [
         Task(
             kind,
@@ -149,3 +152,9 @@ def _tasks(
         )
         for index, (args, kwargs) in enumerate(shares.arguments)
     ]
+
+
+@lru_cache(maxsize=1024)
+def _bare_task(instance: str, name: str, method: str) -> Task:
+    """The task of a call without arguments: the same one every time, so that a backend prepares it once."""
+    return Task("method", instance, name, method)

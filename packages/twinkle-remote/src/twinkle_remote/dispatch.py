@@ -106,6 +106,8 @@ def _dispatch(
                 raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
             arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
         return Shares(arguments, range(len(ranks)), encoder)
+    if not args and not kwargs:
+        return Shares([((), {})], [0] * len(ranks), encoder)
     named = [*zip(names, args, strict=True), *kwargs.items()]
     own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]
     split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]

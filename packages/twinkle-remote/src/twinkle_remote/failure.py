@@ -8,6 +8,7 @@ import socket
 import sys
 import traceback
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import RemoteCallError, TwinkleError, WorkerDiedError
@@ -189,11 +190,15 @@ def driver_line() -> str:
     """File and line of the innermost caller outside of these packages: where the user made the call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] not in _MACHINERY or module.startswith("twinkle_remote.conformance"):
+        if not _is_machinery(frame.f_globals.get("__name__", "")):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@lru_cache(maxsize=1024)
+def _is_machinery(module: str) -> bool:
+    return module.partition(".")[0] in _MACHINERY and not module.startswith("twinkle_remote.conformance")
 
 
 def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> None:
