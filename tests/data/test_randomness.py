@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from twinkle_data import Batch, DataLoader, sample_seed
-from twinkle_data.generators import Generator, Python, global_generators
+from twinkle_data.generators import Generator, Python, Torch, global_generators
 from twinkle_mesh import DeviceMesh, use_rank
 
 if TYPE_CHECKING:
@@ -171,6 +171,38 @@ def test_a_mark_changes_with_every_draw(generator: Generator) -> None:
             before = after
     finally:
         generator.restore(state)
+
+
+TORCH_DRAWS: dict[str, Callable[[], object]] = {
+    "rand": lambda: torch.rand(3),
+    "rand of 624 words": lambda: torch.rand(624),
+    "randn, from the store every second time": lambda: torch.randn(1),
+    "randn of doubles": lambda: torch.randn(1, dtype=torch.float64),
+    "randn at once": lambda: torch.randn(64),
+    "randint": lambda: torch.randint(9, (1,)),
+    "randperm": lambda: torch.randperm(5),
+    "bernoulli": lambda: torch.full((2,), 0.5).bernoulli(),
+    "dropout": lambda: torch.nn.functional.dropout(torch.ones(4)),
+    "a seed": lambda: torch.manual_seed(random.randrange(1 << 40)),
+}
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("draw", TORCH_DRAWS.values(), ids=TORCH_DRAWS)
+def test_no_draw_of_torch_goes_unseen(draw: Callable[[], object], slow: bool) -> None:
+    generator = Torch()
+    if slow:
+        generator._engine = None
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(5):
+            before = generator.mark()
+            assert generator.mark() == before
+            draw()
+            assert generator.mark() != before
+
+
+def test_the_memory_of_this_torch_is_known() -> None:
+    assert Torch()._engine is not None
 
 
 def test_the_slow_way_to_watch_works_too() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 from functools import cache
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import mtrand
 
 _STATE_WORDS = 624
+_SEARCHED = 256  # bytes
 
 
 class Generator(Protocol):
@@ -65,7 +68,7 @@ class Numpy:
 
     def __init__(self) -> None:
         self._own = np.random.MT19937(0)
-        self._address = 0
+        self._current: Any = None
         self._words: Any = None
 
     def seed(self, key: int) -> None:
@@ -75,12 +78,12 @@ class Numpy:
     def mark(self) -> Any:
         """The position in the block of words and the first word: a draw changes one of them."""
         current = mtrand.get_bit_generator()
-        if not isinstance(current, np.random.MT19937):
-            return repr(current.state)
-        address = current.ctypes.state_address
-        if address != self._address:
-            self._address, self._words = address, (ctypes.c_uint32 * (_STATE_WORDS + 1)).from_address(address)
-        return address, self._words[_STATE_WORDS], self._words[0]
+        if current is not self._current:
+            if not isinstance(current, np.random.MT19937):
+                return repr(current.state)
+            address = current.ctypes.state_address
+            self._current, self._words = current, (ctypes.c_uint32 * (_STATE_WORDS + 1)).from_address(address)
+        return id(current), self._words[_STATE_WORDS], self._words[0]
 
     def save(self) -> Any:
         """The caller's bit generator, which another one stands in for until it is restored."""
@@ -102,13 +105,16 @@ class Torch:
         # torch.manual_seed also seeds accelerators, which costs 300 microseconds.
         self._generator = torch.default_generator
         self._bytes = self._generator.get_state().numel()
+        self._engine = _engine_of(self._generator)
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
         self._generator.manual_seed(key >> 1)
 
     def mark(self) -> Any:
-        """Its state as bytes."""
+        """The position, the first word and the normal deviates in store: a draw changes one of them; else all of it."""
+        if self._engine is not None:
+            return self._engine[0].tobytes(), self._engine[1].tobytes()
         state = self._generator.get_state()
         return ctypes.string_at(state.data_ptr(), self._bytes)
 
@@ -145,3 +151,56 @@ def _layout_is_known() -> bool:
     if trial.__sizeof__() < object.__basicsize__ + 4 * (_STATE_WORDS + 1):
         return False
     return list(_peek_at(trial)) == [state[_STATE_WORDS], *state[:_STATE_WORDS]]
+
+
+def _engine_of(generator: Any) -> tuple[memoryview, memoryview] | None:
+    """What a draw changes of torch's generator, where it lies; None where that is not known, and all is compared.
+
+    The one part is the position and the first word, the other the normal deviates in store.
+    """
+    offset = _engine_offset()
+    if offset is None or not _is_engine(generator, offset):
+        return None
+    return _engine_at(generator, offset)
+
+
+@cache
+def _engine_offset() -> int | None:
+    """Where in the C++ object of a generator its engine lies, tried on one of our own."""
+    import torch
+
+    trial = torch.Generator().manual_seed(7)
+    torch.rand(3, generator=trial)
+    found = [offset for offset in range(0, _SEARCHED, 4) if _is_engine(trial, offset)]
+    if len(found) != 1:
+        return None
+    engine = _engine_at(trial, found[0])
+    marks = []
+    for _ in range(5):  # every second of these is a deviate from the store
+        marks.append([part.tobytes() for part in engine])
+        torch.randn(1, generator=trial)
+    return found[0] if all(old != new for old, new in pairwise(marks)) else None
+
+
+def _is_engine(generator: Any, offset: int) -> bool:
+    """Whether the position and the words there are those that the generator tells."""
+    state = generator.get_state()
+    # The published form of the state: the seed, how many words are left, whether it is seeded, the next one, the words.
+    told = struct.unpack_from(f"<QiiQ{_STATE_WORDS}Q", ctypes.string_at(state.data_ptr(), state.numel()))
+    address = _object_of(generator) + offset
+    if struct.unpack("<i4xI", ctypes.string_at(address, 12)) != (told[1], told[3]):
+        return False
+    return struct.unpack(f"<{_STATE_WORDS}I", ctypes.string_at(address + 12, 4 * _STATE_WORDS)) == told[4:]
+
+
+def _engine_at(generator: Any, offset: int) -> tuple[memoryview, memoryview]:
+    address = _object_of(generator) + offset
+    # Words left (4 bytes), seeded (4), next (4), the words (4 each); 4 bytes to align; a float and a double, or not.
+    ends = (address, 16), (address + 12 + 4 * _STATE_WORDS, 28)
+    first, last = (memoryview((ctypes.c_char * size).from_address(at)) for at, size in ends)
+    return first, last
+
+
+def _object_of(generator: Any) -> int:
+    """Address of the C++ object: a Python object of torch's is its head and a pointer."""
+    return ctypes.c_size_t.from_address(id(generator) + object.__basicsize__).value
