@@ -2,7 +2,8 @@
 
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ import torch
 from twinkle_data import Batch, DataLoader, sample_seed
 from twinkle_data.generators import Generator, Python, Torch, global_generators
 from twinkle_mesh import DeviceMesh, use_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Draws = tuple[int, float, float, float]
 
