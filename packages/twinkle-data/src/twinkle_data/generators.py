@@ -48,7 +48,7 @@ class Python:
         """The index of the next word, the first word and a normal deviate in store: a draw changes one of them."""
         if self._peek is None:
             return random.getstate()
-        return self._peek[0], self._peek[1], self._shared.gauss_next
+        return self._peek.tobytes(), self._shared.gauss_next
 
     def save(self) -> Any:
         """Its whole state."""
@@ -68,8 +68,8 @@ class Numpy:
 
     def __init__(self) -> None:
         self._own = np.random.MT19937(0)
-        self._current: Any = None
-        self._words: Any = None
+        self._current: object = None
+        self._first = self._position = memoryview(b"")
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
@@ -82,8 +82,9 @@ class Numpy:
             if not isinstance(current, np.random.MT19937):
                 return repr(current.state)
             address = current.ctypes.state_address
-            self._current, self._words = current, (ctypes.c_uint32 * (_STATE_WORDS + 1)).from_address(address)
-        return id(current), self._words[_STATE_WORDS], self._words[0]
+            self._current, self._first = current, _memory(address, 4)
+            self._position = _memory(address + 4 * _STATE_WORDS, 4)
+        return current, self._position.tobytes(), self._first.tobytes()
 
     def save(self) -> Any:
         """The caller's bit generator, which another one stands in for until it is restored."""
@@ -137,9 +138,13 @@ def _all() -> tuple[Generator, ...]:
     return Python(), Numpy(), Torch()
 
 
-def _peek_at(generator: random.Random) -> Any:
+def _memory(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(address))
+
+
+def _peek_at(generator: random.Random, words: int = 1) -> memoryview:
     # CPython's RandomObject: the object's head, the index of the next word, the words.
-    return (ctypes.c_uint32 * (_STATE_WORDS + 1)).from_address(id(generator) + object.__basicsize__)
+    return _memory(id(generator) + object.__basicsize__, 4 + 4 * words)
 
 
 @cache
@@ -150,7 +155,8 @@ def _layout_is_known() -> bool:
     state = trial.getstate()[1]
     if trial.__sizeof__() < object.__basicsize__ + 4 * (_STATE_WORDS + 1):
         return False
-    return list(_peek_at(trial)) == [state[_STATE_WORDS], *state[:_STATE_WORDS]]
+    told = [state[_STATE_WORDS], *state[:_STATE_WORDS]]
+    return _peek_at(trial, _STATE_WORDS).tobytes() == struct.pack(f"={_STATE_WORDS + 1}I", *told)
 
 
 def _engine_of(generator: Any) -> tuple[memoryview, memoryview] | None:
@@ -186,19 +192,17 @@ def _is_engine(generator: Any, offset: int) -> bool:
     """Whether the position and the words there are those that the generator tells."""
     state = generator.get_state()
     # The published form of the state: the seed, how many words are left, whether it is seeded, the next one, the words.
-    told = struct.unpack_from(f"<QiiQ{_STATE_WORDS}Q", ctypes.string_at(state.data_ptr(), state.numel()))
+    told = struct.unpack_from(f"=QiiQ{_STATE_WORDS}Q", ctypes.string_at(state.data_ptr(), state.numel()))
     address = _object_of(generator) + offset
-    if struct.unpack("<i4xI", ctypes.string_at(address, 12)) != (told[1], told[3]):
+    if struct.unpack("=i4xI", ctypes.string_at(address, 12)) != (told[1], told[3]):
         return False
-    return struct.unpack(f"<{_STATE_WORDS}I", ctypes.string_at(address + 12, 4 * _STATE_WORDS)) == told[4:]
+    return struct.unpack(f"={_STATE_WORDS}I", ctypes.string_at(address + 12, 4 * _STATE_WORDS)) == told[4:]
 
 
 def _engine_at(generator: Any, offset: int) -> tuple[memoryview, memoryview]:
     address = _object_of(generator) + offset
     # Words left (4 bytes), seeded (4), next (4), the words (4 each); 4 bytes to align; a float and a double, or not.
-    ends = (address, 16), (address + 12 + 4 * _STATE_WORDS, 28)
-    first, last = (memoryview((ctypes.c_char * size).from_address(at)) for at, size in ends)
-    return first, last
+    return _memory(address, 16), _memory(address + 12 + 4 * _STATE_WORDS, 28)
 
 
 def _object_of(generator: Any) -> int:
