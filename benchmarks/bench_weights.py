@@ -1,6 +1,6 @@
 """Weight sync against what it replaces, in one run: raw Gloo broadcast, and gather to rank 0 and broadcast.
 
-    python benchmarks/bench_weights.py [--quick] [--transport gloo] [--json FILE]
+    python benchmarks/bench_weights.py [--quick] [--transport auto,gloo] [--json FILE]
 
 Every figure is a ratio of two medians taken in the same run, in turns. Absolute times on a shared machine mean little.
 """
@@ -219,7 +219,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="three rounds, small worlds only")
-    parser.add_argument("--transport", default="gloo,shared", help="comma separated")
+    parser.add_argument("--transport", default="auto,gloo", help="comma separated")
     parser.add_argument("--json", help="write the figures here")
     options = parser.parse_args()
     rounds = 3 if options.quick else 7

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.ray")
 GRACE_SECONDS = 2.0
-_SHORTEST, _LONGEST = 0.0003, 0.01
+_SHORTEST, _LONGEST = 0.0003, 0.004
 
 Ask: TypeAlias = tuple[Callable[..., object], Sequence[tuple[object, ...]]]
 
