@@ -8,9 +8,28 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_data import Batch, DataLoader, DeviceMeshSampler
+    from twinkle_data import (
+        BadSampleError,
+        Batch,
+        DataLoader,
+        DeviceMeshSampler,
+        Mixture,
+        Shards,
+        merge_states,
+        sample_seed,
+    )
     from twinkle_mesh import DeviceGroup, DeviceMesh, plan_transfer
-    from twinkle_ray import Collective, MeshCollective, Shard, WeightSync
+    from twinkle_ray import (
+        Collective,
+        CollectiveError,
+        MeshCollective,
+        Shard,
+        SingleProcessCollective,
+        WeightSync,
+        WeightSyncError,
+        restart,
+        write_timeline,
+    )
     from twinkle_remote import (
         CallTimeoutError,
         CollectError,
@@ -39,10 +58,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BadSampleError",
     "Batch",
     "CallTimeoutError",
     "CollectError",
     "Collective",
+    "CollectiveError",
     "DataLoader",
     "DeviceGroup",
     "DeviceMesh",
@@ -50,33 +71,60 @@ __all__ = [
     "DispatchError",
     "Lazy",
     "MeshCollective",
+    "Mixture",
     "NotInitializedError",
     "PlacementError",
     "RemoteCallError",
     "Replicate",
     "Shard",
+    "Shards",
+    "SingleProcessCollective",
     "TwinkleError",
     "WeightSync",
+    "WeightSyncError",
     "WorkerContext",
     "WorkerDiedError",
     "current_worker",
     "explain",
     "initialize",
+    "merge_states",
     "on",
     "plan_transfer",
     "register_splitter",
     "remote_class",
     "remote_function",
+    "restart",
+    "sample_seed",
     "session",
     "shutdown",
     "stats",
     "submit",
+    "write_timeline",
 ]
 
 _HOMES = {
     "twinkle_mesh": ("DeviceGroup", "DeviceMesh", "plan_transfer"),
-    "twinkle_data": ("Batch", "DataLoader", "DeviceMeshSampler"),
-    "twinkle_ray": ("Collective", "MeshCollective", "Shard", "WeightSync"),
+    "twinkle_data": (
+        "BadSampleError",
+        "Batch",
+        "DataLoader",
+        "DeviceMeshSampler",
+        "Mixture",
+        "Shards",
+        "merge_states",
+        "sample_seed",
+    ),
+    "twinkle_ray": (
+        "Collective",
+        "CollectiveError",
+        "MeshCollective",
+        "Shard",
+        "SingleProcessCollective",
+        "WeightSync",
+        "WeightSyncError",
+        "restart",
+        "write_timeline",
+    ),
 }
 
 

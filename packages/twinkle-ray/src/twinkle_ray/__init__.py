@@ -7,21 +7,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend
-    from twinkle_ray.collective import Collective, MeshCollective
+    from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, SingleProcessCollective
     from twinkle_ray.rebuild import restart
     from twinkle_ray.timeline import write_timeline
-    from twinkle_ray.weights import Shard, WeightSync
+    from twinkle_ray.weights import Shard, WeightSync, WeightSyncError
 
 __version__ = "0.1.0"
 
-__all__ = ["Collective", "MeshCollective", "RayBackend", "Shard", "WeightSync", "restart", "write_timeline"]
+__all__ = [
+    "Collective",
+    "CollectiveError",
+    "MeshCollective",
+    "RayBackend",
+    "Shard",
+    "SingleProcessCollective",
+    "WeightSync",
+    "WeightSyncError",
+    "restart",
+    "write_timeline",
+]
 
 _HOMES = {
     "Collective": "collective",
+    "CollectiveError": "collective",
     "MeshCollective": "collective",
     "RayBackend": "backend",
     "Shard": "weights",
+    "SingleProcessCollective": "collective",
     "WeightSync": "weights",
+    "WeightSyncError": "weights",
     "restart": "rebuild",
     "write_timeline": "timeline",
 }

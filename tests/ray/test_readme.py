@@ -1,0 +1,27 @@
+"""The README's programs run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+README = Path(__file__).parents[2] / "packages" / "twinkle-ray" / "README.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_there_are_programs() -> None:
+    assert len(PROGRAMS) == 2
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("source", PROGRAMS, ids=["call", "weights"])
+def test_a_program_runs(program: Callable[..., Any], source: str) -> None:
+    running = program(source)
+    assert running.finish(100) == ""
+    assert running.left_over(10) == []
