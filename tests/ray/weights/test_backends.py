@@ -88,6 +88,21 @@ def test_threads() -> None:
         exercise(3, 2)
 
 
+@remote_class()
+class Broken:
+    def weights(self) -> dict[str, torch.Tensor]:
+        raise KeyError("no weights yet")
+
+
+def test_a_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with twinkle_remote.session("threads", groups=groups(3, 2), lazy_collect=False):
+        broken, sampler = Broken(remote_group="actor"), Sampler(remote_group="sampler")  # type: ignore[call-arg]
+        with pytest.raises(WeightSyncError, match="no weights yet"):
+            WeightSync(broken, sampler)()
+        assert sampler.state() == [(-17.5, [])] * 2
+    assert caplog.text == ""
+
+
 def test_one_process() -> None:
     with twinkle_remote.session("local", lazy_collect=False):
         exercise(1, 1)

@@ -13,6 +13,8 @@ from twinkle_remote.submit import start_on_workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinkle_remote.inflight import Call
+
 
 class Pending(Protocol):
     """A function under way on every rank."""
@@ -65,17 +67,18 @@ class RemoteCrew:
 
 
 class _RemotePending:
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
+        self._lazy = Lazy[list[Any]](call)  # from the start: a failure that is looked for later is no unseen one
 
     def done(self) -> bool:
-        return bool(self._call.done())
+        return self._call.done()
 
     def failed(self) -> bool:
-        return bool(self._call.failed())
+        return self._call.failed()
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        return Lazy[list[Any]](self._call).result(timeout)
+        return self._lazy.result(timeout)
 
 
 class PlainCrew:
