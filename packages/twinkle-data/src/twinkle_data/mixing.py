@@ -8,6 +8,7 @@ through once before any of its samples comes again, over epochs too.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from collections import OrderedDict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from twinkle_data.permutation import ALGORITHM, Permutation, derive
 from twinkle_data.source import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,6 +39,10 @@ class Mixture:
         datasets: Datasets by name, each of a kind that a loader takes by index.
         weights: A weight above 0 for each name, rounded to whole 4096ths of their sum; None weighs by length.
         epoch_length: Samples of an epoch; None is the sum of the lengths.
+
+    Raises:
+        TypeError: Datasets or weights are not given by name.
+        ValueError: A dataset is empty, or a weight or the length of an epoch out of range.
     """
 
     def __init__(
@@ -47,6 +52,9 @@ class Mixture:
         *,
         epoch_length: int | None = None,
     ) -> None:
+        for field, value in (("datasets", datasets), ("weights", weights)):
+            if not isinstance(value, Mapping) and value is not None:
+                raise TypeError(f"{field} of a mixture go by name, as in {{'code': ...}}, got a {type(value).__name__}")
         self.names = tuple(datasets)
         if not self.names:
             raise ValueError("a mixture needs at least one dataset")
