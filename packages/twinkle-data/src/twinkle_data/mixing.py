@@ -8,8 +8,8 @@ through once before any of its samples comes again, over epochs too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from collections import OrderedDict
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
