@@ -146,12 +146,14 @@ class Options:
 def train(options: Options, size: Size) -> History:
     """Run the loop; the figures of the run."""
     seed, history = options.seed, History(options.mode)
-    device = "cuda" if torch.cuda.device_count() >= (1 if options.mode == "local" else 12) else "cpu"
+    gpus = torch.cuda.device_count()
+    device = "cuda" if gpus >= (1 if options.mode == "local" else 8) else "cpu"
+    replicas = 1 if device == "cuda" and 8 <= gpus < 12 else 2  # on a node of eight GPUs four of them train
     copies = DeviceMesh.from_sizes(dp_size=4, device_type=device)
-    split = DeviceMesh.from_sizes(dp_size=2, pp_size=2, tp_size=2, device_type=device)
+    split = DeviceMesh.from_sizes(dp_size=replicas, pp_size=2, tp_size=2, device_type=device)
     placement(options.mode, {"sampler, rewards": copies, "actor": split})
 
-    groups = [DeviceGroup("sampler", 4, device), DeviceGroup("actor", 8, device)]
+    groups = [DeviceGroup("sampler", 4, device), DeviceGroup("actor", split.world_size, device)]
     texts = DataLoader(passages(size.context, every=4), batch_size=64, shuffle=True, seed=seed)
     prompts = DataLoader(passages(PROMPT, every=4), batch_size=16, shuffle=True, seed=seed)
     with history.phase("start"):
