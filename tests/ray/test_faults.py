@@ -268,7 +268,7 @@ def test_a_group_is_rebuilt_on_request(program: Callable[..., Any]) -> None:
 
 
 def test_lost_requests_and_replies_run_nothing_twice(program: Callable[..., Any]) -> None:
-    failing = {"num_failures": -1, "req_failure_prob": 20, "resp_failure_prob": 20}
+    failing = {"num_failures": -1, "req_failure_prob": 15, "resp_failure_prob": 15}
     out = program(
         COMPONENTS
         + """
@@ -304,7 +304,7 @@ def test_lost_requests_and_replies_run_nothing_twice(program: Callable[..., Any]
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
         counts = until_it_works(lambda: Counts(remote_group="actor"))
         failed = 0
-        for number in range(6):
+        for number in range(5):
             for name, call in ((number, lambda: counts.add(number)), ("step", counts.step), ("step", counts.step)):
                 try:
                     assert call() == [name, name]
@@ -313,12 +313,12 @@ def test_lost_requests_and_replies_run_nothing_twice(program: Callable[..., Any]
                     failed += 1
         for seen in until_it_works(counts.read):
             steps = seen.pop("step")
-            assert steps <= 12 and set(seen.values()) == {1}, (steps, seen)
+            assert steps <= 10 and set(seen.values()) == {1}, (steps, seen)
         print("FAILED", failed)
         twinkle.shutdown(0)
     """,
         RAY_testing_rpc_failure=json.dumps({"CoreWorkerService.grpc_client.PushTask": failing}),
-    ).finish(110)
+    ).finish(270)  # after some losses Ray itself waits for 30 s
     assert int(out.partition("FAILED ")[2].split()[0]) > 0
 
 

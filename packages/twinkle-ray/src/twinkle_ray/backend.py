@@ -9,8 +9,8 @@ import ray
 
 from twinkle_ray.agent import start_agents
 from twinkle_ray.cluster import Cluster
-from twinkle_ray.group import Member, RayGroup, RayGroups
-from twinkle_ray.launch import Roster, check_unique
+from twinkle_ray.groups import RayGroups
+from twinkle_ray.launch import ATTEMPTS, Roster, check_unique, get_within
 from twinkle_ray.logs import WorkerLogs
 from twinkle_ray.placement import Reservation
 from twinkle_ray.rebuild import rebuild
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceGroup
+    from twinkle_ray.group import Member, RayGroup
     from twinkle_remote.protocol import Outcome, Reply
 
 
+_UNMET = "workers did not hear of the groups"
 _LAST_LINES = 0.5  # seconds that a session's end waits for them
 
 
@@ -104,10 +106,10 @@ class RayBackend:
     def _introduce(self, groups: Sequence[RayGroup]) -> None:
         """Have every worker know every group."""
         members = [member for group in groups for member in group.members]
-        ray.get([self._meet(member, groups) for member in members], timeout=self.start_timeout)
+        get_within([self._meet(member, groups) for member in members], self.start_timeout, _UNMET)
 
     def _meet(self, member: Member, groups: Sequence[RayGroup]) -> Any:
-        return member.actor.meet.options(max_task_retries=5).remote(groups, self._agents.get(member.node))
+        return member.actor.meet.options(max_task_retries=ATTEMPTS).remote(groups, self._agents.get(member.node))
 
     def restart(self, name: str) -> None:
         """Rebuild a group: new workers, every component constructed again as it was, and its `restore()` called.
@@ -137,7 +139,7 @@ class RayBackend:
         self._groups.replace(group)
         everyone = self._groups.all()
         told = {other.name: [self._meet(member, everyone) for member in other.members] for other in everyone}
-        ray.get(told[name], timeout=self.start_timeout)  # the others hear of it before what they are sent next
+        get_within(told[name], self.start_timeout, _UNMET)  # the others hear of it before what they are sent next
         rebuild(self._groups, group, old.created, self.start_timeout)
 
     @property

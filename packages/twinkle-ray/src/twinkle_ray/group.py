@@ -12,20 +12,15 @@ import ray
 from twinkle_ray.failure import to_failure
 from twinkle_ray.stacks import read_stacks
 from twinkle_ray.wire import outcome_from_wire, task_to_wire, unsendable
-from twinkle_remote.errors import DispatchError, PlacementError, TwinkleError
+from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_ray.store import RayStore
     from twinkle_remote.failure import WorkerInfo
     from twinkle_remote.protocol import Reply, Task
-
-
-_TOGETHER = 0.05  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
-
 
 _WORTH_REMEMBERING = 2048  # bytes
 
@@ -241,80 +236,3 @@ class RayGroup:
             raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
         self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire, nbytes
         return wire, nbytes
-
-
-def _read_together(replies: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> bool:
-    """Read all answers with one request; False where one is late, or an error: then each is read on its own."""
-    try:
-        wires = ray.get(list(replies), timeout=timeout)
-    except ray.exceptions.RayError:  # GetTimeoutError is one
-        return False
-    for reply, wire in zip(replies.values(), wires, strict=True):
-        reply.take(wire)
-    return True
-
-
-class RayGroups:
-    """A backend over groups that are there already: what a worker calls the others with.
-
-    Args:
-        groups: The groups.
-        store: The store of this process.
-        agents: The nodes' agents by node id, where there are several nodes.
-    """
-
-    def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
-        self._store = store
-        self._agents = agents
-        self._groups: dict[str, RayGroup] = {}
-        for group in groups:
-            self.replace(group)
-
-    def all(self) -> Sequence[RayGroup]:
-        """All groups."""
-        return tuple(self._groups.values())
-
-    def replace(self, group: RayGroup) -> None:
-        """Put a group in place of the one of its name."""
-        self._groups[group.name] = group
-        labels = {member.actor._actor_id.hex(): member.info.label() for one in self.all() for member in one.members}
-        for one in self.all():
-            one.labels = labels
-            one.agents = self._agents
-
-    @property
-    def store(self) -> RayStore:
-        """The store of this process."""
-        return self._store
-
-    def group(self, name: str) -> RayGroup:
-        """A group by name."""
-        if name not in self._groups:
-            known = ", ".join(map(repr, self._groups)) or "none"
-            raise PlacementError(f"there is no group {name!r}; initialize was given {known}")
-        return self._groups[name]
-
-    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Wait until at least one reply is done."""
-        pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
-        refs = list(pending)
-        if timeout != 0:
-            together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
-            if _read_together(pending, together):
-                return list(pending.values())
-            timeout = None if timeout is None else timeout - together
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        if not ready and timeout != 0:
-            ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
-        done = {ref: pending[ref] for ref in ready}
-        if len(done) > 1:
-            _read_together(done, None)
-        return list(done.values())
-
-    def outcome(self, reply: Reply) -> Outcome:
-        """The outcome of a reply that is done."""
-        assert isinstance(reply, RayReply)
-        return reply.read()
-
-    def close(self) -> None:
-        """Nothing: the groups belong to the driver."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinkle_ray.placement import Place
 
 
-_ATTEMPTS = 5
+ATTEMPTS = 100  # of what may be done twice, where messages get lost; the time is limited, and the dead do not answer
 _HIDDEN = ("GPU", "NPU")
 
 
@@ -51,12 +51,12 @@ class Roster:
             PlacementError: One did not start, or does not have the devices that it should.
         """
         kind = self.group.device_type
-        again = {"max_task_retries": _ATTEMPTS}  # what a worker is asked before it has a rank may be asked twice
+        again = {"max_task_retries": ATTEMPTS}  # what a worker is asked before it has a rank may be asked twice
         asked = [
             actor.seat.options(**again).remote(kind, place.devices)
             for actor, place in zip(self.actors, self.places, strict=True)
         ]
-        self.seats = _get(asked, timeout, f"the workers of group {self.group.name!r} did not start")
+        self.seats = get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start")
         order = rank_order(self.seats, self.places)
         self.seats = [self.seats[i] for i in order]
         self.actors = [self.actors[i] for i in order]
@@ -76,7 +76,7 @@ class Roster:
             PlacementError: One was lost meanwhile.
         """
         what = f"the workers of group {self.group.name!r} did not begin"
-        port = _get([self.actors[0].hold_port.options(max_task_retries=_ATTEMPTS).remote()], timeout, what)[0]
+        port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
         name, size = self.group.name, len(self.actors)
         shared = {**carried(os.environ, env_allow), **rendezvous(self.seats, port)}
         shared.update(hidden_devices(self.group.device_type))
@@ -84,8 +84,8 @@ class Roster:
         for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.seats), strict=True)):
             environment = {**shared, **local, "RANK": str(rank)}
             role = Role(name, rank, size, seed, environment, import_paths())
-            begun.append(actor.begin.options(max_task_retries=_ATTEMPTS).remote(role))
-        stacks = _get(begun, timeout, what)
+            begun.append(actor.begin.options(max_task_retries=ATTEMPTS).remote(role))
+        stacks = get_within(begun, timeout, what)
         infos = [WorkerInfo(name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(self.seats)]
         nodes = [seat.node_id for seat in self.seats]
         members = [Member(*told) for told in zip(self.actors, infos, nodes, stacks, strict=True)]
@@ -162,7 +162,17 @@ def hidden_devices(device_type: str) -> Mapping[str, str]:
     return dict.fromkeys(others, "")
 
 
-def _get(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
+def get_within(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
+    """Answers of workers that are starting.
+
+    Args:
+        refs: The answers.
+        timeout: Seconds.
+        what: What it means when they do not come.
+
+    Raises:
+        PlacementError: One is late, or its worker is lost.
+    """
     try:
         answers: list[Any] = ray.get(list(refs), timeout=timeout)
     except ray.exceptions.GetTimeoutError:

@@ -13,7 +13,8 @@ from twinkle_remote.runtime import running
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.group import RayGroup, RayGroups
+    from twinkle_ray.group import RayGroup
+    from twinkle_ray.groups import RayGroups
     from twinkle_remote.protocol import Reply
 
 

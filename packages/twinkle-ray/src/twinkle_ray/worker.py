@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import cloudpickle
 
-from twinkle_ray.group import RayGroups
+from twinkle_ray.groups import RayGroups
 from twinkle_ray.logs import end_output, name_output
 from twinkle_ray.stacks import offer_stack
 from twinkle_ray.store import RayStore
