@@ -141,6 +141,22 @@ def test_a_stopped_process_is_given_up(tmp_path: Path) -> None:
     assert [list(batch) for batch in loader] == ORDER
 
 
+@pytest.mark.parametrize(("workers", "ahead", "restarts"), [(1, 4, 1), (2, 3, 1), (2, 1, 2)])
+def test_a_deadly_batch_takes_none_before_it_along(tmp_path: Path, workers: int, ahead: int, restarts: int) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 9), signal.SIGKILL),
+        batch_size=4,
+        num_workers=workers,
+        prefetch_factor=ahead,
+        restarts=restarts,
+    )
+    delivered = []
+    with pytest.raises(LoaderProcessError, match=rf"lost {restarts + 1} times in a row .*position 12"):  # noqa: PT012
+        for batch in loader:
+            delivered.append(list(batch))
+    assert delivered == ORDER[:3]
+
+
 def test_restarts_are_bounded(tmp_path: Path) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(
         Deadly(deaths(tmp_path, 9), signal.SIGKILL), batch_size=4, num_workers=1, restarts=1

@@ -99,6 +99,10 @@ class Direct:
 class Processes:
     """Deliveries of steps that loader processes read ahead.
 
+    A process that dies takes with it what it had read, and not all of that was its death. So after a loss one process
+    reads one step at a time, until the steps that were under way are delivered: each of them that can be read is, and
+    the one that cannot is at the front when the restarts are used up.
+
     Args:
         reader: Reads one step; sent to the processes.
         steps: Gives the steps from the first undelivered one on, whenever it is called.
@@ -114,6 +118,7 @@ class Processes:
         self._options = options
         self._seeded = seeded
         self._running: Any = None
+        self._one_by_one = 0  # steps to deliver before several are read ahead again
 
     def __iter__(self) -> Iterator[Delivery]:
         return self
@@ -125,9 +130,14 @@ class Processes:
                 if self._running is None:
                     self._running = self._start()
                 answer = self._wait()
+                if self._one_by_one:
+                    self._one_by_one -= 1
+                    if not self._one_by_one:
+                        self.close()
                 return _unwrap(answer)
             except _Lost as loss:
                 self._kill()
+                self._one_by_one = self._options.num_workers * self._options.prefetch_factor
                 lost.append(str(loss))
                 if len(lost) > self._options.restarts:
                     raise LoaderProcessError(self._obituary(lost)) from loss.__cause__
@@ -166,7 +176,7 @@ class Processes:
             _Reading(self._reader),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
             batch_size=None,
             sampler=_Steps(self._steps),
-            num_workers=options.num_workers,
+            num_workers=1 if self._one_by_one else options.num_workers,
             collate_fn=_as_it_is,
             pin_memory=options.pin_memory and torch.accelerator.is_available(),
             timeout=_TICK_S,
@@ -174,7 +184,7 @@ class Processes:
             multiprocessing_context=options.multiprocessing_context,
             # Drawing a seed for the processes would move the program's generator.
             generator=torch.Generator() if self._seeded else None,
-            prefetch_factor=options.prefetch_factor,
+            prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
         )
         # torch's SIGCHLD handler raises wherever the main thread happens to be; in another thread it is not
         # installed.
