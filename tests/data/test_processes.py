@@ -141,6 +141,19 @@ def test_a_stopped_process_is_given_up(tmp_path: Path) -> None:
     assert [list(batch) for batch in loader] == ORDER
 
 
+def test_a_death_does_not_strike_the_main_thread(tmp_path: Path) -> None:
+    own: Any = torch.utils.data.DataLoader([1, 2], num_workers=1)  # type: ignore[arg-type]  # a list is a dataset
+    assert len(list(own)) == 2, "torch's SIGCHLD handler is there from here on"
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 3), signal.SIGKILL), batch_size=4, num_workers=1
+    )
+    seen: list[list[int]] = []
+    reading = threading.Thread(target=lambda: seen.extend(list(batch) for batch in loader))
+    reading.start()
+    reading.join(60)
+    assert seen == ORDER
+
+
 @pytest.mark.parametrize(("workers", "ahead", "restarts"), [(1, 4, 1), (2, 3, 1), (2, 1, 2)])
 def test_a_deadly_batch_takes_none_before_it_along(tmp_path: Path, workers: int, ahead: int, restarts: int) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(

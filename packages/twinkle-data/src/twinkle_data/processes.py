@@ -188,7 +188,7 @@ class Processes:
         )
         # torch's SIGCHLD handler raises wherever the main thread happens to be; in another thread it is not
         # installed.
-        return _in_a_thread(lambda: iter(loader))
+        return _in_a_thread(lambda: _unlisted(iter(loader)))
 
     def _wait(self) -> Any:
         deadline = time.monotonic() + self._options.timeout_s
@@ -286,6 +286,20 @@ def _unwrap(answer: Delivery | _Problem) -> Delivery:
         error = bad_sample(answer.text, answer.index, answer.error)
     error.add_note("in a loader process:\n" + answer.trace)
     raise error
+
+
+def _unlisted(running: Any) -> Any:
+    """Take processes off torch's list of those whose death its SIGCHLD handler raises in the main thread.
+
+    The handler is there where the program has used a loader of torch's own, and it would strike whatever the main
+    thread is doing. Deaths are looked for where batches are waited for.
+    """
+    from torch._C import _remove_worker_pids
+
+    if running._worker_pids_set:
+        _remove_worker_pids(id(running))
+        running._worker_pids_set = False
+    return running
 
 
 def _as_it_is(answer: Any) -> Any:
