@@ -6,7 +6,7 @@ import socket
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch._C._distributed_c10d import PrefixStore
@@ -130,7 +130,8 @@ class Watch:
         self._phases: set[Phase] = set()
         self._lock = Lock()
         self._busy, self._over = Event(), Event()
-        Thread(target=self._run, name="twinkle-weights-watch", daemon=True).start()
+        self._thread = Thread(target=self._run, name="twinkle-weights-watch", daemon=True)
+        self._thread.start()
 
     def guard(self, on_abort: Callable[[], None]) -> None:
         """What to call, from the thread, when the epoch is aborted."""
@@ -160,9 +161,11 @@ class Watch:
                 board.beat(self._rank, phase, "done")
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread: one that is still at work when the process ends may take it down from within C++."""
         self._over.set()
         self._busy.set()
+        if self._thread is not current_thread():
+            self._thread.join(5 * POLL_SECONDS)
 
     def _run(self) -> None:
         count = 0
@@ -179,7 +182,7 @@ class Watch:
                 self.reason = self._board.aborted(POLL_SECONDS)
         except RuntimeError as error:
             self.reason = f"the controller's store is gone ({error})"
-        if self._on_abort is not None:
+        if self._on_abort is not None and not self._over.is_set():
             self._on_abort()
 
 
