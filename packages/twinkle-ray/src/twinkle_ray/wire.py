@@ -30,7 +30,7 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
     """
     told = _of_task(task)
     if task.kind == "method" and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
-        data = pickle.dumps(told, protocol=5)  # nothing here needs the pickler of `pack`, which takes ten times as long
+        data = pickle.dumps(told, protocol=5)  # nothing here needs the pickler of `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)
     parcel = pack(told)
