@@ -157,7 +157,7 @@ def train(options: Options, size: Size) -> History:
     texts = DataLoader(passages(size.context, every=4), batch_size=64, shuffle=True, seed=seed)
     prompts = DataLoader(passages(PROMPT, every=4), batch_size=16, shuffle=True, seed=seed)
     with history.phase("start"):
-        twinkle.initialize(options.mode, groups=groups, seed=seed)
+        twinkle.initialize(options.mode, groups=groups, seed=seed, start_timeout=600)  # they share the CPUs
         sampler = Sampler(size, seed, device_mesh=copies, remote_group="sampler")
         rewards = Rewards(size, device_mesh=copies, remote_group="sampler")
         actor = Actor(size, seed, device_mesh=split, remote_group="actor")

@@ -15,7 +15,7 @@ WAYS = {
 
 
 def losses(way: str) -> list[float]:
-    done = subprocess.run(WAYS[way], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(WAYS[way], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [float(loss) for loss in re.findall(r"^step +\d+  loss ([0-9.]+)$", done.stdout, re.MULTILINE)]
 

@@ -20,7 +20,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("split")
     script = Path(__file__).parent / "run_split.py"
     done = subprocess.run(
-        [sys.executable, script, folder, *LAYOUTS], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, script, folder, *LAYOUTS], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return folder

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MARK = "RAY_TWINKLE_TEST"  # every process of a program's cluster inherits RAY_*, so that what is left over is found
 GROUPS = {"four": 4, "two": 2}
+SLACK = 3  # limits are for a quiet machine of two cores; this much longer is not a hang
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -92,12 +93,12 @@ class Program:
 
     def line(self, start: str, timeout: float) -> str:
         """The rest of its next line that starts so."""
-        until = time.monotonic() + timeout
+        until = time.monotonic() + SLACK * timeout
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"no line {start!r} in {timeout} s:\n{''.join(self._seen)}") from None
+                raise AssertionError(f"no line {start!r} in {SLACK * timeout} s:\n{''.join(self._seen)}") from None
             if line is None:
                 raise AssertionError(f"ended without a line {start!r}:\n{''.join(self._seen)}")
             self._seen.append(line)
@@ -106,7 +107,7 @@ class Program:
 
     def finish(self, timeout: float) -> str:
         """What it printed, after it has ended by itself with 0."""
-        code = self.process.wait(timeout)
+        code = self.process.wait(SLACK * timeout)
         self._reader.join(10)
         while (line := self._lines.get()) is not None:
             self._seen.append(line)

@@ -69,10 +69,12 @@ class Fragile:
             raise KeyError("bad row")
         return rows
 
-    @twinkle.remote_function(dispatch="all", timeout=1.5)
-    def late(self) -> int:
+    @twinkle.remote_function(dispatch="all", timeout=3)
+    def late(self, calls: int = 0) -> int:
+        if calls:
+            return self.late(calls - 1)
         if twinkle.current_worker().rank == 1:
-            time.sleep(4)
+            time.sleep(5)
         return 1
 
 
@@ -148,6 +150,14 @@ def test_a_late_call_says_who_is_late_and_where(fragile: Fragile) -> None:
     assert caught.value.pending == (1,)
     assert "four[1/4 dp=0 tp=1]" in str(caught.value)
     assert "in late" in str(caught.value)
+
+
+def test_a_deep_stack_is_told_by_its_two_ends(fragile: Fragile) -> None:
+    with pytest.raises(twinkle.CallTimeoutError) as caught:
+        fragile.late(30)
+    rows = str(caught.value).splitlines()
+    assert [row for row in rows if "frames" in row] == ["      ... 17 frames ..."]
+    assert sum(row.endswith("in late") for row in rows) == 14
 
 
 def test_a_constructor_that_fails_on_one_rank_leaves_the_group_usable(fragile: Fragile) -> None:

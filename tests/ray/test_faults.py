@@ -72,7 +72,7 @@ SERVER = (
     if __name__ == "__main__":
         names = ["exit", "kill", "segv", "stop", "gil", "ctor_exit", "ctor_hang", "bystander"]
         groups = [DeviceGroup(name, 2, "CPU") for name in names]
-        twinkle.initialize("ray", groups=groups, lazy_collect=False, start_timeout=60)
+        twinkle.initialize("ray", groups=groups, lazy_collect=False, start_timeout=240)
         bystander = Victim(remote_group="bystander", device_mesh=MESH)
         victims = {}
         print("READY", flush=True)

@@ -25,7 +25,7 @@ def test_example_is_short() -> None:
 def test_example_runs(tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(_example())
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["[0, 1] [1, 2]", "[2, 3] [3, 4]"]
 

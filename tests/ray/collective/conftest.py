@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import TCPStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 180.0
 
 
 class RunRanks(Protocol):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterator, Sequence
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 180.0
 
 
 def serve(pipe: Connection, info: WorkerInfo, build: Callable[..., object], arguments: tuple[object, ...]) -> None:

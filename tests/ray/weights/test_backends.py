@@ -169,7 +169,7 @@ def test_launched_processes(tmp_path: Any) -> None:
         command,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

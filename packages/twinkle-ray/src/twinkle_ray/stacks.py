@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NAME = "twinkle-stack"
-_QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/")
+_QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/", "<frozen importlib")
+_OUTER, _INNER = 4, 10  # frames of a deep stack that are told
 
 
 def offer_stack() -> int:
@@ -71,6 +72,8 @@ def _readable(told: str) -> str:
         for file, line, name in reversed(frames)
         if not any(part in file for part in _QUIET)
     ]
+    if len(rows) > _OUTER + _INNER:
+        rows[_OUTER:-_INNER] = [f"  ... {len(rows) - _OUTER - _INNER} frames ..."]
     return "\n".join(rows)
 
 
