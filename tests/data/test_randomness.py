@@ -3,14 +3,16 @@
 import random
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.random import mtrand
 
 from twinkle_data import Batch, DataLoader, sample_seed
-from twinkle_data.generators import Generator, Python, Torch, global_generators
+from twinkle_data.generators import Generator, Numpy, Python, Torch, Watch, global_generators
 from twinkle_mesh import DeviceMesh, use_rank
 
 Draws = tuple[int, float, float, float]
@@ -150,25 +152,88 @@ def test_loaders_in_threads_take_turns() -> None:
 
 
 @pytest.mark.parametrize("generator", global_generators(), ids=lambda one: type(one).__name__)
-def test_a_mark_changes_with_every_draw(generator: Generator) -> None:
+def test_a_look_changes_with_every_draw(generator: Generator) -> None:
     draws: dict[str, Callable[[], object]] = {
         "Python": random.random,
         "Numpy": np.random.random,
         "Torch": lambda: torch.rand(()),
     }
     draw = draws[type(generator).__name__]
+    watch = Watch([generator])
     state = generator.save()
     try:
         generator.seed(7)
-        before = generator.mark()
-        assert generator.mark() == before
+        before = watch.look()
+        assert watch.look() == before
         for _ in range(1400):
             draw()
-            after = generator.mark()
+            after = watch.look()
             assert after != before
             before = after
     finally:
         generator.restore(state)
+
+
+def blind(generator: Generator) -> Generator:
+    """The same, as where its memory is not known."""
+    generator.spots = lambda: None  # type: ignore[method-assign]  # what it tells there
+    return generator
+
+
+OTHER_DRAWS: dict[str, tuple[type[Generator], Callable[[], object]]] = {
+    "random": (Python, random.random),
+    "gauss, from the store every second time": (Python, lambda: random.gauss(0.0, 1.0)),
+    "shuffle": (Python, lambda: random.shuffle([1, 2, 3])),
+    "random.seed": (Python, lambda: random.seed(random.randrange(1 << 40))),
+    "numpy's random": (Numpy, np.random.random),
+    "numpy's randn, from the store every second time": (Numpy, np.random.randn),
+    "numpy's permutation": (Numpy, lambda: np.random.permutation(5)),
+    "numpy's seed, an array": (Numpy, lambda: np.random.seed([random.randrange(1 << 30), 3])),
+    "numpy's seed": (Numpy, lambda: np.random.seed(random.randrange(1 << 30))),
+    "another bit generator": (Numpy, lambda: mtrand.set_bit_generator(np.random.MT19937())),
+    "a bit generator of another kind": (Numpy, lambda: mtrand.set_bit_generator(np.random.PCG64())),
+}
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize(("kind", "draw"), OTHER_DRAWS.values(), ids=OTHER_DRAWS)
+def test_no_draw_of_the_others_goes_unseen(kind: type[Generator], draw: Callable[[], object], slow: bool) -> None:
+    generator = kind()
+    assert generator.spots() is not None
+    watch = Watch([blind(generator) if slow else generator])
+    state, theirs = random.getstate(), mtrand.get_bit_generator()
+    try:
+        for _ in range(5):
+            before = watch.look()
+            assert watch.look() == before
+            draw()
+            assert watch.look() != before
+    finally:
+        random.setstate(state)
+        mtrand.set_bit_generator(theirs)
+
+
+def test_a_bit_generator_of_another_kind_is_watched_as_well() -> None:
+    theirs = mtrand.get_bit_generator()
+    watch = Watch([Numpy()])
+    try:
+        mtrand.set_bit_generator(np.random.PCG64(3))
+        looks = [watch.look()]
+        for _ in range(3):
+            np.random.randn()
+            looks.append(watch.look())
+        assert all(old != new for old, new in pairwise(looks))
+    finally:
+        mtrand.set_bit_generator(theirs)
+
+
+def test_a_normal_deviate_in_store_outlasts_a_loader() -> None:
+    np.random.seed(5)
+    expected = [np.random.randn() for _ in range(4)]
+    np.random.seed(5)
+    seen = [np.random.randn()]
+    epoch_of(Augmented())
+    assert seen + [np.random.randn() for _ in range(3)] == expected
 
 
 TORCH_DRAWS: dict[str, Callable[[], object]] = {
@@ -188,25 +253,14 @@ TORCH_DRAWS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("draw", TORCH_DRAWS.values(), ids=TORCH_DRAWS)
 def test_no_draw_of_torch_goes_unseen(draw: Callable[[], object], slow: bool) -> None:
-    generator = Torch()
-    if slow:
-        generator._engine = None
+    watch = Watch([blind(Torch()) if slow else Torch()])
     with torch.random.fork_rng(devices=[]):
         for _ in range(5):
-            before = generator.mark()
-            assert generator.mark() == before
+            before = watch.look()
+            assert watch.look() == before
             draw()
-            assert generator.mark() != before
+            assert watch.look() != before
 
 
 def test_the_memory_of_this_torch_is_known() -> None:
-    assert Torch()._engine is not None
-
-
-def test_the_slow_way_to_watch_works_too() -> None:
-    generator = Python()
-    generator._peek = None
-    before = generator.mark()
-    assert generator.mark() == before
-    random.random()
-    assert generator.mark() != before
+    assert Torch().spots() is not None

@@ -7,13 +7,30 @@ import random
 import struct
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import mtrand
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _STATE_WORDS = 624
 _SEARCHED = 256  # bytes
+
+
+class Spots(NamedTuple):
+    """Where a draw leaves its trace, so that looking there is enough.
+
+    Attributes:
+        memory: Of these bytes at least one changes with every draw that the attribute does not tell of.
+        owner: Has an attribute that changes too, with a draw or because the memory is elsewhere now; None without one.
+        attribute: Its name.
+    """
+
+    memory: tuple[memoryview, ...]
+    owner: Any = None
+    attribute: str = ""
 
 
 class Generator(Protocol):
@@ -22,8 +39,11 @@ class Generator(Protocol):
     def seed(self, key: int) -> None:
         """Put it into the state that a key in [0, 2**64 - 1] determines."""
 
-    def mark(self) -> Any:
-        """Something that is equal before and after exactly when nothing was drawn between."""
+    def spots(self) -> Spots | None:
+        """Where to look for draws at almost no cost; None where that is not known."""
+
+    def told(self) -> Any:
+        """Its whole state in a form that can be compared, which every draw changes."""
 
     def save(self) -> Any:
         """Its whole state."""
@@ -32,23 +52,59 @@ class Generator(Protocol):
         """Put it back into a saved state."""
 
 
+class Watch:
+    """Tells whether anything was drawn from some generators between two looks.
+
+    Args:
+        generators: Which ones.
+    """
+
+    def __init__(self, generators: Iterable[Generator]) -> None:
+        self._generators = tuple(generators)
+        self._find()
+
+    def _find(self) -> None:
+        found = [(generator, generator.spots()) for generator in self._generators]
+        known = [spots for _, spots in found if spots is not None]
+        owned = [spots for spots in known if spots.owner is not None]
+        self._memory = [view for spots in known for view in spots.memory]
+        self._owners = [spots.owner for spots in owned]
+        self._names = [spots.attribute for spots in owned]
+        self._held = self._hold()
+        self._others = [generator for generator, spots in found if spots is None]
+
+    def _hold(self) -> tuple[Any, ...]:
+        return tuple(map(getattr, self._owners, self._names))
+
+    def look(self) -> Any:
+        """Something that is equal at two looks exactly when nothing was drawn between them."""
+        # Microseconds count here, and more than warm ones: what the reading of a batch left of the caches is not ours.
+        if tuple(map(getattr, self._owners, self._names)) != self._held:
+            self._find()
+        return b"".join(self._memory), self._held, self._others and [generator.told() for generator in self._others]
+
+
 class Python:
     """The generator behind the functions of `random`."""
 
     def __init__(self) -> None:
         shared: Any = getattr(random.random, "__self__", None)
-        self._shared = shared
-        self._peek = _peek_at(shared) if isinstance(shared, random.Random) and _layout_is_known() else None
+        known = isinstance(shared, random.Random) and _layout_is_known()
+        # The index of the next word and the words in front, of which seeding leaves the first as it was; beside them,
+        # a normal deviate in store.
+        self._spots = Spots((_peek_at(shared, 2),), shared, "gauss_next") if known else None
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
         random.seed(key)
 
-    def mark(self) -> Any:
-        """The index of the next word, the first word and a normal deviate in store: a draw changes one of them."""
-        if self._peek is None:
-            return random.getstate()
-        return self._peek.tobytes(), self._shared.gauss_next
+    def spots(self) -> Spots | None:
+        """Where to look for draws; None where CPython's layout is another."""
+        return self._spots
+
+    def told(self) -> Any:
+        """Its whole state."""
+        return random.getstate()
 
     def save(self) -> Any:
         """Its whole state."""
@@ -63,38 +119,44 @@ class Numpy:
     """The generator behind the functions of `numpy.random`.
 
     Saving puts another bit generator in its place, which costs one microsecond where reading its state costs
-    70. A normal deviate that the caller's next `randn` would have found ready is dropped by that.
+    70. numpy drops a normal deviate in store at that, so it is kept beside.
     """
 
     def __init__(self) -> None:
         self._own = np.random.MT19937(0)
-        self._current: object = None
-        self._first = self._position = memoryview(b"")
+        self._shared: Any = mtrand._rand  # whose methods numpy.random's functions are
+        self._stored = _stored_normal(self._shared)
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
         np.random.seed(key & 0xFFFFFFFF)
 
-    def mark(self) -> Any:
-        """The position in the block of words and the first word: a draw changes one of them."""
+    def spots(self) -> Spots | None:
+        """Where to look for draws; None with a bit generator other than numpy's default for `numpy.random`."""
         current = mtrand.get_bit_generator()
-        if current is not self._current:
-            if not isinstance(current, np.random.MT19937):
-                return repr(current.state)
-            address = current.ctypes.state_address
-            self._current, self._first = current, _memory(address, 4)
-            self._position = _memory(address + 4 * _STATE_WORDS, 4)
-        return current, self._position.tobytes(), self._first.tobytes()
+        if not isinstance(current, np.random.MT19937) or self._stored is None:
+            return None
+        address = current.ctypes.state_address
+        # The words in front and the position in the block of words; a normal deviate in store.
+        memory = _memory(address, 8), _memory(address + 4 * _STATE_WORDS, 4), self._stored
+        return Spots(memory, self._shared, "_bit_generator")
+
+    def told(self) -> Any:
+        """Its whole state."""
+        return repr(np.random.get_state(legacy=False))
 
     def save(self) -> Any:
         """The caller's bit generator, which another one stands in for until it is restored."""
-        callers = mtrand.get_bit_generator()
+        state = mtrand.get_bit_generator(), self._stored and self._stored.tobytes()
         mtrand.set_bit_generator(self._own)
-        return callers
+        return state
 
     def restore(self, state: Any) -> None:
         """Put the caller's bit generator back."""
-        mtrand.set_bit_generator(state)
+        callers, stored = state
+        mtrand.set_bit_generator(callers)
+        if self._stored is not None:
+            self._stored[:] = stored
 
 
 class Torch:
@@ -105,19 +167,21 @@ class Torch:
 
         # torch.manual_seed also seeds accelerators, which costs 300 microseconds.
         self._generator = torch.default_generator
-        self._bytes = self._generator.get_state().numel()
-        self._engine = _engine_of(self._generator)
+        memory = _engine_of(self._generator)
+        self._spots = None if memory is None else Spots(memory)
 
     def seed(self, key: int) -> None:
         """Put it into the state that a key determines."""
         self._generator.manual_seed(key >> 1)
 
-    def mark(self) -> Any:
-        """The position, the first word and the normal deviates in store: a draw changes one of them; else all of it."""
-        if self._engine is not None:
-            return self._engine[0].tobytes(), self._engine[1].tobytes()
+    def spots(self) -> Spots | None:
+        """The position, the first word and the normal deviates in store; None where this torch keeps them elsewhere."""
+        return self._spots
+
+    def told(self) -> Any:
+        """Its whole state."""
         state = self._generator.get_state()
-        return ctypes.string_at(state.data_ptr(), self._bytes)
+        return ctypes.string_at(state.data_ptr(), state.numel())
 
     def save(self) -> Any:
         """Its whole state."""
@@ -139,10 +203,10 @@ def _all() -> tuple[Generator, ...]:
 
 
 def _memory(address: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_char * size).from_address(address))
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
-def _peek_at(generator: random.Random, words: int = 1) -> memoryview:
+def _peek_at(generator: random.Random, words: int) -> memoryview:
     # CPython's RandomObject: the object's head, the index of the next word, the words.
     return _memory(id(generator) + object.__basicsize__, 4 + 4 * words)
 
@@ -157,6 +221,25 @@ def _layout_is_known() -> bool:
         return False
     told = [state[_STATE_WORDS], *state[:_STATE_WORDS]]
     return _peek_at(trial, _STATE_WORDS).tobytes() == struct.pack(f"={_STATE_WORDS + 1}I", *told)
+
+
+def _stored_normal(shared: Any) -> memoryview | None:
+    """Where numpy.random keeps the second of two normal deviates, and whether it has one; None when not found."""
+    offset = _stored_offset()
+    return None if offset is None else _memory(id(shared) + offset, 16)
+
+
+@cache
+def _stored_offset() -> int | None:
+    """Where in a RandomState's object it lies, tried on one of our own."""
+    trial = np.random.RandomState(7)
+    trial.standard_normal()
+    # The published form of the state ends with whether there is one, and the one.
+    state: Any = trial.get_state()
+    told = struct.pack("=i", state[3]), struct.pack("=d", state[4])
+    body = ctypes.string_at(id(trial), trial.__sizeof__())
+    found = [at for at in range(0, len(body) - 15, 8) if (body[at : at + 4], body[at + 8 : at + 16]) == told]
+    return found[0] if len(found) == 1 else None
 
 
 def _engine_of(generator: Any) -> tuple[memoryview, memoryview] | None:

@@ -3,7 +3,7 @@
 While user code reads a sample, the global generators of `random`, numpy and torch (CPU) that it draws from
 stand at a state that only the sample determines, and the caller's own states are put back behind it. Seeding
 costs microseconds for each sample, so a generator that reading does not draw from is only watched; when it is
-drawn from after all, the batch is read again with that generator seeded for each sample.
+drawn from after all, the batch is read again as a first one, with that generator seeded for each sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from twinkle_data.generators import Generator, global_generators
+from twinkle_data.generators import Generator, Watch, global_generators
 from twinkle_data.permutation import derive, derive_each
 
 if TYPE_CHECKING:
@@ -84,12 +84,13 @@ class Randomness:
         self._enabled = enabled
         self._watch = watch
         self._drawn: list[Generator] = []
-        self._watched: list[Generator] = []
         # In the first step every generator is seeded, and those that are drawn from are noted here.
         self._noted: list[Generator] | None = None
         self._fresh = enabled
         self._alone = False
-        self._marks: list[Any] = []
+        # The others, and what was seen of them behind the last step.
+        self._quiet = Watch(())
+        self._seen: Any = None
 
     def __getstate__(self) -> tuple[int, bool, bool]:
         return self.seed, self._enabled, self._watch
@@ -108,23 +109,18 @@ class Randomness:
         if not self._enabled:
             return attempt()
         with _turn:
-            if self._fresh:
-                return self._first(attempt)
-            while True:
+            if not self._fresh:
                 # A loader process has its generators to itself: nobody drew since the last step.
-                before = self._marks if self._alone and self._marks else _marks(self._watched)
+                before = self._seen if self._alone and self._seen is not None else self._quiet.look()
                 if self._drawn and not self._alone:
                     with _saved(self._drawn):
                         done = attempt()
                 else:
                     done = attempt()
-                after = _marks(self._watched)
-                if before == after:
-                    self._marks = after
+                self._seen = self._quiet.look()
+                if self._seen == before:
                     return done
-                self._marks = []
-                self._drawn += [one for one, old, new in zip(self._watched, before, after, strict=True) if old != new]
-                self._watched = [one for one in self._watched if one not in self._drawn]
+            return self._first(attempt)
 
     def each(
         self, epoch: int, indices: Sequence[int], read: Callable[[int], Any], failed: Callable[[Exception], Any]
@@ -149,9 +145,9 @@ class Randomness:
         done = _read_all(reading, told, lambda index: self.once((*prefix, index), partial(read, index)), failed)
         while True:
             quiet = [generator for generator in self._drawn if generator not in self._noted]
-            marks = _marks(quiet)
+            looks = _looks(quiet)
             rest = _read_all(reading, others, _seeding(read, keys, self._noted), failed)
-            changed = _changed(quiet, marks)
+            changed = _changed(quiet, looks)
             if not changed:
                 return done + rest
             self._noted += changed
@@ -187,19 +183,20 @@ class Randomness:
             generator.seed(key)
         if self._noted is None:
             return job()
-        marks = _marks(self._drawn)
+        looks = _looks(self._drawn)
         try:
             return job()
         finally:
-            changed = _changed(self._drawn, marks)
+            changed = _changed(self._drawn, looks)
             self._noted += [generator for generator in changed if generator not in self._noted]
 
     def _first(self, attempt: Callable[[], T]) -> T:
         from torch.utils.data import get_worker_info
 
         everyone = global_generators()
+        self._noted = list(self._drawn) if self._watch else None
         self._drawn = everyone
-        self._noted = [] if self._watch else None
+        self._fresh, self._seen = True, None
         self._alone = get_worker_info() is not None
         try:
             with _saved([] if self._alone else everyone):
@@ -210,7 +207,7 @@ class Randomness:
             noted = (self._noted or []) if self._watch else everyone
             self._noted = None
             self._drawn = [generator for generator in everyone if generator in noted]
-            self._watched = [generator for generator in everyone if generator not in noted]
+            self._quiet = Watch(generator for generator in everyone if generator not in noted)
 
 
 def _seeding(
@@ -228,12 +225,12 @@ def _seeding(
     return seeded if chosen else read
 
 
-def _marks(generators: Sequence[Generator]) -> list[Any]:
-    return [generator.mark() for generator in generators]
+def _looks(generators: Sequence[Generator]) -> list[Any]:
+    return [Watch([generator]).look() for generator in generators]
 
 
-def _changed(generators: Sequence[Generator], marks: Sequence[Any]) -> list[Generator]:
-    return [generator for generator, mark in zip(generators, marks, strict=True) if generator.mark() != mark]
+def _changed(generators: Sequence[Generator], looks: Sequence[Any]) -> list[Generator]:
+    return [generator for generator, old, new in zip(generators, looks, _looks(generators), strict=True) if old != new]
 
 
 def _read_all(
