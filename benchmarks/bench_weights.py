@@ -1,7 +1,9 @@
 """Weight sync against what it replaces, in one run: raw Gloo broadcast, and gather to rank 0 and broadcast.
 
-    python benchmarks/bench_weights.py [--quick] [--transport auto,gloo] [--json FILE]
+    python benchmarks/bench_weights.py [--quick] [--transport auto,gloo] [--device cpu] [--json FILE]
 
+With `--device cuda` the ranks share out the GPUs, and the broadcasts are NCCL's; on a single GPU, where NCCL has no
+second rank, the bytes are compared with a plain copy of them on that GPU.
 Every figure is a ratio of two medians taken in the same run, in turns. Absolute times on a shared machine mean little.
 """
 
@@ -12,7 +14,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import resource
 import statistics
 import time
 from datetime import timedelta
@@ -30,16 +31,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 LIMIT_SECONDS = 300.0
+_cuda: Any = torch.cuda  # parts of which have no types
 
 
 class Model:
     """One rank's part of `count` tensors of `rows` x `columns` floats: a share of the rows, or all of them."""
 
-    def __init__(self, rank: int, parts: int, count: int, rows: int, columns: int, fill: float) -> None:
+    def __init__(self, device: str, rank: int, parts: int, count: int, rows: int, columns: int, fill: float) -> None:
         self.tensors: dict[str, Tensor | Shard] = {}
         size = rows // parts
         for i in range(count):
-            block = torch.full((size, columns), fill + i)
+            block = torch.full((size, columns), fill + i, device=device)
             whole = parts == 1
             self.tensors[f"t{i}"] = block if whole else Shard(block, (rows, columns), (rank * size, 0))
 
@@ -55,14 +57,17 @@ class Crew:
 
     polled = True
 
-    def __init__(self, name: str, arguments: Sequence[tuple[Any, ...]], first: int, world: int, port: int) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[tuple[Any, ...]], first: int, world: int, port: int, on_gpus: bool
+    ) -> None:
         self.name, self.size = name, len(arguments)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.weights"])
         self.processes, self.pipes = [], []
         for rank, argument in enumerate(arguments):
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, first + rank, world, port, argument), daemon=True)
+            given = (theirs, first + rank, world, port, on_gpus, argument)
+            process = context.Process(target=serve, args=given, daemon=True)
             process.start()
             self.processes.append(process)
             self.pipes.append(ours)
@@ -107,11 +112,16 @@ class Pending:
         return [self.values[i] for i in range(len(self.pipes))]
 
 
-def serve(pipe: Connection, rank: int, world: int, port: int, arguments: tuple[Any, ...]) -> None:
+def serve(pipe: Connection, rank: int, world: int, port: int, on_gpus: bool, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
-    model = Model(*arguments)
+    backend = "cpu:gloo,cuda:nccl" if on_gpus and torch.cuda.device_count() >= world else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    device = "cpu"
+    if on_gpus:
+        device = f"cuda:{rank % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    model = Model(device, *arguments)
     while True:
         function, values = pickle.loads(pipe.recv_bytes())
         try:
@@ -124,10 +134,33 @@ def raw_broadcast(model: Model, buffers: list[Tensor]) -> float:
     """All of the bytes from rank 0 to everybody in one call: what the network can do."""
     if not buffers:
         buffers = KEPT.setdefault("flat", [torch.cat([block.flatten() for block in model.blocks()])])
-    dist.barrier()
+    _meet()
     began = time.perf_counter()
     dist.broadcast(buffers[0], 0)
+    _done()
     return time.perf_counter() - began
+
+
+def plain_copy(model: Model, buffers: list[Tensor]) -> float:
+    """All of the bytes once more, where they are."""
+    if "copy" not in KEPT:
+        flat = torch.cat([block.flatten() for block in model.blocks()])
+        KEPT["copy"] = [flat, torch.empty_like(flat)]
+    _meet()
+    began = time.perf_counter()
+    KEPT["copy"][1].copy_(KEPT["copy"][0])
+    _done()
+    return time.perf_counter() - began
+
+
+def _meet() -> None:
+    _done()
+    dist.all_reduce(torch.zeros(1))  # over Gloo, on every device
+
+
+def _done() -> None:
+    if _cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 KEPT: dict[str, list[Tensor]] = {}
@@ -137,11 +170,11 @@ def gather_and_broadcast(model: Model, sources: int, rows: int) -> float:
     """What most frameworks do, tensor by tensor: gather a whole one on rank 0, broadcast it, keep one's own part."""
     rank = dist.get_rank()
     group = GROUPS.setdefault(sources, dist.new_group(list(range(sources))) if sources not in GROUPS else None)
-    dist.barrier()
+    _meet()
     began = time.perf_counter()
     for value in model.tensors.values():
         block = value.tensor if isinstance(value, Shard) else value
-        whole = torch.empty(rows, block.shape[1])
+        whole = torch.empty(rows, block.shape[1], device=block.device)
         if rank < sources:
             parts = list(whole.chunk(sources)) if rank == 0 else None
             dist.gather(block, parts, group=group)
@@ -149,17 +182,16 @@ def gather_and_broadcast(model: Model, sources: int, rows: int) -> float:
         if rank >= sources:
             assert isinstance(value, Shard)
             block.copy_(whole[value.offset[0] : value.offset[0] + block.shape[0]])
+    _done()
     return time.perf_counter() - began
 
 
 GROUPS: dict[int, Any] = {}
 
 
-def peak_mib(model: Model) -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def resident_mib(model: Model) -> float:
+def held_mib(model: Model) -> float:
+    if _cuda.is_initialized():
+        return torch.cuda.memory_allocated() / 2**20
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -169,21 +201,30 @@ def first_values(model: Model) -> list[float]:
 
 
 def measure(
-    sources: int, targets: int, replicated: bool, count: int, rows: int, columns: int, transport: Any, rounds: int
+    sources: int,
+    targets: int,
+    replicated: bool,
+    count: int,
+    rows: int,
+    columns: int,
+    transport: Any,
+    rounds: int,
+    on_gpus: bool,
 ) -> dict[str, Any]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     world = sources + targets
     model = (count, rows, columns)
-    source = Crew("trainer", [(r, sources, *model, 1.0) for r in range(sources)], 0, world, store.port)
+    near = on_gpus and torch.cuda.device_count() < world
+    source = Crew("trainer", [(r, sources, *model, 1.0) for r in range(sources)], 0, world, store.port, on_gpus)
     parts = 1 if replicated else targets
-    target = Crew("sampler", [(r, parts, *model, 0.0) for r in range(targets)], sources, world, store.port)
+    target = Crew("sampler", [(r, parts, *model, 0.0) for r in range(targets)], sources, world, store.port, on_gpus)
     try:
-        before = [*source.run(resident_mib), *target.run(resident_mib)]
+        before = [*source.run(held_mib), *target.run(held_mib)]
         sync = WeightSync(source, target, transport=transport, timeout=LIMIT_SECONDS)
         began = time.perf_counter()
         sync()
         first = time.perf_counter() - began
-        after = [*source.run(resident_mib), *target.run(resident_mib)]
+        after = [*source.run(held_mib), *target.run(held_mib)]
         ours, theirs = [], []
         for _ in range(rounds):
             began = time.perf_counter()
@@ -191,7 +232,7 @@ def measure(
             ours.append(time.perf_counter() - began)
             both = []
             for crew in (source, target):
-                function = raw_broadcast if replicated else gather_and_broadcast
+                function = plain_copy if near else raw_broadcast if replicated else gather_and_broadcast
                 arguments: tuple[Any, ...] = ([],) if replicated else (sources, rows)
                 both.append(crew.start(function, [arguments] * crew.size))
             theirs.append(max(seconds for pending in both for seconds in pending.results(LIMIT_SECONDS)))
@@ -202,7 +243,7 @@ def measure(
             "layout": f"{sources} -> {targets}" + (" replicas" if replicated else ""),
             "tensors": f"{count} x {rows * columns * 4 / 1e6:.3g} MB",
             "transport": transport,
-            "against": "raw broadcast" if replicated else "gather + broadcast",
+            "against": "plain copy" if near else "raw broadcast" if replicated else "gather + broadcast",
             "ours_ms": round(statistics.median(ours) * 1e3, 1),
             "theirs_ms": round(statistics.median(theirs) * 1e3, 1),
             "times_faster": round(statistics.median(theirs) / statistics.median(ours), 2),
@@ -219,18 +260,24 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="three rounds, small worlds only")
-    parser.add_argument("--transport", default="auto,gloo", help="comma separated")
+    parser.add_argument("--transport", help="comma separated; auto,gloo on CPUs, auto on GPUs")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", help="write the figures here")
     options = parser.parse_args()
     rounds = 3 if options.quick else 7
     large, small = (64, 1024, 1538), (2000, 128, 128)
     rows = []
-    for transport in options.transport.split(","):
-        cases = [(1, 2, True, large), (2, 2, False, large), (2, 2, False, small)]
-        if not options.quick:
-            cases += [(1, 2, True, small), (4, 4, False, large), (4, 4, False, small)]
+    on_gpus = options.device == "cuda"
+    cases = [(1, 2, True, large), (2, 2, False, large), (2, 2, False, small)]
+    if not options.quick:
+        cases += [(1, 2, True, small), (4, 4, False, large), (4, 4, False, small)]
+    if on_gpus:
+        gpus = torch.cuda.device_count()
+        cases = [case for case in cases if case[0] + case[1] <= gpus]
+        cases = cases or [(1, 1, True, large), (1, 1, True, small)]
+    for transport in (options.transport or ("auto" if on_gpus else "auto,gloo")).split(","):
         for sources, targets, replicated, tensors in cases:
-            row = measure(sources, targets, replicated, *tensors, transport, rounds)
+            row = measure(sources, targets, replicated, *tensors, transport, rounds, on_gpus)
             rows.append(row)
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if options.json:

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 # A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Ray's workers stand back behind every other process, here those of the tests that run beside; 12 of them came to a halt.
+# Ray's workers stand back behind every other process, and beside the other tests twelve of them came to a halt.
 os.environ.setdefault("RAY_worker_niceness", "0")
 TOGETHER = (HERE / "ray", HERE / "examples")
 

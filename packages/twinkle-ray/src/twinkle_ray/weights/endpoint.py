@@ -139,8 +139,7 @@ def commit(instance: HasWeights, place: Place, order: Order) -> float:
     program = seat.running(order)
     with station.watching(place, order.phase("commit")):
         seat.ledger(program, reversible=order.reversible).write()
-        if seat.on_cuda():
-            torch.cuda.synchronize()
+        seat.synchronize()
     return time.perf_counter() - began
 
 

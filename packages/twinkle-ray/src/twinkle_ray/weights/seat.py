@@ -81,9 +81,11 @@ class Seat:
             return torch.device("cpu")
         return next(tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces)
 
-    def on_cuda(self) -> bool:
-        """Whether any of this rank's tensors is on a GPU."""
-        return any(tensor.is_cuda for pieces in self.holding.pieces.values() for _, tensor in pieces)
+    def synchronize(self) -> None:
+        """Wait until the GPUs of this rank's tensors have done what was asked of them."""
+        devices = {tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces if tensor.is_cuda}
+        for device in devices:
+            torch.cuda.synchronize(device)
 
     def depot(self, route: Route) -> Depot:
         """The depot for a route, made on first use."""

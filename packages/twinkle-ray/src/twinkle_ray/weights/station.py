@@ -198,6 +198,7 @@ class Station:
                         seat.packed[index] = buffer
                         if order.checksum:
                             seat.checksums[index] = checksum(slot_views(bucket, buffer))
+                seat.synchronize()  # the messages leave from another thread, and the component goes on
 
     def _staging(self, order: Order) -> dict[int, Tensor]:
         """Where each bucket of a link that comes to this process arrives."""

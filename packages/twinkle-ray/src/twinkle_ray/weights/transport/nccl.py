@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch._C._distributed_c10d import Store
 
@@ -55,8 +56,13 @@ class NcclLink:
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float, device: torch.device) -> None:
         torch.cuda.set_device(device)
-        raw: Any = c10d.ProcessGroupNCCL
-        self._raw: Any = raw(store, rank, size, timedelta(seconds=timeout))
+        kind: Any = c10d.ProcessGroupNCCL
+        options = kind.Options()
+        options._timeout = timedelta(seconds=timeout)
+        with _without_watchdog():
+            self._raw: Any = kind(store, rank, size, options)
+        # All processes make the communicator together, also those without a message in the first round, or in any.
+        self._raw.eager_connect_single_device(device)
         self._device, self._timeout = device, timeout
         self._stream = _cuda.Stream(device)
         self._aborted = Event()
@@ -67,11 +73,14 @@ class NcclLink:
             return []
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            self._raw._start_coalescing(self._device)
-            for post in posts:
-                act = self._raw.recv if post.receive else self._raw.send
-                act([post.buffer], post.peer, 0)
-            self._raw._end_coalescing(self._device).wait()
+            self._raw._start_coalescing()
+            try:
+                for post in posts:
+                    act = self._raw.recv if post.receive else self._raw.send
+                    act([post.buffer], post.peer, 0)
+            finally:  # an open group would hold up what this thread does over NCCL elsewhere
+                group = self._raw._end_coalescing()
+            group.synchronize()  # on the stream; wait() would hold up the host
             event = _cuda.Event()
             event.record(self._stream)
         work = NcclWork(event, posts, self._aborted, self._timeout)
@@ -87,3 +96,21 @@ class NcclLink:
     def close(self) -> None:
         """Leave the group."""
         self.abort()
+
+
+@contextmanager
+def _without_watchdog() -> Iterator[None]:
+    """Have torch make a group that it does not watch: its watchdog ends the process when a message fails.
+
+    A group that is waited for on the host has none, and here `NcclWork.wait` is that wait.
+    """
+    name = "TORCH_NCCL_BLOCKING_WAIT"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
