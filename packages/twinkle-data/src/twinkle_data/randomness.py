@@ -42,14 +42,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Reading:
-    """The sample that is being read."""
+    """Samples that are being read one after the other: the first that is not done is the one."""
 
-    __slots__ = ("epoch", "index", "seed")
+    __slots__ = ("done", "epoch", "indices", "seed")
 
-    def __init__(self, seed: int, epoch: int) -> None:
+    def __init__(self, seed: int, epoch: int, indices: Sequence[int]) -> None:
         self.seed = seed
         self.epoch = epoch
-        self.index = -1
+        self.indices = indices
+        self.done: list[Any] = []
 
 
 _reading: ContextVar[_Reading | None] = ContextVar("twinkle_sample", default=None)
@@ -65,9 +66,9 @@ def sample_seed() -> int:
         RuntimeError: No loader is reading a sample here.
     """
     reading = _reading.get()
-    if reading is None or reading.index < 0:
+    if reading is None:
         raise RuntimeError("sample_seed() has a value only while a DataLoader reads a sample")
-    return derive(reading.seed, reading.epoch, reading.index)
+    return derive(reading.seed, reading.epoch, reading.indices[len(reading.done)])
 
 
 class Randomness:
@@ -98,6 +99,11 @@ class Randomness:
     def __setstate__(self, state: tuple[int, bool, bool]) -> None:
         seed, enabled, watch = state
         Randomness.__init__(self, seed, enabled=enabled, watch=watch)
+
+    @property
+    def draws(self) -> bool:
+        """Whether what reads a step may draw, so that it is run under a seed."""
+        return bool(self._drawn)
 
     def run(self, attempt: Callable[[], T]) -> T:
         """Run what reads a step, which in turn calls `each`, `together` and `once`.
@@ -133,24 +139,43 @@ class Randomness:
             read: Reads one.
             failed: Makes what stands for a sample whose reading raised.
         """
-        reading = _Reading(self.seed, epoch)
         if not self._drawn or not indices:
-            return _read_all(reading, indices, read, failed)
+            return self._read_all(epoch, indices, read, failed)
         prefix = (self.seed, epoch)
         keys = dict(zip(indices, derive_each(derive(*prefix), np.array(indices, dtype=np.uint64)), strict=True))
         if self._noted is None:
-            return _read_all(reading, indices, _seeding(read, keys, self._drawn), failed)
+            return self._read_all(epoch, indices, _seeding(read, keys, self._drawn), failed)
         # In the first step some samples tell which generators the others are seeded for.
         told, others = indices[:_PROBED], indices[_PROBED:]
-        done = _read_all(reading, told, lambda index: self.once((*prefix, index), partial(read, index)), failed)
+        done = self._read_all(epoch, told, lambda index: self.once((*prefix, index), partial(read, index)), failed)
         while True:
             quiet = [generator for generator in self._drawn if generator not in self._noted]
             looks = _looks(quiet)
-            rest = _read_all(reading, others, _seeding(read, keys, self._noted), failed)
+            rest = self._read_all(epoch, others, _seeding(read, keys, self._noted), failed)
             changed = _changed(quiet, looks)
             if not changed:
                 return done + rest
             self._noted += changed
+
+    def _read_all(
+        self, epoch: int, indices: Sequence[int], read: Callable[[int], Any], failed: Callable[[Exception], Any]
+    ) -> list[Any]:
+        reading = _Reading(self.seed, epoch, indices)
+        done = reading.done
+        left = iter(indices)
+        token = _reading.set(reading)
+        try:
+            while True:
+                try:
+                    # The common case is this loop, without a call of our own between two samples.
+                    for index in left:
+                        done.append(read(index))
+                except Exception as error:  # the loader's policy decides about it; the samples behind it are read
+                    done.append(failed(error))
+                else:
+                    return done
+        finally:
+            _reading.reset(token)
 
     def together(
         self, epoch: int, indices: Sequence[int], read: Callable[[Sequence[int]], list[Any]]
@@ -231,27 +256,6 @@ def _looks(generators: Sequence[Generator]) -> list[Any]:
 
 def _changed(generators: Sequence[Generator], looks: Sequence[Any]) -> list[Generator]:
     return [generator for generator, old, new in zip(generators, looks, _looks(generators), strict=True) if old != new]
-
-
-def _read_all(
-    reading: _Reading, indices: Sequence[int], read: Callable[[int], Any], failed: Callable[[Exception], Any]
-) -> list[Any]:
-    done: list[Any] = []
-    left = iter(indices)
-    token = _reading.set(reading)
-    try:
-        while True:
-            try:
-                # The common case is this loop, without a call of our own between two samples.
-                for index in left:
-                    reading.index = index
-                    done.append(read(index))
-            except Exception as error:  # the loader's policy decides about it; the samples behind it are read
-                done.append(failed(error))
-            else:
-                return done
-    finally:
-        _reading.reset(token)
 
 
 @contextmanager

@@ -36,6 +36,10 @@ class Delivery:
     source: Any = None
     last: bool = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Half the time of a dataclass's own, and each batch of a loader process is pickled.
+        return _arrived, (*self.info, self.payload, self.bad, self.source, self.last)
+
     def pin_memory(self) -> Delivery:
         """The same with its tensors in page-locked memory, where there is an accelerator; torch's loader calls this."""
         import torch
@@ -44,6 +48,12 @@ class Delivery:
         if torch.accelerator.is_available():
             self.payload = pin_memory(self.payload)  # type: ignore[no-untyped-call]  # torch's own, untyped
         return self
+
+
+def _arrived(
+    epoch: int, position: int, indices: list[int], valid: list[bool], rows: int, payload: Any, *rest: Any
+) -> Delivery:
+    return Delivery(BatchInfo(epoch, position, indices, valid, rows), payload, *rest)
 
 
 class Reader:
@@ -86,22 +96,24 @@ class Reader:
             valid[row] = False
         batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
-        payload: Any = batch
-        if self._collate is not None:
-            payload = self._randomness.once(collate_key(self._randomness, step), partial(self._collate, batch))
-        return Delivery(info, payload, tuple(rows.bad))
+        return Delivery(info, collated(batch, step, self._collate, self._randomness), tuple(rows.bad))
 
 
-def collate_key(randomness: Randomness, step: Step) -> tuple[int, ...]:
-    """What the randomness of collating a step is a function of."""
-    return _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
+def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> Any:
+    """What the loop sees of a batch; what collating draws is a function of the seed and the step."""
+    if collate is None:
+        return batch
+    if not randomness.draws:
+        return collate(batch)
+    key = _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
+    return randomness.once(key, partial(collate, batch))
 
 
 def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[bool], *, sharded: bool) -> Batch[Any]:
     """The batch of one step; with packs, a batch of batches."""
-    place: Any = {"epoch": step.epoch, "position": step.position, "sharded": sharded}
     if step.packs is None:
-        return Batch(samples, indices=indices, valid=valid, **place)
+        return Batch(samples, epoch=step.epoch, position=step.position, indices=indices, valid=valid, sharded=sharded)
+    place: Any = {"epoch": step.epoch, "position": step.position, "sharded": sharded}
     packs = [
         Batch(samples[start:stop], indices=indices[start:stop], valid=valid[start:stop], **place)
         for start, stop in step.packs

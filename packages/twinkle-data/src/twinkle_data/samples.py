@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from twinkle_data.errors import BadSampleError, bad_sample
@@ -63,8 +63,8 @@ class SampleRows:
 
     samples: list[Any]
     indices: list[int]
-    masked: list[int] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
+    masked: list[int]
+    bad: list[int]
 
 
 class Sampling:
@@ -97,7 +97,7 @@ class Sampling:
             samples = [_Failed(None, 0) if index in known else next(read) for index in indices]
         else:
             samples = self._first_attempts(epoch, indices)
-        rows = SampleRows(samples, list(indices))
+        rows = SampleRows(samples, list(indices), [], [])
         if known or self._failures:
             for row, sample in enumerate(samples):
                 if type(sample) is _Failed:

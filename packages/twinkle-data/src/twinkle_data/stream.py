@@ -9,7 +9,7 @@ from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.errors import bad_sample
 from twinkle_data.iterable import refuse_resume
 from twinkle_data.plan import Step
-from twinkle_data.reader import Delivery, collate_key, make_batch
+from twinkle_data.reader import Delivery, collated, make_batch
 from twinkle_data.tails import share
 
 if TYPE_CHECKING:
@@ -166,10 +166,8 @@ class StreamReader:
         step = step._replace(indices=indices, source=None)
         samples = [rows[place] for place in places]
         batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
-        payload: Any = batch
-        if self._collate is not None:
-            payload = self._randomness.once(collate_key(self._randomness, step), partial(self._collate, batch))
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
+        payload = collated(batch, step, self._collate, self._randomness)
         return Delivery(info, payload, source=source, last=last)
 
 
