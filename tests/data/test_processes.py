@@ -258,3 +258,10 @@ def _env(batch: Batch[int]) -> str:
 def test_options_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ProcessOptions(**options)
+
+
+def test_torchs_profiler_sees_the_waiting() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(list(range(8)), batch_size=4, num_workers=1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert [list(batch) for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert any("_MultiProcessingDataLoaderIter" in event.key for event in profile.key_averages())

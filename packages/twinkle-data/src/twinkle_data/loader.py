@@ -264,7 +264,8 @@ class DataLoader(Generic[B]):
             self._place = Place(behind)
         if not info.rows:
             raise StopIteration
-        self._quarantine.update(delivery.bad)
+        if delivery.bad:
+            self._quarantine.update(delivery.bad)
         self.info = info
         return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch
 

@@ -100,7 +100,8 @@ class BatchPlan:
 
     def settle(self, cursor: Cursor) -> Cursor:
         """The same place, with the end of an epoch said as the start of the next."""
-        return cursor if self.steps_left(cursor) else Cursor(cursor.epoch + 1, 0)
+        full = self._order.length - cursor.position >= self._batch_size  # in most steps, and in no time
+        return cursor if full or self.steps_left(cursor) else Cursor(cursor.epoch + 1, 0)
 
     def steps_left(self, cursor: Cursor) -> int:
         """Steps from the cursor to the end of its epoch, the same on every rank."""
