@@ -138,3 +138,15 @@ def test_weights_arrive_on_their_device(
 def _even(devices: Sequence[str]) -> list[str]:
     """At most as many as divide the rows."""
     return list(devices[: 1 << (len(devices).bit_length() - 1)])
+
+
+def test_torch_has_what_nccl_links_call() -> None:
+    """A group of one backend takes no device, unlike torch's group over several of them; also told without a GPU."""
+    from torch._C import _distributed_c10d as c10d
+
+    backend: Any = c10d.Backend
+    for name in ("_start_coalescing", "_end_coalescing", "abort"):
+        assert f"{name}(self: torch._C._distributed_c10d.Backend) ->" in getattr(backend, name).__doc__
+    for name in ("send", "recv", "eager_connect_single_device"):
+        assert callable(getattr(backend, name))
+    assert "synchronize(self: torch._C._distributed_c10d.Work) ->" in (c10d.Work.synchronize.__doc__ or "")

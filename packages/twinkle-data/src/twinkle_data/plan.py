@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twinkle_data.order import Order
 
 _AT_FIRST = 1 << 10  # rows: fewer are not faster
-_AHEAD = 1 << 16
+_AHEAD = 1 << 15
 
 
 class Step(NamedTuple):
