@@ -65,13 +65,14 @@ class Program:
     def __init__(self, path: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(path), *arguments],
+            [sys.executable, str(path), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=path.parent,
-            env={**os.environ, MARK: self._mark, **environment},
+            # Its processes share the pipe, and a line that is written in parts may have another's in it.
+            env={**os.environ, MARK: self._mark, **environment, "PYTHONUNBUFFERED": ""},
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
