@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # How often torch looks whether its processes are alive while it waits; its own default is five seconds.
-_TICK_S = 1
+_TICK_S = 0.2
 _TIDY_S = 10.0
 
 
