@@ -247,3 +247,35 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
         """
     ).finish(110)
     assert "READY" in out
+
+
+def test_a_cluster_that_ray_gives_up_is_started_again(program: Callable[..., Any]) -> None:
+    running = program(
+        """
+        import time
+        import types
+
+        import ray._private.node as node
+        import ray._private.services as services
+        import twinkle_remote as twinkle
+        from twinkle_mesh import DeviceGroup
+
+        ask, asked = services.get_node, []
+
+        def not_at_first(*arguments):
+            asked.append(arguments)
+            if len(asked) == 1:
+                raise RuntimeError("it is not there yet")
+            return ask(*arguments)
+
+        services.get_node = not_at_first
+        node.time = types.SimpleNamespace(**vars(time))
+        node.time.monotonic = lambda: time.monotonic() + 60 * len(asked)
+        with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")]):
+            assert len({arguments[0] for arguments in asked}) == 2, asked
+            print("READY")
+        """
+    )
+    out = running.finish(90)
+    assert "it is started again" in out and out.splitlines()[-1] == "READY"
+    assert running.left_over(10) == []

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+_log = logging.getLogger("twinkle.ray")
+# Ray ends a node whose agents are not there after 15 s, waits 30 s for the node, and lets nobody change either.
+_GIVEN_UP = "node timed out during startup"
+_ATTEMPTS = 3
+
+
 class Cluster:
     """A connection to a cluster, and the cluster itself where it was started here.
 
@@ -52,20 +58,24 @@ class Cluster:
             ray.init(address=address, **arguments)
             return
         private_token()
+        own = {"num_cpus": max(1, num_cpus), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        arguments = own | arguments
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._start(env_allow, arguments)
+            except BaseException as error:
+                self.close()
+                if attempt == _ATTEMPTS or _GIVEN_UP not in str(error):
+                    raise
+                _log.warning("Ray gave up a cluster that was not there after 30 s (busy host?); it is started again")
+            else:
+                return
+
+    def _start(self, env_allow: Sequence[str], arguments: dict[str, Any]) -> None:
         mark = secrets.token_hex(16)
         self._guard = Guard(mark)
-        try:
-            with _inherited(env_allow, mark), _on_loopback(), _quiet(_TOKEN_LOG):
-                ray.init(
-                    address="local",
-                    num_cpus=max(1, num_cpus),
-                    include_dashboard=False,
-                    _node_ip_address="127.0.0.1",
-                    **arguments,
-                )
-        except BaseException:
-            self.close()
-            raise
+        with _inherited(env_allow, mark), _on_loopback(), _quiet(_TOKEN_LOG):
+            ray.init(address="local", **arguments)
 
     def close(self) -> None:
         """Disconnect; end the cluster where it was started here."""
