@@ -183,8 +183,8 @@ class RayBackend:
             return
         actors = [actor for roster in self._rosters.values() for actor in roster.actors]
         token = f"twinkle-end-{uuid.uuid4().hex}"
+        ended = logs.expect(token, len(actors))  # before it may come
         asked = [actor.end_output.remote(token) for actor in actors]
-        ended = logs.expect(token, len(actors))
         if asked and ended is not None:
             answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_LAST_LINES)
             if len(answered) == len(asked):
