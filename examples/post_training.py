@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -157,7 +157,8 @@ def train(options: Options, size: Size) -> History:
     texts = DataLoader(passages(size.context, every=4), batch_size=64, shuffle=True, seed=seed)
     prompts = DataLoader(passages(PROMPT, every=4), batch_size=16, shuffle=True, seed=seed)
     with history.phase("start"):
-        twinkle.initialize(options.mode, groups=groups, seed=seed, start_timeout=600)  # they share the CPUs
+        patience: dict[str, Any] = {"start_timeout": 600} if options.mode == "ray" else {}  # twelve share the CPUs
+        twinkle.initialize(options.mode, groups=groups, seed=seed, **patience)
         sampler = Sampler(size, seed, device_mesh=copies, remote_group="sampler")
         rewards = Rewards(size, device_mesh=copies, remote_group="sampler")
         actor = Actor(size, seed, device_mesh=split, remote_group="actor")

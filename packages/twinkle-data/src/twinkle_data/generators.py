@@ -78,8 +78,7 @@ class Watch:
 
     def look(self) -> Any:
         """Something that is equal at two looks exactly when nothing was drawn between them."""
-        # Microseconds count here, and more than warm ones: what the reading of a batch left of the caches is not ours.
-        if tuple(map(getattr, self._owners, self._names)) != self._held:
+        if self._hold() != self._held:
             self._find()
         return b"".join(self._memory), self._held, self._others and [generator.told() for generator in self._others]
 

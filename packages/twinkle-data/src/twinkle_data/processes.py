@@ -14,7 +14,7 @@ from twinkle_data.batch import BatchInfo
 from twinkle_data.errors import BadSampleError, LoaderProcessError, bad_sample
 from twinkle_data.generators import global_generators
 from twinkle_data.plan import Step
-from twinkle_data.reader import Delivery
+from twinkle_data.reader import Delivery, valid_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -279,9 +279,7 @@ class _Reading:
 
 
 def _as_asked(step: Step, payload: Any) -> Delivery:
-    valid = [True] * len(step.indices)
-    for row in step.fillers:
-        valid[row] = False
+    valid = valid_rows(len(step.indices), step.fillers)
     return Delivery(BatchInfo(step.epoch, step.position, step.indices, valid, step.rows), payload)
 
 

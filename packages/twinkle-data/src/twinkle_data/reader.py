@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_data.batch import Batch, BatchInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from twinkle_data.plan import Step
     from twinkle_data.randomness import Randomness
@@ -91,12 +91,18 @@ class Reader:
 
     def _attempt(self, step: Step) -> Delivery:
         rows = self._sampling.read(step.epoch, step.indices)
-        valid = [True] * len(rows.samples)
-        for row in (*step.fillers, *rows.masked):
-            valid[row] = False
+        valid = valid_rows(len(rows.samples), (*step.fillers, *rows.masked))
         batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
         return Delivery(info, collated(batch, step, self._collate, self._randomness), tuple(rows.bad))
+
+
+def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:
+    """The mask of a batch: False in the rows that are named."""
+    valid = [True] * rows
+    for row in masked:
+        valid[row] = False
+    return valid
 
 
 def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> Any:

@@ -9,7 +9,7 @@ from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.errors import bad_sample
 from twinkle_data.iterable import refuse_resume
 from twinkle_data.plan import Step
-from twinkle_data.reader import Delivery, collated, make_batch
+from twinkle_data.reader import Delivery, collated, make_batch, valid_rows
 from twinkle_data.tails import share
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ class StreamReader:
             places += range(own.start, own.stop)
             fillers += range(len(places), len(places) + len(own.fillers))
             places += own.fillers
-        valid = [True] * len(places)
-        for row in fillers:
-            valid[row] = False
+        valid = valid_rows(len(places), fillers)
         indices = [step.position + place for place in places]
         step = step._replace(indices=indices, source=None)
         samples = [rows[place] for place in places]

@@ -99,22 +99,13 @@ class LocalBackend:
     Args:
         groups: The groups, for their names; every group is this same process or these same processes.
         seed: Seeds this process.
-        start_timeout: Seconds that a process waits for the others' constructors; None for as long as for a call.
         exchange_timeout: Seconds that a process waits for the others' outcomes of a call.
     """
 
     own_group = "(this process)"
 
-    def __init__(
-        self,
-        groups: Sequence[DeviceGroup],
-        *,
-        seed: int = 42,
-        start_timeout: float | None = None,
-        exchange_timeout: float = 600.0,
-    ) -> None:
+    def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
-        self.start_timeout = start_timeout
         self._rank = int(os.environ.get("RANK", "0")) if "WORLD_SIZE" in os.environ else 0
         self._size = int(os.environ.get("WORLD_SIZE", "1"))
         self._store = Memory()
