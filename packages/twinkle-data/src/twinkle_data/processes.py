@@ -228,7 +228,7 @@ class _Lost(Exception):  # noqa: N818 - an event, and never seen outside
 
 
 class _Steps:
-    """The sampler that torch's DataLoader sees: steps as plain tuples, which pickle in a third of the time.
+    """The sampler that torch's DataLoader sees: steps as plain tuples, which unpickle in half the time.
 
     Args:
         steps: Gives the steps.

@@ -36,10 +36,6 @@ class Delivery:
     source: Any = None
     last: bool = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Half the time of a dataclass's own, and each batch of a loader process is pickled.
-        return _arrived, (*self.info, self.payload, self.bad, self.source, self.last)
-
     def pin_memory(self) -> Delivery:
         """The same with its tensors in page-locked memory, where there is an accelerator; torch's loader calls this."""
         import torch
@@ -48,12 +44,6 @@ class Delivery:
         if torch.accelerator.is_available():
             self.payload = pin_memory(self.payload)  # type: ignore[no-untyped-call]  # torch's own, untyped
         return self
-
-
-def _arrived(
-    epoch: int, position: int, indices: list[int], valid: list[bool], rows: int, payload: Any, *rest: Any
-) -> Delivery:
-    return Delivery(BatchInfo(epoch, position, indices, valid, rows), payload, *rest)
 
 
 class Reader:
