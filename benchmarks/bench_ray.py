@@ -18,7 +18,7 @@ import ray
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_ray.cluster import Cluster
+from twinkle_ray.cluster.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,9 +15,9 @@ import numpy as np
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import on, remote_class, remote_function, session, submit
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.dispatch import dispatch
-from twinkle_remote.spec import FunctionSpec
-from twinkle_remote.split import join
+from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.values.rows import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable

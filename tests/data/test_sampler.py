@@ -15,7 +15,7 @@ from torch.utils.data import (
 )
 
 from twinkle_data import DeviceMeshSampler, StateMismatchError
-from twinkle_data.tails import Tail
+from twinkle_data.order.tails import Tail
 from twinkle_mesh import DeviceMesh, use_rank
 
 MESH = DeviceMesh.from_sizes(dp_size=2, fsdp_size=2, tp_size=2)

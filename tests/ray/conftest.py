@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """This process connected to one embedded cluster, which sessions without an address join and leave running."""
-    from twinkle_ray.cluster import Cluster
+    from twinkle_ray.cluster.cluster import Cluster
 
     cluster = Cluster(None, num_cpus=16)
     yield

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.failure import Failure, WorkerInfo, capture, raise_failures
+from twinkle_remote.failures.capture import Failure, WorkerInfo, capture, raise_failures
 
 if TYPE_CHECKING:
     import signal

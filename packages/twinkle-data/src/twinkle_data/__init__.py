@@ -3,13 +3,13 @@
 from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.cursor import merge_states
 from twinkle_data.errors import BadSampleError, LoaderProcessError, NotResumableError, StateMismatchError
-from twinkle_data.iterable import Shards
 from twinkle_data.loader import DataLoader
-from twinkle_data.mixing import Mixture
-from twinkle_data.permutation import Permutation
-from twinkle_data.picture import order_table, plot_order
-from twinkle_data.randomness import sample_seed
+from twinkle_data.order.permutation import Permutation
+from twinkle_data.order.plot import order_table, plot_order
+from twinkle_data.reading.randomness import sample_seed
 from twinkle_data.sampler import DeviceMeshSampler
+from twinkle_data.sources.mixing import Mixture
+from twinkle_data.sources.shards import Shards
 
 __all__ = [
     "BadSampleError",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic
 
 from twinkle_data.cursor import Cursor, State, read_state
-from twinkle_data.engine import Place, Recipe, open_engine
-from twinkle_data.iterable import refuse_resume
-from twinkle_data.place import part_here
-from twinkle_data.processes import ProcessOptions
-from twinkle_data.progress import Bar, shows_here
-from twinkle_data.remote import mesh_of_group, open_on_group
-from twinkle_data.samples import Policy
+from twinkle_data.loading.data_shard import part_here
+from twinkle_data.loading.engine import Place, Recipe, open_engine
+from twinkle_data.loading.processes import ProcessOptions
+from twinkle_data.loading.progress import Bar, shows_here
+from twinkle_data.loading.remote import mesh_of_group, open_on_group
+from twinkle_data.reading.retries import Policy
+from twinkle_data.sources.shards import refuse_resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from twinkle_data.batch import Batch, BatchInfo
-    from twinkle_data.engine import Engine, Pipeline
-    from twinkle_data.plan import Part, Plan
-    from twinkle_data.reader import Delivery
-    from twinkle_data.samples import OnError
-    from twinkle_data.tails import Tail
+    from twinkle_data.loading.engine import Engine, Pipeline
+    from twinkle_data.order.steps import Part, Plan
+    from twinkle_data.order.tails import Tail
+    from twinkle_data.reading.reader import Delivery
+    from twinkle_data.reading.retries import OnError
     from twinkle_mesh import DeviceMesh
 
     B = TypeVar("B", default=Batch[Any])

@@ -6,9 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import StateMismatchError
-from twinkle_data.permutation import derive
-from twinkle_data.place import part_here
-from twinkle_data.tails import TAILS, Tail, share
+from twinkle_data.loading.data_shard import part_here
+from twinkle_data.order.permutation import derive
+from twinkle_data.order.tails import TAILS, Tail, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend
     from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, SingleProcessCollective
     from twinkle_ray.rebuild import restart
-    from twinkle_ray.timeline import write_timeline
+    from twinkle_ray.telemetry.timeline import write_timeline
     from twinkle_ray.weights import Shard, WeightSync, WeightSyncError
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ _HOMES = {
     "WeightSync": "weights",
     "WeightSyncError": "weights",
     "restart": "rebuild",
-    "write_timeline": "timeline",
+    "write_timeline": "telemetry.timeline",
 }
 
 

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.agent import start_agents
-from twinkle_ray.cluster import Cluster
-from twinkle_ray.groups import RayGroups
-from twinkle_ray.launch import ATTEMPTS, Roster, check_unique, get_within
-from twinkle_ray.logs import WorkerLogs
-from twinkle_ray.placement import Reservation
+from twinkle_ray.cluster.cluster import Cluster
+from twinkle_ray.objects.object_store import RayStore
+from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
+from twinkle_ray.placement.reserve import Reservation
 from twinkle_ray.rebuild import rebuild
-from twinkle_ray.stats import Exporter
-from twinkle_ray.store import RayStore
+from twinkle_ray.telemetry.logs import WorkerLogs
+from twinkle_ray.telemetry.metrics import Exporter
+from twinkle_ray.workers.groups import RayGroups
+from twinkle_ray.workers.node_agent import start_agents
 from twinkle_remote.errors import TwinkleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_ray.group import Member, RayGroup
+    from twinkle_ray.workers.group import Member, RayGroup
     from twinkle_remote.protocol import Outcome, Reply
 
 

@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.failure import driver_line, raise_failures
+from twinkle_remote.failures.capture import driver_line, raise_failures
 from twinkle_remote.protocol import Task
-from twinkle_remote.runtime import running
+from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.group import RayGroup
-    from twinkle_ray.groups import RayGroups
+    from twinkle_ray.workers.group import RayGroup
+    from twinkle_ray.workers.groups import RayGroups
     from twinkle_remote.protocol import Reply
 
 

@@ -1,8 +1,12 @@
 """Two decorators that turn a plain class into a mesh of workers."""
 
-from twinkle_remote.component import is_handle
+from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
+from twinkle_remote.component.create import on
+from twinkle_remote.component.decorators import remote_class, remote_function
+from twinkle_remote.component.explain_call import explain
 from twinkle_remote.context import WorkerContext, current_worker
-from twinkle_remote.decorators import remote_class, remote_function
 from twinkle_remote.errors import (
     AlreadyInitializedError,
     BackendError,
@@ -15,14 +19,10 @@ from twinkle_remote.errors import (
     TwinkleError,
     WorkerDiedError,
 )
-from twinkle_remote.explain import explain
-from twinkle_remote.lazy import Lazy
-from twinkle_remote.placement import on
-from twinkle_remote.runtime import initialize, session, shutdown, stats
-from twinkle_remote.slots import Replicate
-from twinkle_remote.split import Splitter, register_splitter
-from twinkle_remote.stats import CallRecord
-from twinkle_remote.submit import run_on_workers, submit, submit_on_workers
+from twinkle_remote.protocol.component import is_handle
+from twinkle_remote.sessions.runtime import initialize, session, shutdown, stats
+from twinkle_remote.sessions.stats import CallRecord
+from twinkle_remote.values.rows import Splitter, register_splitter
 
 __version__ = "0.1.0"
 

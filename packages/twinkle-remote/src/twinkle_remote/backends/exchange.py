@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.errors import CallTimeoutError, TwinkleError
 
 if TYPE_CHECKING:
-    from twinkle_remote.protocol import Outcome
+    from twinkle_remote.protocol.messages import Outcome
 
 _SWEEP = 64
 

@@ -12,16 +12,16 @@ from weakref import WeakValueDictionary
 
 from twinkle_remote.backends.memory import Memory, seed_process
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.failure import here
-from twinkle_remote.worker import Worker
+from twinkle_remote.failures.capture import here
+from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
-    from twinkle_remote.failure import WorkerInfo
-    from twinkle_remote.protocol import Outcome, Reply, Task
+    from twinkle_remote.failures.capture import WorkerInfo
+    from twinkle_remote.protocol.messages import Outcome, Reply, Task
 
 
 class LocalReply:

@@ -6,7 +6,7 @@ import random
 import sys
 from typing import Any
 
-from twinkle_remote.split import take
+from twinkle_remote.values.rows import take
 
 
 class Memory:

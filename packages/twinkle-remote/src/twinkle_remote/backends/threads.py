@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory, seed_process
 from twinkle_remote.errors import PlacementError
-from twinkle_remote.failure import Failure, capture, here, user_stack
-from twinkle_remote.protocol import Outcome
-from twinkle_remote.worker import Worker
+from twinkle_remote.failures.capture import Failure, capture, here, user_stack
+from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote.failure import WorkerInfo
-    from twinkle_remote.protocol import Reply, Task
+    from twinkle_remote.failures.capture import WorkerInfo
+    from twinkle_remote.protocol.messages import Reply, Task
 
 _log = logging.getLogger("twinkle.remote")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_remote.conformance import collecting, dispatching, failing, handing, objects, tools
+from twinkle_remote.conformance.checks import collecting, dispatching, failing, handing, objects, tools
 from twinkle_remote.conformance.harness import SIZES, Harness
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twinkle_remote.lazy import Lazy
-from twinkle_remote.placement import on
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.component.create import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,0 +1,1 @@
+"""Where a loader reads: in this process, in loader processes, or on a remote group."""

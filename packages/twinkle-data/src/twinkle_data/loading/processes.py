@@ -1,0 +1,358 @@
+"""Loader processes: torch's own DataLoader reads ahead, and is started anew where its processes die."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twinkle_data.batch import BatchInfo
+from twinkle_data.errors import BadSampleError, LoaderProcessError, bad_sample
+from twinkle_data.generators import global_generators
+from twinkle_data.order.steps import Step
+from twinkle_data.reading.reader import Delivery, valid_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.context import BaseContext
+
+
+# How often torch looks whether its processes are alive while it waits; its own default is five seconds.
+_TICK_S = 0.2
+_TIDY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How batches are read ahead.
+
+    Attributes:
+        num_workers: Loader processes of each rank; 0 reads in the loop itself.
+        prefetch_factor: Batches that each of them reads ahead.
+        pin_memory: Copy tensors into page-locked memory.
+        persistent: Keep the processes, and read ahead, over the end of an epoch.
+        multiprocessing_context: "fork", "spawn", "forkserver" or a context; None is the platform's default.
+        worker_init_fn: Called in each process with its number.
+        timeout_s: Seconds that one batch may take before its processes are given up.
+        restarts: Times that processes are started anew without a batch in between before it is an error.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    persistent: bool = False
+    multiprocessing_context: str | BaseContext | None = None
+    worker_init_fn: Callable[[int], None] | None = None
+    timeout_s: float = 300.0
+    restarts: int = 3
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 0 or self.restarts < 0:
+            raise ValueError(f"num_workers={self.num_workers} and restarts={self.restarts} must be at least 0")
+        if self.prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor={self.prefetch_factor} must be at least 1")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s={self.timeout_s} must be above 0 seconds")
+
+
+class StepReader(Protocol):
+    """Reads steps; picklable."""
+
+    def read(self, step: Step) -> Delivery:
+        """Read one step."""
+
+
+class Direct:
+    """Deliveries of steps that are read in the loop itself, when they are asked for.
+
+    Args:
+        reader: Reads one step.
+        steps: Gives the steps from the first undelivered one on, whenever it is called.
+        pin_memory: Copy tensors into page-locked memory.
+    """
+
+    def __init__(self, reader: StepReader, steps: Callable[[], Iterator[Step]], *, pin_memory: bool = False) -> None:
+        self._reader = reader
+        self._steps = steps
+        self._pin_memory = pin_memory
+        self._running: Iterator[Step] | None = None
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self
+
+    def __next__(self) -> Delivery:
+        if self._running is None:
+            self._running = self._steps()
+        try:
+            delivery = self._reader.read(next(self._running))
+        except BaseException:
+            # A step that could not be read stays the next one.
+            self._running = None
+            raise
+        return delivery.pin_memory() if self._pin_memory else delivery
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Processes:
+    """Deliveries of steps that loader processes read ahead.
+
+    A process that dies takes with it what it had read, and not all of that was its death. So after a loss one process
+    reads one step at a time, until the steps that were under way are delivered: each of them that can be read is, and
+    the one that cannot is at the front when the restarts are used up.
+
+    Args:
+        reader: Reads one step; sent to the processes.
+        steps: Gives the steps from the first undelivered one on, whenever it is called.
+        options: How they are read.
+        seeded: Samples are seeded one by one; otherwise torch seeds each process anew from its global generator.
+    """
+
+    def __init__(
+        self, reader: StepReader, steps: Callable[[], Iterator[Step]], options: ProcessOptions, *, seeded: bool = True
+    ) -> None:
+        self._reader = reader
+        self._steps = steps
+        self._options = options
+        self._seeded = seeded
+        self._running: Any = None
+        self._asked: deque[Step] = deque()  # steps that are read ahead, the next to be delivered in front
+        self._one_by_one = 0  # steps to deliver before several are read ahead again
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self
+
+    def __next__(self) -> Delivery:
+        lost: list[str] = []
+        while True:
+            try:
+                if self._running is None:
+                    self._running = self._start()
+                answer = self._wait()
+                if self._one_by_one:
+                    self._one_by_one -= 1
+                    if not self._one_by_one:
+                        self.close()
+                return _unwrap(answer, self._asked.popleft())
+            except _Lost as loss:
+                self._kill()
+                self._one_by_one = self._options.num_workers * self._options.prefetch_factor
+                lost.append(str(loss))
+                if len(lost) > self._options.restarts:
+                    raise LoaderProcessError(self._obituary(lost)) from loss.__cause__
+            except BaseException:
+                # What was read ahead is behind a step that nobody got: the next call begins at that step
+                # again.
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """End the processes."""
+        running, self._running = self._running, None
+        if running is not None:
+            running._shutdown_workers()
+
+    def _kill(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        for process in running._workers:
+            process.kill()
+        # A process that died holding a lock of torch's may hold up the tidying for ever.
+        tidy = threading.Thread(target=running._shutdown_workers, name="twinkle-loader-end", daemon=True)
+        tidy.start()
+        tidy.join(_TIDY_S)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _start(self) -> Any:
+        import torch
+        from torch.utils.data import DataLoader
+
+        options = self._options
+        self._asked.clear()
+        if self._seeded:
+            global_generators()  # what a forked process would find out again
+        loader: Any = DataLoader(
+            _Reading(self._reader, whole=options.pin_memory),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
+            batch_size=None,
+            sampler=_Steps(self._steps, self._asked),
+            num_workers=1 if self._one_by_one else options.num_workers,
+            collate_fn=_as_it_is,
+            pin_memory=options.pin_memory and torch.accelerator.is_available(),
+            timeout=_TICK_S,
+            worker_init_fn=options.worker_init_fn,
+            multiprocessing_context=options.multiprocessing_context,
+            # Drawing a seed for the processes would move the program's generator.
+            generator=torch.Generator() if self._seeded else None,
+            prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
+        )
+        # torch's SIGCHLD handler raises wherever the main thread happens to be; in another thread it is not
+        # installed.
+        return _in_a_thread(lambda: _unlisted(iter(loader)))
+
+    def _wait(self) -> Any:
+        from torch.autograd import profiler
+
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            try:
+                # Its next() opens a range for torch's profiler, at 30 microseconds whether that runs or not.
+                return next(self._running) if profiler._is_profiler_enabled else self._running._next_data()
+            except StopIteration:
+                raise
+            except Exception as error:  # readers' errors come as answers: this is torch's word on its processes
+                if not (isinstance(error, RuntimeError) and "timed out after" in str(error)):
+                    raise _Lost(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+                if time.monotonic() > deadline:
+                    raise _Lost(f"no batch came within timeout_s={self._options.timeout_s}") from error
+
+    def _obituary(self, lost: list[str]) -> str:
+        step = next(self._steps(), None)
+        where = "" if step is None else f" while reading epoch {step.epoch}, position {step.position}"
+        what = "" if step is None else f"; the indices of that batch are {_short(step.indices)}"
+        return (
+            f"loader processes were lost {len(lost)} times in a row{where}: {'; '.join(dict.fromkeys(lost))}{what}. "
+            "Reading them with num_workers=0 shows the cause; state_dict() still holds the position"
+        )
+
+
+class _Lost(Exception):  # noqa: N818 - an event, and never seen outside
+    pass
+
+
+class _Steps:
+    """The sampler that torch's DataLoader sees: steps as plain tuples, which unpickle in half the time.
+
+    Args:
+        steps: Gives the steps.
+        asked: Takes each that is sent to a process; batches come back in this order.
+    """
+
+    def __init__(self, steps: Callable[[], Iterator[Step]], asked: deque[Step]) -> None:
+        self._steps = steps
+        self._asked = asked
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for step in self._steps():
+            self._asked.append(step)
+            yield tuple(step)
+
+
+@dataclass(slots=True)
+class _Problem:
+    """An error on its way out of a loader process."""
+
+    error: Exception | None
+    text: str
+    index: int
+    trace: str
+
+
+class _Reading:
+    """The dataset that torch's DataLoader sees: its keys are whole steps.
+
+    Where the batch is what its step says, its payload in a tuple is the answer: the loop's process has the step.
+    """
+
+    def __init__(self, reader: StepReader, *, whole: bool) -> None:
+        self._reader = reader
+        self._whole = whole
+        self._tried = False
+
+    def __getitem__(self, key: tuple[Any, ...]) -> tuple[Any] | Delivery | _Problem:
+        step = Step(*key)
+        try:
+            delivery = self._reader.read(step)
+            if not self._tried:
+                _check_travels(delivery)
+                self._tried = True
+        except Exception as error:  # raised again in the loop's own process
+            return _problem(error)
+        return delivery if self._whole or delivery != _as_asked(step, delivery.payload) else (delivery.payload,)
+
+
+def _as_asked(step: Step, payload: Any) -> Delivery:
+    valid = valid_rows(len(step.indices), step.fillers)
+    return Delivery(BatchInfo(step.epoch, step.position, step.indices, valid, step.rows), payload)
+
+
+def _check_travels(delivery: Delivery) -> None:
+    # torch pickles in a thread, where a failure leaves the loop waiting for ever.
+    try:
+        pickle.dumps(delivery)
+    except Exception as error:
+        raise TypeError(
+            f"a batch cannot travel out of its loader process ({type(error).__name__}: {error}); return plain data, "
+            "arrays or tensors, or use num_workers=0"
+        ) from error
+
+
+def _problem(error: Exception) -> _Problem:
+    index = error.index if isinstance(error, BadSampleError) else -1
+    cause = error.__cause__ if isinstance(error, BadSampleError) else error
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        pickle.loads(pickle.dumps(cause))
+    except Exception:  # such an exception cannot travel: its text does
+        cause = None
+    return _Problem(cause if isinstance(cause, Exception) else None, str(error), index, trace)
+
+
+def _unwrap(answer: tuple[Any] | Delivery | _Problem, step: Step) -> Delivery:
+    if isinstance(answer, tuple):
+        return _as_asked(step, answer[0])
+    if isinstance(answer, Delivery):
+        return answer
+    if answer.index < 0 and answer.error is not None:
+        error = answer.error
+    else:
+        error = bad_sample(answer.text, answer.index, answer.error)
+    error.add_note("in a loader process:\n" + answer.trace)
+    raise error
+
+
+def _unlisted(running: Any) -> Any:
+    """Take processes off torch's list of those whose death its SIGCHLD handler raises in the main thread.
+
+    The handler is there where the program has used a loader of torch's own, and it would strike whatever the main
+    thread is doing. Deaths are looked for where batches are waited for.
+    """
+    from torch._C import _remove_worker_pids
+
+    if running._worker_pids_set:
+        _remove_worker_pids(id(running))
+        running._worker_pids_set = False
+    return running
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _short(indices: list[int]) -> str:
+    return repr(indices) if len(indices) <= 16 else f"[{', '.join(map(str, indices[:16]))}, ...]"
+
+
+def _in_a_thread(work: Callable[[], Any]) -> Any:
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:  # handed to the waiting thread
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, name="twinkle-loader-start")
+    thread.start()
+    thread.join()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result

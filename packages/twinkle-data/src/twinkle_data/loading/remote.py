@@ -1,0 +1,239 @@
+"""Loaders on a group of workers: one for each data rank, driven from one loop, which moves positions and no payload.
+
+A step is a remote call for a position. Its result stays on the workers that made it, is there once for all ranks that
+see the same samples, and goes from them straight to whatever worker uses it. So the position lives with the driver:
+what counts is what its loop was given, however far ahead of it was asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twinkle_data.batch import BatchInfo
+from twinkle_data.cursor import Cursor
+from twinkle_data.loading.engine import Place, open_engine, steps_from
+from twinkle_data.order.steps import Part
+from twinkle_data.reading.reader import Delivery
+from twinkle_remote import current_worker, is_handle, remote_class, remote_function, submit
+from twinkle_remote.sessions.runtime import active
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from twinkle_data.cursor import Identity
+    from twinkle_data.loading.engine import Engine, Pipeline, Recipe
+    from twinkle_data.order.steps import Plan, Step
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote import Lazy
+
+
+class _Told(NamedTuple):
+    """What the driver learns of one data rank's part of a step."""
+
+    info: BatchInfo
+    bad: tuple[int, ...]
+    source: Any
+    last: bool
+
+
+class _Known(NamedTuple):
+    """What the driver learns of the dataset."""
+
+    identity: Identity
+    plan: Plan
+    resumable: bool
+
+
+def _first_answer(results: list[Any], mesh: DeviceMesh | None) -> Any:
+    return next(result for result in results if result is not None)
+
+
+def _answers(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
+    """The answers of the ranks that read, in data order."""
+    return results if mesh is None else [results[rank] for rank in mesh.collect_ranks]
+
+
+class _Loading:
+    """A worker's side: reads the steps that it is asked for, and goes on reading where they follow one another.
+
+    Args:
+        dataset: The dataset, or a callable that builds it, here.
+        recipe: How batches are made of it.
+    """
+
+    def __init__(self, dataset: object, recipe: Recipe) -> None:
+        self._dataset = dataset
+        self._recipe = recipe
+        self._engine: Engine | None = None
+        self._pipeline: Pipeline | None = None
+        self._place = Place(Cursor())
+        self._told: _Told | None = None
+
+    @remote_function(dispatch="all", collect=_first_answer, lazy_collect=False)
+    def open(self) -> _Known | None:
+        """Open the dataset on the ranks that read: one of those that see the same samples."""
+        context = current_worker()
+        if context.mesh is not None and context.rank not in context.mesh.collect_ranks:
+            return None
+        self._engine = open_engine(self._dataset, self._recipe)
+        return _Known(self._engine.identity, self._engine.plan, self._engine.resumable)
+
+    @remote_function(dispatch="all", collect="flatten")
+    def read(self, cursor: Cursor, source: Any, quarantine: tuple[int, ...]) -> Any:
+        """This rank's rows of the step at a position.
+
+        Args:
+            cursor: The position.
+            source: Where a stream is there.
+            quarantine: Indices that are known to be bad.
+        """
+        if self._engine is None:
+            return None
+        told = self._told
+        if told is not None and told.last and told.info.epoch == cursor.epoch and cursor > told.info[:2]:
+            self._told = told._replace(info=BatchInfo(*cursor, [], [], 0))
+            return None
+        self._told = None
+        if self._pipeline is None or cursor != self._place.cursor:
+            self.stop()
+            self._place = Place(cursor, source)
+            self._pipeline = self._engine.run(self._place, self._part(), quarantine, whole=True)
+        delivery = next(self._pipeline)
+        info = delivery.info
+        # What reads ahead begins anew from here, should its processes die.
+        self._place.cursor = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
+        self._place.source = delivery.source
+        self._told = _Told(info, delivery.bad, delivery.source, delivery.last)
+        if delivery.last or (self._place.cursor.epoch != cursor.epoch and not self._engine.endless):
+            self.stop()
+        return delivery.payload
+
+    @remote_function(dispatch="all", collect=_answers)
+    def told(self) -> list[_Told]:
+        """What the driver needs to know of the step that was read last, from each rank that read."""
+        return self._told  # type: ignore[return-value]  # on a worker one rank's; the collect makes the list
+
+    @remote_function(dispatch="all", sync=True)
+    def stop(self) -> None:
+        """End what reads ahead."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+
+    def _part(self) -> Part:
+        context = current_worker()
+        if context.mesh is None:
+            return Part()
+        return Part(context.mesh.data_world_size, context.mesh.data_rank(context.rank))
+
+
+@remote_class(execute="all")
+class RankLoading(_Loading):
+    """One reader for each data rank of a mesh."""
+
+
+@remote_class(execute="first")
+class SoleLoading(_Loading):
+    """One reader of global batches."""
+
+
+class GroupEngine:
+    """Delivers lazy batches that loaders on a group make.
+
+    Args:
+        workers: The handle of those loaders.
+        recipe: How they make batches.
+        known: What they told of the dataset.
+    """
+
+    keeps = True
+    endless = False
+
+    def __init__(self, workers: _Loading, recipe: Recipe, known: _Known) -> None:
+        self._workers = workers
+        self._recipe = recipe
+        self.identity, self.plan, self.resumable = known
+
+    def run(self, place: Place, part: Part, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
+        """Ask for the steps from a place to the end of its epoch, some of them ahead."""
+        return _Asking(self._workers, self.plan, place, quarantine, self._recipe)
+
+
+class _Asking:
+    """Steps that are asked for ahead of the loop that takes them."""
+
+    def __init__(self, workers: _Loading, plan: Plan, place: Place, quarantine: Iterable[int], recipe: Recipe) -> None:
+        self._workers = workers
+        self._plan = plan
+        self._place = place
+        self._quarantine = set(quarantine)
+        self._recipe = recipe
+        self._steps: Iterator[Step] | None = None
+        self._asked: deque[tuple[Lazy[Any], Lazy[list[_Told]]]] = deque()
+
+    def __next__(self) -> Delivery:
+        if self._steps is None:
+            self._steps = steps_from(self._plan, self._place, Part(self._recipe.data_world_size), endless=False)
+        try:
+            while len(self._asked) <= self._recipe.processes.prefetch_factor:
+                step = next(self._steps, None)
+                if step is None:
+                    break
+                at = Cursor(step.epoch, step.position)
+                batch = submit(self._workers.read, at, step.source, tuple(self._quarantine))
+                self._asked.append((batch, submit(self._workers.told)))
+            if not self._asked:
+                raise StopIteration
+            batch, told = self._asked[0]
+            # Waited for, so that a step that failed is not counted, and not fetched.
+            batch.wait(self._recipe.processes.timeout_s)
+            parts = told.result(self._recipe.processes.timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self._asked.popleft()
+        bad = tuple(sorted({index for part in parts for index in part.bad}))
+        self._quarantine.update(bad)
+        first = parts[0]
+        info = first.info._replace(
+            indices=[index for part in parts for index in part.info.indices],
+            valid=[flag for part in parts for flag in part.info.valid],
+        )
+        return Delivery(info, batch, bad, first.source, first.last)
+
+    def close(self) -> None:
+        """Forget what was asked for: the next step asked for is the first that was not delivered."""
+        self._steps = None
+        self._asked.clear()
+
+
+def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh | None) -> Engine:
+    """Loaders on a group; in this process where components of that group are built in it.
+
+    Args:
+        dataset: The dataset, or a callable that builds it on the workers.
+        recipe: How batches are made of it.
+        group: Name of the group.
+        mesh: Mesh of the group's workers; None makes one loader of global batches, on the first worker.
+    """
+    workers: _Loading
+    placed: Any = {"remote_group": group}
+    if mesh is None:
+        workers = SoleLoading(dataset, recipe, **placed)
+    else:
+        placed["device_mesh"] = mesh
+        workers = RankLoading(dataset, recipe, **placed)
+    if not is_handle(workers):
+        return open_engine(dataset, recipe)
+    known = submit(workers.open).result(recipe.processes.timeout_s)
+    assert known is not None
+    return GroupEngine(workers, recipe, known)
+
+
+def mesh_of_group(group: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
+    """The mesh of a component on a group: its own, or the program's where that fits the group."""
+    runtime = active()
+    if mesh is not None or runtime is None or runtime.mesh is None or group not in runtime.groups:
+        return mesh
+    return runtime.mesh if runtime.mesh.world_size == runtime.groups[group].num_workers else None

@@ -1,0 +1,1 @@
+"""Which sample comes when: permutation, steps, tails and packs."""

@@ -1,0 +1,144 @@
+"""The steps of a run, as index lists: the global batch is cut first and divided over data ranks last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from twinkle_data.cursor import Cursor
+from twinkle_data.order.tails import Tail, check_batch_size, rows_of_step, share, steps_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from twinkle_data.order.orders import Order
+
+_AT_FIRST = 1 << 10  # rows: fewer are not faster
+_AHEAD = 1 << 15
+
+
+class Step(NamedTuple):
+    """One rank's part of one global batch.
+
+    Attributes:
+        epoch: Epoch, from 0.
+        position: Samples of the epoch before the global batch.
+        rows: Samples of the global batch, fillers not counted.
+        indices: Indices of this rank's rows.
+        fillers: Rows of this rank that are fillers, ascending.
+        packs: Where the rows are cut into packs; None without packing.
+        source: Where an iterable source is before these rows; only in the first step of a run.
+    """
+
+    epoch: int
+    position: int
+    rows: int
+    indices: list[int]
+    fillers: tuple[int, ...] = ()
+    packs: tuple[tuple[int, int], ...] | None = None
+    source: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Whose rows are wanted: one data rank's, or the global batch that will be divided over all of them.
+
+    Attributes:
+        data_world_size: Number of data ranks.
+        data_rank: In [0, data_world_size - 1]; None for the global batch.
+    """
+
+    data_world_size: int = 1
+    data_rank: int | None = None
+
+    @property
+    def ranks(self) -> range:
+        """The data ranks whose rows are wanted."""
+        return range(self.data_world_size) if self.data_rank is None else range(self.data_rank, self.data_rank + 1)
+
+
+class Plan(Protocol):
+    """Where steps begin and end, and what each part of one reads."""
+
+    def settle(self, cursor: Cursor) -> Cursor:
+        """The same place, with the end of an epoch said as the start of the next."""
+
+    def steps_left(self, cursor: Cursor) -> int:
+        """Steps from the cursor to the end of its epoch, the same on every rank."""
+
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Samples that those steps deliver; None when nobody knows."""
+
+    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+        """The steps from the cursor to the end of its epoch."""
+
+
+class BatchPlan:
+    """Steps of a fixed number of samples.
+
+    Args:
+        order: Order of the samples.
+        batch_size: Samples of a global batch.
+        tail: What becomes of the last rows of an epoch.
+    """
+
+    def __init__(self, order: Order, batch_size: int, tail: Tail) -> None:
+        check_batch_size(batch_size, 1)
+        if rows_of_step(order.length, batch_size, tail) == 0:
+            advice = "the dataset is empty" if order.length == 0 else 'a smaller batch_size, or tail="short" or "pad"'
+            raise ValueError(
+                f"an epoch of {order.length} samples has no step at batch_size={batch_size}, tail={tail!r}: "
+                + (advice if order.length else "the dataset is empty")
+            )
+        self._order = order
+        self._batch_size = batch_size
+        self._tail: Tail = tail
+
+    def settle(self, cursor: Cursor) -> Cursor:
+        """The same place, with the end of an epoch said as the start of the next."""
+        full = self._order.length - cursor.position >= self._batch_size  # in most steps, and in no time
+        return cursor if full or self.steps_left(cursor) else Cursor(cursor.epoch + 1, 0)
+
+    def steps_left(self, cursor: Cursor) -> int:
+        """Steps from the cursor to the end of its epoch, the same on every rank."""
+        return steps_left(self._order.length - cursor.position, self._batch_size, self._tail)
+
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Samples that those steps deliver."""
+        return min(self.steps_left(cursor) * self._batch_size, self._order.length - cursor.position)
+
+    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+        """The steps from the cursor to the end of its epoch."""
+        check_batch_size(self._batch_size, part.data_world_size)
+        each = self._batch_size // part.data_world_size
+        first = 0 if part.data_rank is None else part.data_rank * each
+        width = self._batch_size if part.data_rank is None else each
+        position, ahead = cursor.position, max(_AT_FIRST // width, 1)
+        while self._order.length - position >= self._batch_size:
+            # Blocks grow: the first batch is there at once, and an epoch costs few calls.
+            many = min(ahead, (self._order.length - position) // self._batch_size)
+            begins = position + np.arange(many, dtype=np.int64) * self._batch_size
+            wanted = (begins + first)[:, None] + np.arange(width, dtype=np.int64)
+            rows = self._order.take(cursor.epoch, wanted.ravel()).reshape(many, width)
+            for indices in rows.tolist():
+                yield Step(cursor.epoch, position, self._batch_size, indices)
+                position += self._batch_size
+            ahead = min(ahead * 4, max(_AHEAD // width, 1))
+        rest = rows_of_step(self._order.length - position, self._batch_size, self._tail)
+        if rest:
+            yield self._last(cursor.epoch, position, rest, part)
+
+    def _last(self, epoch: int, position: int, rows: int, part: Part) -> Step:
+        offsets: list[int] = []
+        fillers: list[int] = []
+        for rank in part.ranks:
+            own = share(rows, part.data_world_size, rank, self._tail)
+            offsets += range(own.start, own.stop)
+            fillers += range(len(offsets), len(offsets) + len(own.fillers))
+            offsets += own.fillers
+        wanted: NDArray[np.int64] = position + np.array(offsets, dtype=np.int64)
+        return Step(epoch, position, rows, self._order.take(epoch, wanted).tolist(), tuple(fillers))

@@ -1,0 +1,1 @@
+"""From indices to a batch: reading, retries and the randomness of samples."""

@@ -1,0 +1,124 @@
+"""Reading one step: from index lists to the batch that a loop sees, in whichever process that happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twinkle_data.batch import Batch, BatchInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from twinkle_data.order.steps import Step
+    from twinkle_data.reading.randomness import Randomness
+    from twinkle_data.reading.retries import Sampling
+
+_COLLATE = 0x636F6C6C
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What reading a step gave.
+
+    Attributes:
+        info: Where the batch belongs.
+        payload: What the loop sees.
+        bad: Indices of the samples that could not be read.
+        source: Where an iterable source is behind these rows.
+        last: Nothing is left behind these rows in the epoch.
+    """
+
+    info: BatchInfo
+    payload: Any
+    bad: tuple[int, ...] = ()
+    source: Any = None
+    last: bool = False
+
+    def pin_memory(self) -> Delivery:
+        """The same with its tensors in page-locked memory, where there is an accelerator; torch's loader calls this."""
+        import torch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        if torch.accelerator.is_available():
+            self.payload = pin_memory(self.payload)  # type: ignore[no-untyped-call]  # torch's own, untyped
+        return self
+
+
+class Reader:
+    """Reads the samples of a step and makes a batch of them; picklable when its parts are.
+
+    Args:
+        sampling: How samples are read, seeded and, where bad, dealt with.
+        collate: Makes what the loop sees of a `Batch`; None keeps the batch.
+        randomness: What samples and `collate` draw from.
+        sharded: The rows are one rank's share.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        collate: Callable[[Batch[Any]], Any] | None,
+        randomness: Randomness,
+        *,
+        sharded: bool = False,
+    ) -> None:
+        self._sampling = sampling
+        self._collate = collate
+        self._randomness = randomness
+        self._sharded = sharded
+        # Where no user code runs, nothing can draw.
+        self._tame = sampling.source.plain and (collate is None or _draws_nothing(collate))
+
+    def read(self, step: Step) -> Delivery:
+        """Read one step.
+
+        Raises:
+            BadSampleError: A sample cannot be read, and the policy is not to go on without it.
+        """
+        return self._attempt(step) if self._tame else self._randomness.run(partial(self._attempt, step))
+
+    def _attempt(self, step: Step) -> Delivery:
+        rows = self._sampling.read(step.epoch, step.indices)
+        valid = valid_rows(len(rows.samples), (*step.fillers, *rows.masked))
+        batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
+        info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
+        return Delivery(info, collated(batch, step, self._collate, self._randomness), tuple(rows.bad))
+
+
+def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:
+    """The mask of a batch: False in the rows that are named."""
+    valid = [True] * rows
+    for row in masked:
+        valid[row] = False
+    return valid
+
+
+def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> Any:
+    """What the loop sees of a batch; what collating draws is a function of the seed and the step."""
+    if collate is None:
+        return batch
+    if not randomness.draws:
+        return collate(batch)
+    key = _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
+    return randomness.once(key, partial(collate, batch))
+
+
+def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[bool], *, sharded: bool) -> Batch[Any]:
+    """The batch of one step; with packs, a batch of batches."""
+    if step.packs is None:
+        return Batch(samples, epoch=step.epoch, position=step.position, indices=indices, valid=valid, sharded=sharded)
+    place: Any = {"epoch": step.epoch, "position": step.position, "sharded": sharded}
+    packs = [
+        Batch(samples[start:stop], indices=indices[start:stop], valid=valid[start:stop], **place)
+        for start, stop in step.packs
+    ]
+    firsts = [pack.indices[0] if pack else -1 for pack in packs]
+    return Batch(packs, indices=firsts, valid=[any(pack.valid) for pack in packs], **place)
+
+
+def _draws_nothing(collate: Callable[[Batch[Any]], Any]) -> bool:
+    from torch.utils.data import default_collate, default_convert
+
+    return collate is default_collate or collate is default_convert

@@ -1,0 +1,193 @@
+"""Reading the samples of a step: their randomness, second attempts, and what becomes of those that cannot be read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from twinkle_data.errors import BadSampleError, bad_sample
+from twinkle_data.order.permutation import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from twinkle_data.reading.randomness import Randomness
+    from twinkle_data.sources.indexed import Source
+
+OnError: TypeAlias = Literal["raise", "skip", "replace"]
+ON_ERROR: tuple[str, ...] = get_args(OnError)
+
+# ConnectionError and TimeoutError are OSErrors.
+TRANSIENT = (OSError,)
+_CANDIDATES = 64
+_REPLACE = 0x7265706C
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is done about samples that cannot be read.
+
+    Attributes:
+        on_error: `raise`, `skip` (show another sample in the row and mask it) or `replace` (show another
+            sample).
+        retries: Further attempts after a transient error, at least 0.
+        backoff_s: Seconds before the first of them, doubled for each further one.
+        max_bad: Bad samples that are tolerated before the dataset itself is called bad.
+    """
+
+    on_error: OnError = "raise"
+    retries: int = 3
+    backoff_s: float = 0.1
+    max_bad: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ON_ERROR:
+            raise ValueError(f"on_error={self.on_error!r} is not one of {', '.join(map(repr, ON_ERROR))}")
+        if self.retries < 0 or self.backoff_s < 0 or self.max_bad < 0:
+            raise ValueError(
+                f"retries={self.retries}, backoff_s={self.backoff_s} and max_bad={self.max_bad} must be at least 0"
+            )
+
+
+@dataclass(slots=True)
+class SampleRows:
+    """The rows that were read.
+
+    Attributes:
+        samples: One for each index asked for.
+        indices: The index that each row stands for: its own, or that of what replaces it.
+        masked: Rows that stand for a sample that could not be read.
+        bad: Indices of the samples that could not be read.
+    """
+
+    samples: list[Any]
+    indices: list[int]
+    masked: list[int]
+    bad: list[int]
+
+
+class Sampling:
+    """Reads samples of a source; picklable where the source is.
+
+    Args:
+        source: Where they are.
+        randomness: What they draw from.
+        policy: What is done about samples that cannot be read.
+        quarantine: Indices that are known to be bad and are not tried again.
+    """
+
+    def __init__(self, source: Source, randomness: Randomness, policy: Policy, quarantine: Iterable[int] = ()) -> None:
+        self.source = source
+        self.randomness = randomness
+        self._policy = policy
+        self._bad = set(quarantine)
+        self._failures = 0
+
+    def read(self, epoch: int, indices: Sequence[int]) -> SampleRows:
+        """Read the given samples.
+
+        Raises:
+            BadSampleError: One cannot be read and the policy is to raise, or too many cannot.
+        """
+        self._failures = 0
+        known = self._bad.intersection(indices) if self._bad and self._policy.on_error != "raise" else None
+        if known:
+            read = iter(self._first_attempts(epoch, [index for index in indices if index not in known]))
+            samples = [_Failed(None, 0) if index in known else next(read) for index in indices]
+        else:
+            samples = self._first_attempts(epoch, indices)
+        rows = SampleRows(samples, list(indices), [], [])
+        if known or self._failures:
+            for row, sample in enumerate(samples):
+                if type(sample) is _Failed:
+                    self._settle(rows, row, epoch, sample)
+        return rows
+
+    def _first_attempts(self, epoch: int, indices: Sequence[int]) -> list[Any]:
+        source = self.source
+        try:
+            if source.plain:
+                return source.read_many(indices)
+            if source.at_once and indices:
+                samples = self.randomness.together(epoch, indices, source.read_many)
+                if samples is not None:
+                    return samples
+        except Exception as error:  # one by one will tell which sample it was
+            self._failures += 1
+            return [_Failed(None, int(isinstance(error, TRANSIENT)))] * len(indices)
+        return self.randomness.each(epoch, indices, source.read, self._failed)
+
+    def _failed(self, error: Exception) -> _Failed:
+        self._failures += 1
+        return _Failed(error, 1)
+
+    def _settle(self, rows: SampleRows, row: int, epoch: int, failed: _Failed) -> None:
+        index = rows.indices[row]
+        outcome = self._persist(epoch, index, failed)
+        if type(outcome) is not _Failed:
+            rows.samples[row] = outcome
+            return
+        if self._policy.on_error == "raise":
+            raise self._error(epoch, index, outcome)
+        rows.bad.append(index)
+        rows.samples[row], found = self._substitute(rows, epoch, index, outcome)
+        if self._policy.on_error == "skip":
+            rows.masked.append(row)
+        else:
+            rows.indices[row] = found
+
+    def _persist(self, epoch: int, index: int, failed: _Failed) -> Any:
+        """The sample, after as many attempts as its errors deserve; a failure when it is bad."""
+        if index in self._bad and self._policy.on_error != "raise":
+            return failed
+        attempts, error = failed.attempts, failed.error
+        wait = self._policy.backoff_s
+        # An attempt that failed for several samples together has no error of this one: it is made once more.
+        while error is None or (isinstance(error, TRANSIENT) and attempts <= self._policy.retries):
+            if attempts:
+                time.sleep(wait)
+                wait *= 2
+            (outcome,) = self.randomness.each(epoch, [index], self.source.read, self._failed)
+            if type(outcome) is not _Failed:
+                return outcome
+            attempts, error = attempts + 1, outcome.error
+        self._bad.add(index)
+        return _Failed(error, attempts)
+
+    def _substitute(self, rows: SampleRows, epoch: int, index: int, failed: _Failed) -> tuple[Any, int]:
+        start, stop = self.source.span(index)
+        for turn in range(_CANDIDATES):
+            if len(self._bad) > self._policy.max_bad:
+                raise bad_sample(
+                    f"{len(self._bad)} samples cannot be read, more than max_bad={self._policy.max_bad}: the dataset "
+                    f"itself seems to be unreadable; the last was {self._error(epoch, index, failed)}",
+                    index,
+                    failed.error,
+                )
+            other = start + derive(self.randomness.seed, _REPLACE, epoch, index, turn) % (stop - start)
+            outcome = self._persist(epoch, other, _Failed(None, 0))
+            if type(outcome) is not _Failed:
+                return outcome, other
+            rows.bad.append(other)
+            failed = outcome if outcome.error is not None else failed
+        raise bad_sample(
+            f"nothing readable was found in place of sample {index} in {_CANDIDATES} attempts; the last was "
+            f"{self._error(epoch, index, failed)}",
+            index,
+            failed.error,
+        )
+
+    def _error(self, epoch: int, index: int, failed: _Failed) -> BadSampleError:
+        error = failed.error
+        said = "it is in the quarantine" if error is None else f"{type(error).__name__}: {error}"
+        tried = f" after {failed.attempts} attempts" if failed.attempts > 1 else ""
+        return bad_sample(f"sample {index} cannot be read in epoch {epoch}{tried}: {said}", index, error)
+
+
+class _Failed:
+    """Stands in the row of a sample that was not read (yet)."""
+
+    def __init__(self, error: Exception | None, attempts: int) -> None:
+        self.error = error
+        self.attempts = attempts

@@ -1,0 +1,182 @@
+"""Reading streams: every rank goes through the same samples and keeps its rows of each global batch."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twinkle_data.batch import Batch, BatchInfo
+from twinkle_data.errors import bad_sample
+from twinkle_data.order.steps import Step
+from twinkle_data.order.tails import share
+from twinkle_data.reading.reader import Delivery, collated, make_batch, valid_rows
+from twinkle_data.sources.shards import refuse_resume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twinkle_data.cursor import Cursor
+    from twinkle_data.order.steps import Part
+    from twinkle_data.order.tails import Tail
+    from twinkle_data.reading.randomness import Randomness
+    from twinkle_data.sources.shards import Stream
+
+_ENDED = object()
+
+
+class StreamPlan:
+    """Steps without a known end: what is read says where that is.
+
+    Args:
+        batch_size: Samples of a global batch.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+
+    def settle(self, cursor: Cursor) -> Cursor:
+        """The same place: only reading on tells whether it is an end."""
+        return cursor
+
+    def steps_left(self, cursor: Cursor) -> int:
+        """Nobody knows.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a loader over a stream has no length: its end is known when it is reached")
+
+    def samples_left(self, cursor: Cursor) -> int | None:
+        """Nobody knows."""
+        return None
+
+    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+        """Steps from the cursor on, for ever."""
+        position = cursor.position
+        while True:
+            yield Step(cursor.epoch, position, self._batch_size, [])
+            position += self._batch_size
+
+
+class StreamReader:
+    """Reads steps of a stream one after the other, a batch ahead, so that the last one is known to be the last.
+
+    Args:
+        stream: The stream.
+        batch_size: Samples of a global batch.
+        tail: What becomes of an epoch's last rows.
+        part: Whose rows are kept.
+        sharded: They are marked as this rank's own share.
+        collate: Makes what the loop sees of a `Batch`; None keeps the batch.
+        randomness: What samples and `collate` draw from; it must not watch, for nothing can be read twice.
+        name: What the dataset is called in messages.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        batch_size: int,
+        tail: Tail,
+        part: Part,
+        sharded: bool,
+        collate: Callable[[Batch[Any]], Any] | None,
+        randomness: Randomness,
+        name: str,
+    ) -> None:
+        self._stream = stream
+        self._batch_size = batch_size
+        self._tail: Tail = tail
+        self._part = part
+        self._sharded = sharded
+        self._collate = collate
+        self._randomness = randomness
+        self._name = name
+        self._samples: Iterator[Any] = iter(())
+        self._expected: tuple[int, int] | None = None
+        self._ahead = _Ahead([])
+        # Steps may be asked for behind the end, by those who do not know it yet.
+        self._ended: tuple[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_samples": None, "_expected": None, "_ahead": _Ahead([])}
+
+    def read(self, step: Step) -> Delivery:
+        """Read one step; one without rows says that the epoch is over.
+
+        Raises:
+            BadSampleError: The stream raised.
+            NotResumableError: The step is not where the stream is, and it cannot be brought there.
+        """
+        return self._randomness.run(partial(self._attempt, step))
+
+    def _attempt(self, step: Step) -> Delivery:
+        if self._ended is not None and self._ended <= (step.epoch, step.position) < (self._ended[0] + 1, 0):
+            return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
+        if self._expected != (step.epoch, step.position):
+            if step.position and step.source is None:
+                raise refuse_resume(self._name)
+            self._samples = self._stream.begin(step.epoch, step.source)
+            self._ahead = self._take(step.epoch, step.position)
+        self._expected = None
+        rows, source, error = self._ahead
+        if error is not None:
+            raise error
+        if len(rows) < self._batch_size and self._tail == "drop":
+            rows = []
+        if not rows:
+            if not step.position:
+                raise ValueError(
+                    f"an epoch of {self._name} has no step: it ended after {len(self._ahead.rows)} samples, with "
+                    f"batch_size={self._batch_size} and tail={self._tail!r}"
+                )
+            return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
+        self._ahead = self._take(step.epoch, step.position + len(rows))
+        left = len(self._ahead.rows)
+        ended = left == 0 or (self._tail == "drop" and left < self._batch_size)
+        last = ended and self._ahead.error is None
+        self._expected = step.epoch, step.position + len(rows)
+        self._ended = self._expected if last else None
+        return self._deliver(step._replace(rows=len(rows)), rows, source, last=last)
+
+    def _take(self, epoch: int, position: int) -> _Ahead:
+        wanted = range(position, position + self._batch_size)
+        samples = self._randomness.each(epoch, wanted, lambda _: next(self._samples, _ENDED), _Raised)
+        for row, sample in enumerate(samples):
+            if type(sample) is _Raised:
+                cause = sample.error
+                text = f"{self._name} raised at sample {position + row} of epoch {epoch}"
+                error = bad_sample(f"{text}: {type(cause).__name__}: {cause}", position + row, cause)
+                return _Ahead(samples[:row], error=error)
+        rows = [sample for sample in samples if sample is not _ENDED]
+        return _Ahead(rows, self._stream.state() if len(rows) == self._batch_size else None)
+
+    def _deliver(self, step: Step, rows: list[Any], source: Any, *, last: bool) -> Delivery:
+        places: list[int] = []
+        fillers: list[int] = []
+        for rank in self._part.ranks:
+            own = share(len(rows), self._part.data_world_size, rank, self._tail)
+            places += range(own.start, own.stop)
+            fillers += range(len(places), len(places) + len(own.fillers))
+            places += own.fillers
+        valid = valid_rows(len(places), fillers)
+        indices = [step.position + place for place in places]
+        step = step._replace(indices=indices, source=None)
+        samples = [rows[place] for place in places]
+        batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
+        info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
+        payload = collated(batch, step, self._collate, self._randomness)
+        return Delivery(info, payload, source=source, last=last)
+
+
+class _Ahead(NamedTuple):
+    """The rows of the next global batch, where the stream is behind them, and what it raised before they were full."""
+
+    rows: list[Any]
+    source: Any = None
+    error: Exception | None = None
+
+
+class _Raised:
+    def __init__(self, error: Exception) -> None:
+        self.error = error

@@ -1,0 +1,1 @@
+"""Where samples come from: indexed datasets, mixtures and streams."""

@@ -1,0 +1,205 @@
+"""Map-style datasets of every kind behind one small interface: a length, samples by index, a fingerprint."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from twinkle_data.sources.fingerprint import digest
+
+_PROBES = 32
+
+
+class Source(Protocol):
+    """Samples by index.
+
+    Attributes:
+        plain: Reading runs nobody's code, so no randomness is drawn.
+        at_once: Several samples are read better together than one by one.
+        fingerprint: Digest of the contents, as far as that is cheap; the same in every process.
+    """
+
+    plain: bool
+    at_once: bool
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    @property
+    def read(self) -> Callable[[int], Any]:
+        """Gives one sample."""
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, at once where the dataset can."""
+
+    def span(self, index: int) -> tuple[int, int]:
+        """The indices [start, stop) among which a sample's replacement is looked for."""
+
+
+class Rows:
+    """A list, a tuple or an array of samples.
+
+    Args:
+        rows: What holds them.
+    """
+
+    plain = True
+    at_once = True
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+        self.fingerprint = digest([rows[place] for place in _probes(len(rows))])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> Any:
+        """One row."""
+        return self._rows[index]
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """The rows, one by one."""
+        rows = self._rows
+        return [rows[index] for index in indices]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """All of them."""
+        return 0, len(self)
+
+
+class Columns:
+    """Columns of equal length; a sample is a dict of their rows.
+
+    Args:
+        columns: Arrays, tensors or lists by name.
+    """
+
+    plain = True
+    at_once = True
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
+        self._columns = dict(columns)
+        self._length = next(iter(lengths.values()))
+        self.fingerprint = digest([list(columns), [self.read(place) for place in _probes(self._length)]])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, index: int) -> dict[str, Any]:
+        """One row of every column."""
+        return {name: column[index] for name, column in self._columns.items()}
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """The rows, one by one."""
+        return [self.read(index) for index in indices]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """All of them."""
+        return 0, len(self)
+
+
+class Objects:
+    """Any object with `__len__` and `__getitem__`: torch and Hugging Face datasets, and the user's own.
+
+    Args:
+        dataset: The object. With `__getitems__` it is asked for several samples at once, as torch does. Its
+            fingerprint is its attribute `fingerprint` or `_fingerprint` where it has one, else its type's
+            name.
+        factory: What built it, and builds it again in another process where that can be pickled.
+    """
+
+    plain = False
+
+    def __init__(self, dataset: Any, factory: Callable[[], object] | None = None) -> None:
+        self.dataset = dataset
+        self.factory = factory
+        self.at_once = callable(getattr(dataset, "__getitems__", None))
+        own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
+        self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.factory is not None and _pickles(self.factory):
+            return {**self.__dict__, "dataset": None}
+        return {**self.__dict__, "factory": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.factory is not None:
+            self.dataset = self.factory()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def read(self) -> Callable[[int], Any]:
+        """Gives one sample."""
+        # The dataset's own method: a call in between would cost as much as many a sample.
+        return self._one if self.at_once else self.dataset.__getitem__
+
+    def _one(self, index: int) -> Any:
+        return self.dataset.__getitems__([index])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, at once where the dataset can."""
+        if self.at_once:
+            return list(self.dataset.__getitems__(list(indices)))
+        dataset = self.dataset
+        return [dataset[index] for index in indices]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """All of them."""
+        return 0, len(self)
+
+
+def build(dataset: object) -> tuple[object, Callable[[], object] | None]:
+    """The dataset, and what built it where it was given as a callable without `__getitem__` and `__iter__`."""
+    if isinstance(dataset, type) or (callable(dataset) and not _is_dataset(dataset)):
+        return dataset(), dataset
+    return dataset, None
+
+
+def open_source(dataset: object) -> Source:
+    """Make a source of a dataset.
+
+    Raises:
+        TypeError: It is none of the kinds that can be read by index.
+    """
+    dataset, factory = build(dataset)
+    if isinstance(dataset, Mapping):
+        return Columns(dataset)
+    if isinstance(dataset, (str, bytes)):
+        raise TypeError(f"a dataset is not a {type(dataset).__name__}; pass a list of samples")
+    if type(dataset) in (list, tuple, range) or _is_array(dataset):
+        return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return Objects(dataset, factory)
+    raise TypeError(
+        f"{type(dataset).__name__} has not both __len__ and __getitem__; a dataset is a list, a dict of columns, "
+        "an object with these two, something that can be gone through again and again, or a callable that builds one"
+    )
+
+
+def _is_dataset(value: object) -> bool:
+    return hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+
+
+def _pickles(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # a lambda, a closure: the built dataset travels instead
+        return False
+    return True
+
+
+def _is_array(dataset: object) -> bool:
+    return type(dataset).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(dataset, "dtype")
+
+
+def _probes(length: int) -> list[int]:
+    if length <= _PROBES:
+        return list(range(length))
+    return [place * (length - 1) // (_PROBES - 1) for place in range(_PROBES)]

@@ -1,0 +1,217 @@
+"""Several datasets mixed by weight: exact shares, each dataset gone through evenly, any position found at once.
+
+Positions are counted over the whole run, and every block of 4096 holds exact numbers of each dataset in an
+order of its own. So the draw of a dataset that a position stands for is arithmetic, and a dataset is gone
+through once before any of its samples comes again, over epochs too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
+from twinkle_data.sources.fingerprint import digest
+from twinkle_data.sources.indexed import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from twinkle_data.sources.indexed import Source
+
+BLOCK: Final = 4096
+_CACHED: Final = 8
+
+
+class Mixture:
+    """Datasets that one loader mixes by weight; pass it as the loader's dataset.
+
+    An index of a mixture counts through its datasets in the order in which they were given.
+
+    Args:
+        datasets: Datasets by name, each of a kind that a loader takes by index.
+        weights: A weight above 0 for each name, rounded to whole 4096ths of their sum; None weighs by length.
+        epoch_length: Samples of an epoch; None is the sum of the lengths.
+
+    Raises:
+        TypeError: Datasets or weights are not given by name.
+        ValueError: A dataset is empty, or a weight or the length of an epoch out of range.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, object],
+        weights: Mapping[str, float] | None = None,
+        *,
+        epoch_length: int | None = None,
+    ) -> None:
+        for field, value in (("datasets", datasets), ("weights", weights)):
+            if not isinstance(value, Mapping) and value is not None:
+                raise TypeError(f"{field} of a mixture go by name, as in {{'code': ...}}, got a {type(value).__name__}")
+        self.names = tuple(datasets)
+        if not self.names:
+            raise ValueError("a mixture needs at least one dataset")
+        self.sources: tuple[Source, ...] = tuple(open_source(dataset) for dataset in datasets.values())
+        self.lengths = tuple(len(source) for source in self.sources)
+        empty = [name for name, length in zip(self.names, self.lengths, strict=True) if length == 0]
+        if empty:
+            raise ValueError(f"these datasets of the mixture are empty: {', '.join(empty)}")
+        given = dict(zip(self.names, self.lengths, strict=True)) if weights is None else dict(weights)
+        if given.keys() != set(self.names) or not all(weight > 0 for weight in given.values()):
+            raise ValueError(f"weights must be above 0, one for each of {list(self.names)}, got {given}")
+        self.quotas = _quotas([given[name] for name in self.names])
+        if epoch_length is not None and epoch_length < 1:
+            raise ValueError(f"epoch_length={epoch_length} must be at least 1")
+        self.epoch_length = sum(self.lengths) if epoch_length is None else epoch_length
+        self._starts = [0, *accumulate(self.lengths)]
+
+    def locate(self, index: int) -> tuple[str, int]:
+        """The name of the dataset that an index belongs to, and the index in it.
+
+        Args:
+            index: In [0, sum of the lengths - 1], as in `Batch.indices`.
+        """
+        if not 0 <= index < self._starts[-1]:
+            raise IndexError(f"index={index} is outside [0, {self._starts[-1] - 1}]")
+        place = bisect_right(self._starts, index) - 1
+        return self.names[place], index - self._starts[place]
+
+    def shares(self) -> dict[str, float]:
+        """The share of each dataset in the samples."""
+        return {name: quota / BLOCK for name, quota in zip(self.names, self.quotas, strict=True)}
+
+
+class MixedSource:
+    """The samples of a mixture, by index.
+
+    Args:
+        mixture: The mixture.
+    """
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._sources = mixture.sources
+        self._starts = [0, *accumulate(mixture.lengths)]
+        self.plain = all(source.plain for source in self._sources)
+        self.at_once = self.plain
+        self.fingerprint = digest(
+            [
+                list(mixture.names),
+                list(mixture.lengths),
+                list(mixture.quotas),
+                mixture.epoch_length,
+                [source.fingerprint for source in self._sources],
+            ]
+        )
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def read(self) -> Callable[[int], Any]:
+        """Gives one sample."""
+        return self._read
+
+    def _read(self, index: int) -> Any:
+        place = bisect_right(self._starts, index) - 1
+        return self._sources[place].read(index - self._starts[place])
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """The samples, one by one."""
+        return [self._read(index) for index in indices]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """The indices of the same dataset."""
+        place = bisect_right(self._starts, index) - 1
+        return self._starts[place], self._starts[place + 1]
+
+
+class MixedOrder:
+    """The order of a mixture.
+
+    Args:
+        lengths: Samples of each dataset.
+        quotas: Samples of each dataset in a block; they sum to `BLOCK`.
+        epoch_length: Samples of an epoch.
+        seed: Seed of the order.
+        shuffle: Permute each dataset anew each time that it is gone through.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], quotas: Sequence[int], epoch_length: int, seed: int, *, shuffle: bool
+    ) -> None:
+        self.algorithm = f"mixed-v1+{ALGORITHM if shuffle else 'sequential-v1'}"
+        self.length = epoch_length
+        self._lengths = np.array(lengths, dtype=np.int64)
+        self._quotas = np.array(quotas, dtype=np.int64)
+        self._starts = np.concatenate(([0], np.cumsum(self._lengths)))
+        self._bounds = np.cumsum(self._quotas)
+        self._seed = seed
+        self._shuffle = shuffle
+        self._blocks: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = OrderedDict()
+        self._passes: OrderedDict[tuple[int, int], Permutation] = OrderedDict()
+
+    def take(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices at the given positions of an epoch."""
+        run = positions + epoch * self.length
+        found = np.empty(len(run), dtype=np.int64)
+        blocks, slots = np.divmod(run, BLOCK)
+        for block in np.unique(blocks).tolist():
+            chosen = np.flatnonzero(blocks == block)
+            labels, ranks = self._block(block)
+            places = slots[chosen]
+            found[chosen] = self._draws(labels[places], block * self._quotas[labels[places]] + ranks[places])
+        return found
+
+    def _block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each slot of a block: its dataset, and how many of that dataset come before it in the block."""
+        if block not in self._blocks:
+            shuffled = Permutation(BLOCK, derive(self._seed, 1), block).block(0, BLOCK)
+            labels = np.searchsorted(self._bounds, shuffled, side="right")
+            ranks = np.empty(BLOCK, dtype=np.int64)
+            for place in range(len(self._quotas)):
+                mine = np.flatnonzero(labels == place)
+                ranks[mine] = np.arange(len(mine))
+            _remember(self._blocks, block, (labels, ranks))
+        return self._blocks[block]
+
+    def _draws(self, labels: NDArray[np.int64], draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        passes, places = np.divmod(draws, self._lengths[labels])
+        if self._shuffle:
+            for label, number in {*zip(labels.tolist(), passes.tolist(), strict=True)}:
+                chosen = np.flatnonzero((labels == label) & (passes == number))
+                places[chosen] = self._pass(label, number).take(places[chosen])
+        return self._starts[labels] + places
+
+    def _pass(self, label: int, number: int) -> Permutation:
+        key = (label, number)
+        if key not in self._passes:
+            permutation = Permutation(int(self._lengths[label]), derive(self._seed, 2, label), number)
+            _remember(self._passes, key, permutation, limit=2 * len(self._lengths) + _CACHED)
+        return self._passes[key]
+
+
+def _remember(cache: OrderedDict[Any, Any], key: object, value: object, limit: int = _CACHED) -> None:
+    cache[key] = value
+    while len(cache) > limit:
+        cache.popitem(last=False)
+
+
+def _quotas(weights: Sequence[float]) -> tuple[int, ...]:
+    """Whole numbers that sum to `BLOCK`, as near to the weights as can be, each at least 1."""
+    if len(weights) > BLOCK:
+        raise ValueError(f"a mixture holds at most {BLOCK} datasets, got {len(weights)}")
+    total = sum(weights)
+    exact = [weight / total * BLOCK for weight in weights]
+    quotas = [max(int(share), 1) for share in exact]
+    while sum(quotas) != BLOCK:
+        step = 1 if sum(quotas) < BLOCK else -1
+        able = [place for place in range(len(quotas)) if step > 0 or quotas[place] > 1]
+        quotas[max(able, key=lambda place: step * (exact[place] - quotas[place]))] += step
+    return tuple(quotas)

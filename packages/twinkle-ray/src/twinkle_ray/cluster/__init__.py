@@ -1,0 +1,1 @@
+"""The Ray cluster: its start, its nodes, its environment and its watchdog."""

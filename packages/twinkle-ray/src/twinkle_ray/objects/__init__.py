@@ -1,0 +1,1 @@
+"""The data plane: how values are pickled, cut into chunks and stored."""

@@ -1,0 +1,143 @@
+"""Values in the form in which they are stored: their rows can be read without opening the others.
+
+Arrays are stored as they are and cut as views. Tensors are stored as arrays. Long lists of objects are stored as chunks
+that are pickled one by one, so that a reader of a few rows opens only the chunks that these are in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from twinkle_ray.objects import tensors
+from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_remote.values.rows import PLAIN, columns, rebuild, take
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CHUNKS = 128
+_SAMPLE = 8
+_WORTH_CUTTING = 64 * 1024
+
+
+class Chunks:
+    """A list in pieces.
+
+    Args:
+        bounds: First row of each piece, and the number of rows at the end.
+        heads: The pieces' pickles, one behind the other.
+        ends: Where each pickle ends.
+        rests: Buffers and refs of each piece.
+    """
+
+    __slots__ = ("bounds", "ends", "heads", "rests")
+
+    def __init__(
+        self, bounds: Sequence[int], heads: Any, ends: Sequence[int], rests: Sequence[tuple[Any, ...]]
+    ) -> None:
+        self.bounds = tuple(bounds)
+        self.heads = heads
+        self.ends = tuple(ends)
+        self.rests = tuple(rests)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rests = [(tuple(map(pickle.PickleBuffer, buffers)), refs) for buffers, refs in self.rests]
+        return Chunks, (self.bounds, pickle.PickleBuffer(self.heads), self.ends, rests)
+
+    def read(self, start: int | None, stop: int | None) -> tuple[list[Any], int]:
+        """Rows [start, stop), all of them by default, and the bytes that were opened for them."""
+        start, stop, _ = slice(start, stop).indices(self.bounds[-1])
+        heads = memoryview(self.heads)
+        out: list[Any] = []
+        size = begin = 0
+        for i, end in enumerate(self.ends):
+            first, last = self.bounds[i], self.bounds[i + 1]
+            if first < stop and last > start:
+                parcel = Parcel(heads[begin:end], *self.rests[i])
+                size += parcel.nbytes
+                out.extend(parcel.open()[max(start - first, 0) : stop - first])
+            begin = end
+        return out, size
+
+    def cut(self, start: int, stop: int) -> Chunks:
+        """The pieces that rows [start, stop) are in; what was row `start` is row 0."""
+        used = [i for i in range(len(self.ends)) if self.bounds[i] < stop and self.bounds[i + 1] > start]
+        if not used:
+            return Chunks((0,), b"", (), ())
+        first, last = used[0], used[-1]
+        begin = self.ends[first - 1] if first else 0
+        bounds = [bound - start for bound in self.bounds[first : last + 2]]
+        ends = [end - begin for end in self.ends[first : last + 1]]
+        return Chunks(
+            bounds, bytes(memoryview(self.heads)[begin : self.ends[last]]), ends, self.rests[first : last + 1]
+        )
+
+
+def fold(value: Any) -> Any:
+    """The stored form of a value; never mutates it."""
+    if type(value) is list:
+        return _chunked(value) if _is_long(value) else value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        form = None if isinstance(value, torch.nn.Parameter) else tensors.array_form(value)
+        return value if form is None or not form.array.ndim else form
+    parts = columns(value)
+    if parts is None:
+        return value
+    fresh = [fold(part) for part in parts.values()]
+    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
+
+
+def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
+    """The value of a stored form, or rows [start, stop) of it, and the bytes of arrays and chunks that these take."""
+    if isinstance(value, Chunks):
+        return value.read(start, stop)
+    if isinstance(value, tensors.ArrayForm):
+        own = tensors.tensor(value, start, stop)
+        return own, own.nbytes
+    parts = columns(value)
+    if parts is None:
+        part = value if start is None or stop is None else take(value, start, stop)
+        size = getattr(part, "nbytes", 0)
+        return part, size if isinstance(size, int) else 0
+    read = [unfold(part, start, stop) for part in parts.values()]
+    size = sum(size for _, size in read)
+    same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))
+    return value if same else rebuild(value, [part for part, _ in read]), size
+
+
+def cut(value: Any, start: int, stop: int) -> Any:
+    """Rows [start, stop) of a stored form, in stored form."""
+    if isinstance(value, Chunks):
+        return value.cut(start, stop)
+    if isinstance(value, tensors.ArrayForm):
+        return replace(value, array=value.array[start:stop])
+    parts = columns(value)
+    return (
+        take(value, start, stop)
+        if parts is None
+        else rebuild(value, [cut(part, start, stop) for part in parts.values()])
+    )
+
+
+def _is_long(value: list[Any]) -> bool:
+    """Whether a list is worth cutting, by the size of a few of its rows."""
+    if len(value) <= 1:
+        return False
+    sample = value[:: max(1, len(value) // _SAMPLE)]
+    plain = PLAIN.issuperset(map(type, sample))
+    size = sum(len(row) if isinstance(row, str | bytes) else 8 for row in sample) if plain else pack(sample).nbytes
+    return size * len(value) > _WORTH_CUTTING * len(sample)
+
+
+def _chunked(value: list[Any]) -> Chunks:
+    step = -(-len(value) // _CHUNKS)
+    bounds = [*range(0, len(value), step), len(value)]
+    parcels = [pack(value[first:end]) for first, end in itertools.pairwise(bounds)]
+    ends = list(itertools.accumulate(len(parcel.head) for parcel in parcels))
+    heads = b"".join(parcel.head for parcel in parcels)
+    return Chunks(bounds, heads, ends, [(parcel.buffers, parcel.refs) for parcel in parcels])

@@ -1,0 +1,137 @@
+"""The data plane: results stay in the object store of the node that made them, and readers take the rows they need."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.objects import chunks as rows
+from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_remote.errors import TwinkleError, WorkerDiedError
+from twinkle_remote.values.rows import PLAIN
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+ARGUMENT_LIMIT = 100 * 1000  # Ray puts larger arguments again for each receiver
+RESULT_LIMIT = 16 * 1024  # larger results stay where they were made
+
+
+class Inline:
+    """A small value that travels inside its outcome, pickled, so that only its reader opens it."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Inline, (self.data,)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A value in the object store of a node.
+
+    Attributes:
+        ref: The parcel.
+        nbytes: Its size.
+        node: Id of the node.
+        maker: Id of the process that put it.
+        label: Who that is, for messages.
+    """
+
+    ref: ObjectRef[Parcel]
+    nbytes: int
+    node: str
+    maker: str
+    label: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stored, (self.ref, self.nbytes, self.node, self.maker, self.label)
+
+
+class StoreFullError(TwinkleError):
+    """A value found no place in the object store, and none on the disk behind it."""
+
+
+class RayStore:
+    """A `Store` over Ray's object store.
+
+    Args:
+        label: Who this process is, for messages of those that read what it stored.
+    """
+
+    def __init__(self, label: str = "the driver") -> None:
+        context = ray.get_runtime_context()
+        self._label = label
+        self._node, self._id = context.get_node_id(), context.get_worker_id()
+        self.agent: Any = None
+
+    def put(self, value: object) -> tuple[object, int] | None:
+        """Store a large array or tensor once for many readers; None for smaller ones."""
+        if _size(value) < ARGUMENT_LIMIT:
+            return None
+        return self._stored(pack(rows.fold(value)))
+
+    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
+        """A stored value, or rows [start, stop) of it, and the bytes that came from outside of this process."""
+        if isinstance(ref, Inline):
+            return rows.unfold(Parcel(ref.data).open(), start, stop)[0], len(ref.data)
+        if not isinstance(ref, Stored):
+            return rows.unfold(ref, start, stop)[0], 0
+        try:
+            value, size = self._read(ref, start, stop)
+        except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError) as error:
+            raise WorkerDiedError(
+                f"{ref.nbytes} bytes of {ref.label} are gone, because it or its node is: {type(error).__name__}"
+            ) from error
+        return value, 0 if ref.maker == self._id else size
+
+    def keep(self, value: object) -> tuple[object, int]:
+        """Keep a result: plain scalars as they are, small values inside the outcome, others in this node's store.
+
+        Raises:
+            TypeError: It cannot be pickled.
+        """
+        if type(value) in PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
+            return value, 0
+        try:
+            parcel = pack(rows.fold(value))
+        except TwinkleError:  # a lazy result inside it has failed
+            raise
+        except Exception as error:  # whatever a value's own pickling raises
+            raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
+        if not parcel.buffers and not parcel.refs and len(parcel.head) < RESULT_LIMIT:
+            return Inline(parcel.head), len(parcel.head)
+        return self._stored(parcel)
+
+    def _stored(self, parcel: Parcel) -> tuple[Stored, int]:
+        size = parcel.nbytes
+        try:
+            ref = ray.put(parcel)
+        except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+            raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
+        return Stored(ref, size, self._node, self._id, self._label), size
+
+    def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
+        if self.agent is not None and stored.node != self._node and start is not None and stop is not None:
+            try:
+                (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, start, stop))
+                return _opened(ray.get(piece), 0, stop - start)
+            except ray.exceptions.RayTaskError:  # the agent may not know a class that this process does
+                pass
+        return _opened(ray.get(stored.ref), start, stop)
+
+
+def _opened(parcel: Parcel, start: int | None, stop: int | None) -> tuple[Any, int]:
+    value, size = rows.unfold(parcel.open(), start, stop)
+    return value, size + len(parcel.head)
+
+
+def _size(value: object) -> int:
+    nbytes = getattr(value, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0

@@ -1,0 +1,108 @@
+"""A pickled value as Ray should see it: a small head, large buffers beside it, and the object refs it names.
+
+Buffers beside the head go into the object store without a copy on the reader's side. Refs have to be visible to Ray, or
+it would free, or never free, what they name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import cloudpickle
+
+from twinkle_ray.objects import tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_BESIDE = 32 * 1024  # a buffer below this is cheaper inside the head
+_loading = threading.local()
+
+
+class Parcel:
+    """A value that is pickled once and can be opened many times.
+
+    Args:
+        head: The pickle.
+        buffers: Its out-of-band buffers.
+        refs: The object refs that it names, in order.
+    """
+
+    __slots__ = ("buffers", "head", "refs")
+
+    def __init__(self, head: Any, buffers: Sequence[Any] = (), refs: Sequence[ray.ObjectRef[Any]] = ()) -> None:
+        self.head = head
+        self.buffers = tuple(buffers)
+        self.refs = tuple(refs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the head and the buffers."""
+        return memoryview(self.head).nbytes + sum(memoryview(buffer).nbytes for buffer in self.buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        head = pickle.PickleBuffer(self.head) if len(self.head) >= _BESIDE else self.head
+        return Parcel, (head, tuple(map(pickle.PickleBuffer, self.buffers)), self.refs)
+
+    def open(self) -> Any:
+        """The value; large arrays are views of the buffers."""
+        if not self.refs:
+            return pickle.loads(self.head, buffers=self.buffers)
+        outer = getattr(_loading, "refs", None)
+        _loading.refs = self.refs
+        try:
+            return pickle.loads(self.head, buffers=self.buffers)
+        finally:
+            _loading.refs = outer
+
+
+def _ref(index: int) -> ray.ObjectRef[Any]:
+    found: ray.ObjectRef[Any] = _loading.refs[index]
+    return found
+
+
+_CloudPickler: Any = cloudpickle.CloudPickler  # Ray's copy of cloudpickle is not typed
+
+
+class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
+    """Classes of `__main__` by value, tensors as arrays, refs by their index."""
+
+    def __init__(self, file: io.BytesIO, refs: list[ray.ObjectRef[Any]], beside: Callable[[Any], bool]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=beside)
+        self._refs = refs
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, ray.ObjectRef):
+            self._refs.append(value)
+            return _ref, (len(self._refs) - 1,)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            reduced = tensors.reduce(value)
+            if reduced is not None:
+                return reduced
+        return super().reducer_override(value)
+
+
+def pack(value: object) -> Parcel:
+    """Pickle a value.
+
+    Raises:
+        Exception: Whatever the value's own pickling raises; `TypeError` and `PicklingError` mostly.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    refs: list[ray.ObjectRef[Any]] = []
+
+    def beside(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < _BESIDE:
+            return True
+        buffers.append(buffer)
+        return False
+
+    with io.BytesIO() as file:
+        _Pickler(file, refs, beside).dump(value)
+        return Parcel(file.getvalue(), buffers, refs)

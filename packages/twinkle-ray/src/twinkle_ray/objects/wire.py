@@ -1,0 +1,72 @@
+"""Tasks and outcomes as bytes: what every call sends and every answer carries, in the fewest steps."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored
+from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_remote.protocol import Outcome, Task
+from twinkle_remote.values.rows import PLAIN
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+Wire = bytes | Parcel
+_of_task = attrgetter(*(field.name for field in fields(Task)))
+_of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
+
+
+def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
+    """What is passed to the actors of a task: bytes where nothing stands beside them; a ref where it is large.
+
+    Returns:
+        It, and its size in bytes.
+    """
+    told = _of_task(task)
+    if task.kind == "method" and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
+        data = pickle.dumps(told, protocol=5)  # nothing here needs the pickler of `pack`, which takes six times as long
+        if len(data) < RESULT_LIMIT:
+            return data, len(data)
+    parcel = pack(told)
+    nbytes = parcel.nbytes
+    if nbytes > ARGUMENT_LIMIT * 9 // 10:
+        return ray.put(parcel), nbytes
+    if parcel.buffers or parcel.refs:
+        return parcel, nbytes
+    head: bytes = parcel.head
+    return head, nbytes
+
+
+def unsendable(task: Task) -> str:
+    """Which part of a task that does not pickle is why."""
+    parts: dict[str, object] = {f"the {task.kind}'s target {task.target!r}": task.target}
+    parts.update((f"positional argument {index} ({value!r:.80})", value) for index, value in enumerate(task.args))
+    parts.update((f"argument {name} ({value!r:.80})", value) for name, value in task.kwargs.items())
+    for told, value in parts.items():
+        try:
+            pack(value)
+        except Exception:  # this is the one
+            return told
+    return "a part of the call"
+
+
+def task_from_wire(wire: Wire) -> Task:
+    """The task of what an actor was passed."""
+    return Task(*(Parcel(wire) if isinstance(wire, bytes) else wire).open())
+
+
+def outcome_to_wire(outcome: Outcome) -> bytes | tuple[Any, ...]:
+    """What an actor returns: bytes, unless a ref is among it, which Ray has to see."""
+    told = _of_outcome(outcome)
+    return told if isinstance(outcome.payload, Stored) else pickle.dumps(told, protocol=5)
+
+
+def outcome_from_wire(wire: bytes | tuple[Any, ...]) -> Outcome:
+    """The outcome of what an actor returned."""
+    return Outcome(*(pickle.loads(wire) if isinstance(wire, bytes) else wire))

@@ -1,0 +1,1 @@
+"""Which worker runs on which node and device."""

@@ -1,0 +1,186 @@
+"""Which node, and where asked for which devices, each worker is to get: pure arithmetic over what the nodes have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinkle_remote.errors import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_mesh import DeviceGroup
+    from twinkle_ray.cluster.nodes import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where one worker goes.
+
+    Attributes:
+        node: Index of the node.
+        devices: Indices of its devices on that node; None where any will do.
+    """
+
+    node: int
+    devices: tuple[int, ...] | None = None
+
+
+class InfeasibleError(PlacementError):
+    """The cluster cannot hold the groups, however long one waits."""
+
+
+class BusyError(PlacementError):
+    """The cluster could hold the groups, but others have reserved what they need."""
+
+
+def plan(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str, Sequence[Spot]]:
+    """A place for every worker of every group: named devices first, then the groups that are hardest to fit.
+
+    A group goes to one node where one can hold it, and to as few as possible otherwise.
+
+    Args:
+        groups: The groups.
+        nodes: The nodes, in the order in which devices are counted.
+
+    Returns:
+        Spots by group, in order of node.
+
+    Raises:
+        InfeasibleError: They do not fit, or name a device that there is not, or name one twice.
+        BusyError: They would fit if all were free; the message says what is missing where.
+    """
+    found = _fit(groups, nodes, [node.free for node in nodes])
+    if not isinstance(found, str):
+        return found
+    whole = _fit(groups, nodes, [node.total for node in nodes])
+    if isinstance(whole, str):
+        raise InfeasibleError(f"infeasible: {whole}\n{report(groups, nodes)}")
+    raise BusyError(f"busy: {found}\n{report(groups, nodes)}")
+
+
+def report(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> str:
+    """What is asked for and what each node has, one line each."""
+    rows = [f"  asked: {group.name} = {_asked(group)}" for group in groups]
+    kinds = dict.fromkeys(resource(group.device_type, nodes) for group in groups)
+    for node in nodes:
+        has = ", ".join(
+            f"{node.free.get(kind, 0):g} of {node.total[kind]:g} {kind} free" for kind in kinds if kind in node.total
+        )
+        rows.append(f"  node {node.name}: {has or 'none of ' + ', '.join(kinds)}")
+    return "\n".join(rows if nodes else [*rows, "  the cluster has no nodes"])
+
+
+def resource(device_type: str, nodes: Sequence[Node]) -> str:
+    """Ray's name of a device type: names of custom resources are found whatever their case."""
+    names = {name for node in nodes for name in node.total}
+    if device_type in names:
+        return device_type
+    return next((name for name in sorted(names) if name.upper() == device_type), device_type)
+
+
+def _asked(group: DeviceGroup) -> str:
+    workers = f"{group.num_workers} workers x {group.gpus_per_worker} {group.device_type}"
+    devices = named_devices(group)
+    return workers if devices is None else f"{workers}, devices {list(devices)}"
+
+
+def named_devices(group: DeviceGroup) -> Sequence[int] | None:
+    """The devices that a group names, counted from the first node on; None where any will do.
+
+    `ranks` names devices itself; where `visible_devices` does not hold these, they count within it.
+
+    Raises:
+        InfeasibleError: `ranks` is neither within `visible_devices` nor counts within it.
+    """
+    held, visible = group.devices, group.visible
+    if visible is None:
+        return held
+    if held is None:
+        return visible[: group.num_ranks]
+    if set(held) <= set(visible):
+        return held
+    if max(held) < len(visible):
+        return [visible[index] for index in held]
+    raise InfeasibleError(
+        f"group {group.name!r}: ranks={list(held)} are neither among visible_devices={group.visible_devices!r} nor do "
+        f"they count within it, as 0 to {len(visible) - 1} would"
+    )
+
+
+def _fit(
+    groups: Sequence[DeviceGroup], nodes: Sequence[Node], free: Sequence[Mapping[str, float]]
+) -> dict[str, Sequence[Spot]] | str:
+    """Spots by group, or why they do not fit."""
+    left = [dict(node) for node in free]
+    spots: dict[str, Sequence[Spot]] = {}
+    holders: dict[tuple[str, int], str] = {}
+    anywhere = []
+    for group in groups:
+        kind, devices = resource(group.device_type, nodes), named_devices(group)
+        if devices is None:
+            anywhere.append(group)
+            continue
+        for device in devices:
+            holder = holders.setdefault((kind, device), group.name)
+            if holder != group.name:
+                return f"groups {holder!r} and {group.name!r} both name {kind} {device}"
+        got = _name(group, kind, devices, nodes, left)
+        if isinstance(got, str):
+            return got
+        spots[group.name] = got
+    for group in sorted(anywhere, key=lambda group: (-group.gpus_per_worker, -group.num_ranks)):
+        kind = resource(group.device_type, nodes)
+        per_node = _spread(group.num_workers, [int(node.get(kind, 0) // group.gpus_per_worker) for node in left])
+        if isinstance(per_node, int):
+            return (
+                f"group {group.name!r} asks for {_asked(group)}, and {per_node} of these workers find a place"
+                f"{'' if any(kind in node.total for node in nodes) else f'; no node has any {kind}'}"
+            )
+        for index, count in enumerate(per_node):
+            left[index][kind] = left[index].get(kind, 0) - count * group.gpus_per_worker
+        spots[group.name] = [Spot(index) for index, count in enumerate(per_node) for _ in range(count)]
+    return spots
+
+
+def _name(
+    group: DeviceGroup, kind: str, devices: Sequence[int], nodes: Sequence[Node], left: list[dict[str, float]]
+) -> Sequence[Spot] | str:
+    """Spots on named devices, which must not straddle nodes within one worker."""
+    where = [(index, local) for index, node in enumerate(nodes) for local in range(int(node.total.get(kind, 0)))]
+    beyond = [device for device in devices if device >= len(where)]
+    if beyond:
+        return f"group {group.name!r} names {kind} {beyond}, and the cluster has {len(where)}, counted from 0"
+    out = []
+    per = group.gpus_per_worker
+    for first in range(0, len(devices), per):
+        held = [where[device] for device in devices[first : first + per]]
+        if len({node for node, _ in held}) > 1:
+            return (
+                f"group {group.name!r}: one worker's devices {list(devices[first : first + per])} are on several nodes"
+            )
+        left[held[0][0]][kind] = left[held[0][0]].get(kind, 0) - per
+        out.append(Spot(held[0][0], tuple(local for _, local in held)))
+    short = next((index for index, node in enumerate(left) if node.get(kind, 0) < 0), None)
+    if short is not None:
+        return f"group {group.name!r} names devices of node {nodes[short].name}, where too few are free"
+    return sorted(out, key=lambda spot: spot.node)
+
+
+def _spread(count: int, capacity: Sequence[int]) -> list[int] | int:
+    """Workers on each node: on the tightest node that holds them all, else on as few as possible; or how many fit."""
+    out = [0] * len(capacity)
+    left = count
+    while left:
+        open_nodes = [index for index in range(len(capacity)) if capacity[index] > out[index] == 0]
+        if not open_nodes:
+            return count - left
+        enough = [index for index in open_nodes if capacity[index] >= left]
+        if enough:
+            best = min(enough, key=lambda index: capacity[index])
+        else:
+            best = max(open_nodes, key=lambda index: capacity[index])
+        out[best] = min(capacity[best], left)
+        left -= out[best]
+    return out

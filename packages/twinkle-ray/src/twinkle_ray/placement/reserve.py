@@ -1,0 +1,186 @@
+"""Reserving a place for every worker, with a deadline, and giving all of it back when one is not to be had."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from twinkle_ray.cluster.nodes import alive_nodes
+from twinkle_ray.placement.assign import BusyError, InfeasibleError, plan, resource
+from twinkle_remote.errors import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_mesh import DeviceGroup
+    from twinkle_ray.cluster.nodes import Node
+    from twinkle_ray.placement.assign import Spot
+
+_POLL = 0.2  # seconds between looks at what is free
+_NODE = "ray.io/node-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is reserved for one worker.
+
+    Attributes:
+        reserved: The placement group.
+        bundle: Index of the worker's bundle in it.
+        node: Index of the node, in the order in which devices are counted.
+        resources: What its actor takes of the bundle.
+        devices: Indices of its devices on the node where they were named; Ray chooses them otherwise.
+    """
+
+    reserved: Any
+    bundle: int
+    node: int
+    resources: Mapping[str, float]
+    devices: tuple[int, ...] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The options of an actor or task that takes this place."""
+        rest = dict(self.resources)
+        cpus, gpus = rest.pop("CPU", 0), rest.pop("GPU", 0)
+        strategy = PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=self.bundle)
+        return {"num_cpus": cpus, "num_gpus": gpus, "resources": rest, "scheduling_strategy": strategy}
+
+
+class Reservation:
+    """The places of all groups.
+
+    Args:
+        groups: The groups.
+        timeout: Seconds to wait for what others hold.
+
+    Raises:
+        PlacementError: The cluster cannot hold the groups, or not within the time; nothing stays reserved.
+    """
+
+    def __init__(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
+        self._held: dict[str, list[Any]] = {}
+        self.places: dict[str, Sequence[Place]] = {}
+        self.take(groups, timeout)
+
+    def take(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
+        """Reserve places for groups that have none.
+
+        Raises:
+            PlacementError: As above; these groups then have none again.
+        """
+        until = time.monotonic() + timeout
+        names = [group.name for group in groups]
+        while True:
+            nodes = alive_nodes()
+            try:
+                self._take(groups, plan(groups, nodes), nodes, until)
+            except BusyError as error:
+                self.give_back(names)
+                if time.monotonic() >= until:
+                    raise PlacementError(f"the groups found no place within {timeout:g} s; {error}") from None
+                time.sleep(_POLL)
+            except BaseException as error:
+                self.give_back(names)
+                if isinstance(error, InfeasibleError):
+                    raise PlacementError(f"the cluster cannot hold the groups; {error}") from None
+                raise
+            else:
+                return
+
+    def give_back(self, names: Sequence[str] | None = None, timeout: float = 5.0) -> None:
+        """Return what groups hold, all of it by default, and wait until it is returned."""
+        held = [one for name in list(self._held if names is None else names) for one in self._held.pop(name, [])]
+        for reserved in held:
+            remove_placement_group(reserved)
+        until = time.monotonic() + timeout
+        while held and time.monotonic() < until:
+            held = [reserved for reserved in held if placement_group_table(reserved).get("state") != "REMOVED"]
+            if held:
+                time.sleep(_POLL / 10)
+
+    def _take(
+        self,
+        groups: Sequence[DeviceGroup],
+        spots: Mapping[str, Sequence[Spot]],
+        nodes: Sequence[Node],
+        until: float,
+    ) -> None:
+        named = [group for group in groups if any(spot.devices is not None for spot in spots[group.name])]
+        for group in named:
+            self.places[group.name] = self._take_named(group, spots[group.name], nodes, until)
+        for group in groups:
+            if group not in named:
+                self.places[group.name] = self._take_any(group, spots[group.name], nodes, until)
+
+    def _take_any(
+        self, group: DeviceGroup, spots: Sequence[Spot], nodes: Sequence[Node], until: float
+    ) -> Sequence[Place]:
+        asked = {resource(group.device_type, nodes): float(group.gpus_per_worker)}
+        reserved = self._reserve(group.name, [asked] * len(spots), [nodes[spot.node] for spot in spots])
+        _await([reserved], until)
+        return [Place(reserved, index, spot.node, asked) for index, spot in enumerate(spots)]
+
+    def _take_named(
+        self, group: DeviceGroup, spots: Sequence[Spot], nodes: Sequence[Node], until: float
+    ) -> Sequence[Place]:
+        """Ray hands out devices as it likes: take single ones until the named ones are among them, return the rest."""
+        kind = resource(group.device_type, nodes)
+        holders: dict[tuple[int, int], Any] = {}
+        for index in dict.fromkeys(spot.node for spot in spots):
+            wanted = {device for spot in spots if spot.node == index for device in spot.devices or ()}
+            room = int(nodes[index].free.get(kind, 0))
+            got: dict[int, Any] = {}
+            while missing := wanted - got.keys():
+                count = min(max(*missing, len(wanted) - 1) + 1, room) - len(got)  # Ray mostly begins with the lowest
+                count = max(count, min(len(missing), room - len(got)))
+                if count <= 0:
+                    raise BusyError(f"busy: {kind} {sorted(missing)} of node {nodes[index].name} are held by others")
+                fresh = [self._reserve(group.name, [{kind: 1.0}], [nodes[index]]) for _ in range(count)]
+                _await(fresh, until)
+                got.update(zip(_device_of_each(fresh, kind, until), fresh, strict=True))
+            for device, reserved in got.items():
+                if device in wanted:
+                    holders[index, device] = reserved
+                else:
+                    self._held[group.name].remove(reserved)
+                    remove_placement_group(reserved)
+        out = []
+        for spot in spots:
+            devices = spot.devices or ()
+            out.append(Place(holders[spot.node, devices[0]], 0, spot.node, {kind: 1.0}, devices))
+        return out
+
+    def _reserve(self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Node]) -> Any:
+        reserved = placement_group(
+            [dict(bundle) for bundle in bundles],
+            strategy="PACK",
+            bundle_label_selector=[{_NODE: node.id} for node in nodes],
+        )
+        self._held.setdefault(name, []).append(reserved)
+        return reserved
+
+
+def _await(reserved: Sequence[Any], until: float) -> None:
+    for one in reserved:
+        if not one.wait(max(0.1, until - time.monotonic())):
+            raise BusyError("busy: others were faster")
+
+
+def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[int]:
+    """Which device each placement group of one device holds."""
+    probe = ray.remote(_accelerators)
+    asked = [probe.options(**Place(one, 0, 0, {kind: 1.0}).options(), max_retries=0).remote(kind) for one in reserved]
+    found: list[list[str]] = ray.get(asked, timeout=max(10.0, until - time.monotonic()))
+    if not all(ids and ids[0].isdecimal() for ids in found):
+        raise InfeasibleError(f"infeasible: {kind} are not numbered, so that none can be named; give ranks as a count")
+    return [int(ids[0]) for ids in found]
+
+
+def _accelerators(kind: str) -> list[str]:
+    ids: Mapping[str, list[str]] = ray.get_runtime_context().get_accelerator_ids()
+    return [str(index) for index in ids.get(kind, ())]

@@ -1,0 +1,1 @@
+"""What a user sees of a run: worker logs, metrics and the timeline."""

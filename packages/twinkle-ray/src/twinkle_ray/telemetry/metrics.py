@@ -1,0 +1,88 @@
+"""The figures of calls as Ray's metrics, told by a thread of the driver, so that calls do not wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Counts
+from typing import TYPE_CHECKING
+
+from ray.util.metrics import Counter, Histogram
+
+from twinkle_remote.sessions.runtime import active
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.sessions.stats import CallRecord
+
+_SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0]
+_TAGS = ("group", "method")
+
+
+class Exporter:
+    """Tells Ray of calls that are done.
+
+    Args:
+        interval: Seconds between two looks.
+
+    Attributes:
+        counted: Calls that were told, by group and method.
+    """
+
+    def __init__(self, interval: float = 5.0) -> None:
+        self._run = Histogram("twinkle_run_seconds", "Longest rank of a call", boundaries=_SECONDS, tag_keys=_TAGS)
+        self._queue = Histogram("twinkle_queue_seconds", "Wait before a call ran", boundaries=_SECONDS, tag_keys=_TAGS)
+        self._skew = Histogram(
+            "twinkle_skew_seconds", "First to last rank of a call", boundaries=_SECONDS, tag_keys=_TAGS
+        )
+        self._calls = Counter("twinkle_calls", "Calls that are done", tag_keys=_TAGS)
+        self._failed = Counter("twinkle_failed_calls", "Calls that failed", tag_keys=_TAGS)
+        self._bytes = Counter("twinkle_bytes", "Bytes stored and fetched", tag_keys=(*_TAGS, "way"))
+        self.counted: Counts[tuple[str, str]] = Counts()
+        self._told: set[int] = set()
+        self._interval = interval
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="twinkle-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Tell what is left, and stop."""
+        self._ended.set()
+        self._thread.join(self._interval)
+
+    def _loop(self) -> None:
+        while not self._ended.wait(self._interval):
+            self._tell()
+        self._tell()
+
+    def _tell(self) -> None:
+        runtime = active()
+        records = [] if runtime is None else runtime.stats.records()
+        for record in finished(records):
+            if id(record) not in self._told:
+                self._add(record)
+        self._told = {id(record) for record in finished(records)}
+
+    def _add(self, record: CallRecord) -> None:
+        tags = {"group": record.group, "method": record.method}
+        self._calls.inc(1, tags)
+        self.counted[record.group, record.method] += 1
+        if record.failed:
+            self._failed.inc(1, tags)
+        self._run.observe(max(record.seconds.values()), tags)
+        self._queue.observe(record.queue_seconds, tags)
+        self._skew.observe(record.skew_seconds, tags)
+        moved = {
+            "driver stored": record.driver_sent,
+            "driver fetched": record.driver_fetched,
+            "workers fetched": sum(record.worker_fetched.values()),
+            "workers stored": sum(record.produced.values()),
+        }
+        for way, size in moved.items():
+            if size:
+                self._bytes.inc(size, {**tags, "way": way})
+
+
+def finished(records: Sequence[CallRecord]) -> list[CallRecord]:
+    """Records of calls whose every rank has answered."""
+    return [record for record in records if len(record.seconds) == record.workers]

@@ -1,0 +1,238 @@
+"""The workers of each group as the call path sees them: submit a task, wait for answers, read an outcome."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.objects.wire import outcome_from_wire, task_to_wire, unsendable
+from twinkle_ray.workers.lost import to_failure
+from twinkle_ray.workers.stack_dump import read_stacks
+from twinkle_remote.errors import DispatchError, TwinkleError
+from twinkle_remote.protocol import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.failures.capture import WorkerInfo
+    from twinkle_remote.protocol import Reply, Task
+
+_WORTH_REMEMBERING = 2048  # bytes
+
+
+class RayReply:
+    """The pending answer of one actor.
+
+    Args:
+        group: Its group.
+        rank: Its rank.
+        ref: The answer.
+        task: What was asked.
+        sent: Bytes that the actor was sent.
+        remember: What the actor then remembers, and which of such requests to it this is.
+    """
+
+    __slots__ = ("__weakref__", "_remember", "died_in", "group", "instance", "name", "outcome", "rank", "ref", "sent")
+
+    def __init__(
+        self,
+        group: RayGroup,
+        rank: int,
+        ref: ray.ObjectRef[Any],
+        task: Task,
+        sent: int,
+        remember: tuple[bytes, int] | None = None,
+    ) -> None:
+        self.group = group
+        self.rank = rank
+        self.ref = ref
+        self.sent = sent
+        self.instance = task.instance
+        self.name = task.name
+        self.died_in = group.deaths.get(rank)
+        self.outcome: Outcome | None = None
+        self._remember = remember
+
+    def done(self) -> bool:
+        """Whether the outcome is there, or never will be."""
+        return self.outcome is not None or bool(ray.wait([self.ref], timeout=0)[0])
+
+    def read(self) -> Outcome:
+        """The outcome; waits for it."""
+        if self.outcome is None:
+            try:
+                self.take(ray.get(self.ref))
+            except ray.exceptions.RayError as error:
+                self.outcome = self.group.lost(self, error)
+        assert self.outcome is not None
+        return self.outcome
+
+    def take(self, wire: bytes | tuple[Any, ...]) -> None:
+        """The answer is there."""
+        if self.outcome is None:
+            self.outcome = outcome_from_wire(wire)
+            if self._remember is not None:
+                self.group.confirm(self.rank, *self._remember)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker of a group.
+
+    Attributes:
+        actor: Its actor.
+        info: Who it is.
+        node: Ray's id of its node.
+        stack: Descriptor of its stack, for `stacks.read_stack`.
+    """
+
+    actor: Any
+    info: WorkerInfo
+    node: str
+    stack: int
+
+
+class RayGroup:
+    """The workers of one group.
+
+    Args:
+        name: Name of the group.
+        members: In rank order.
+        is_driver: This is the one process that may rely on what the actors remember of it.
+        replay: Keep the tasks that constructed components, and their inputs.
+
+    Attributes:
+        created: Those tasks by rank, by instance, in order.
+        deaths: For ranks that are known to be lost, the method that first told.
+        labels: Workers of all groups by actor id.
+        agents: The nodes' agents by node id.
+    """
+
+    def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False, replay: bool = False) -> None:
+        self._name = name
+        self._replay = replay
+        self._lock = threading.Lock()
+        self.created: dict[str, dict[int, tuple[Task, Sequence[Reply]]]] = {}
+        self.members = tuple(members)
+        self._is_driver = is_driver
+        self._run = [member.actor.run for member in self.members]
+        self._remember = [member.actor.remember for member in self.members]
+        self._again = [member.actor.again for member in self.members]
+        self._remembered: dict[int, bytes] = {}
+        self._requests: dict[int, int] = {}
+        self._meshes: dict[str, DeviceMesh | None] = {}
+        self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
+        self.deaths: dict[int, str] = {}
+        self.labels: Mapping[str, str] = {}
+        self.agents: Mapping[str, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayGroup, (self._name, self.members)
+
+    @property
+    def name(self) -> str:
+        """Name of the group."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self.members)
+
+    def info(self, rank: int) -> WorkerInfo:
+        """Who the worker of a rank is."""
+        return self.members[rank].info
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Pickle all tasks of one call before the first one is sent.
+
+        Raises:
+            DispatchError: One does not pickle; the message names the argument.
+        """
+        for task in tasks:
+            self._wire(task)
+
+    def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> RayReply:
+        """Send a task; what ranks share is pickled once."""
+        if task.kind == "create":
+            self._meshes[task.instance] = task.mesh
+            if self._replay:
+                self.created.setdefault(task.instance, {})[rank] = task, inputs
+        elif task.kind == "drop":
+            self.created.pop(task.instance, None)
+        refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
+        assert len(refs) == len(inputs), "replies of another backend"
+        wire, sent = self._wire(task)
+        if refs or not self._is_driver or type(wire) is not bytes or sent > _WORTH_REMEMBERING:
+            if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
+                key = id(task)
+                self._wires[key] = (self._wires[key][0], wire, 0)
+            return RayReply(self, rank, self._run[rank].remote(wire, *refs), task, sent)
+        with self._lock:  # between what the actor remembers and what it is sent, nothing else may be sent
+            if self._remembered.get(rank) == wire:
+                return RayReply(self, rank, self._again[rank].remote(), task, 0)
+            self._remembered.pop(rank, None)
+            count = self._requests[rank] = self._requests.get(rank, 0) + 1
+            return RayReply(self, rank, self._remember[rank].remote(wire), task, sent, (wire, count))
+
+    def confirm(self, rank: int, wire: bytes, count: int) -> None:
+        """The actor answered a request to remember; where it was the latest one, it may be relied on."""
+        with self._lock:
+            if self._requests.get(rank) == count:
+                self._remembered[rank] = wire
+
+    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
+        """Where the given ranks are; those of other nodes tell through their node's agent."""
+        by_node: dict[str, list[int]] = {}
+        for rank in ranks:
+            by_node.setdefault(self.members[rank].node, []).append(rank)
+        here = ray.get_runtime_context().get_node_id()
+        out: dict[int, str] = {}
+        for node, there in by_node.items():
+            asked = [(self.members[rank].info.pid, self.members[rank].stack) for rank in there]
+            told = read_stacks(asked) if node == here else self._told(node, asked)
+            out.update((rank, stack) for rank, stack in zip(there, told, strict=True) if stack)
+        return out
+
+    def _told(self, node: str, asked: Sequence[tuple[int, int]]) -> Sequence[str]:
+        if node not in self.agents:
+            return [""] * len(asked)
+        try:
+            told: Sequence[str] = ray.get(self.agents[node].stacks.remote(asked), timeout=2 + len(asked))
+        except ray.exceptions.RayError:  # the node is lost or slow: what is known without it still tells
+            return [""] * len(asked)
+        return told
+
+    def lost(self, reply: RayReply, error: Exception) -> Outcome:
+        """The outcome of a rank whose answer is an error of Ray's."""
+        mesh = self._meshes.get(reply.instance)
+        coordinate = None if mesh is None else mesh.coordinate(reply.rank)
+        member = self.members[reply.rank]
+        own = member.actor._actor_id.hex()
+        failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name)
+        if failure.died and not failure.upstream and not isinstance(error, ray.exceptions.ActorUnavailableError):
+            self.deaths.setdefault(reply.rank, reply.name)
+            if reply.died_in is not None:
+                told = f"it was lost before this call, during {reply.died_in}; {failure.message}"
+                failure = replace(failure, message=told)
+        return Outcome(reply.rank, failure=failure)
+
+    def _wire(self, task: Task) -> tuple[Any, int]:
+        """What is sent for a task, and its bytes; ranks that share it are sent it too; kept as long as the task is."""
+        key = id(task)
+        found = self._wires.get(key)
+        if found is not None:
+            return found[1:]
+        try:
+            wire, nbytes = task_to_wire(task)
+        except (ray.exceptions.RayError, TwinkleError):
+            raise
+        except Exception as error:  # whatever a value's own pickling raises
+            raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
+        self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire, nbytes
+        return wire, nbytes

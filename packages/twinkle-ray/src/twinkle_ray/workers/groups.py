@@ -1,0 +1,96 @@
+"""A backend over groups that are there: what the driver and every worker call them with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.workers.group import RayReply
+from twinkle_remote.errors import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_ray.objects.object_store import RayStore
+    from twinkle_ray.workers.group import RayGroup
+    from twinkle_remote.protocol import Outcome, Reply
+
+_TOGETHER = 0.05  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
+
+
+class RayGroups:
+    """A backend over groups that are there already: what a worker calls the others with.
+
+    Args:
+        groups: The groups.
+        store: The store of this process.
+        agents: The nodes' agents by node id, where there are several nodes.
+    """
+
+    def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
+        self._store = store
+        self._agents = agents
+        self._groups: dict[str, RayGroup] = {}
+        for group in groups:
+            self.replace(group)
+
+    def all(self) -> Sequence[RayGroup]:
+        """All groups."""
+        return tuple(self._groups.values())
+
+    def replace(self, group: RayGroup) -> None:
+        """Put a group in place of the one of its name."""
+        self._groups[group.name] = group
+        labels = {member.actor._actor_id.hex(): member.info.label() for one in self.all() for member in one.members}
+        for one in self.all():
+            one.labels = labels
+            one.agents = self._agents
+
+    @property
+    def store(self) -> RayStore:
+        """The store of this process."""
+        return self._store
+
+    def group(self, name: str) -> RayGroup:
+        """A group by name."""
+        if name not in self._groups:
+            known = ", ".join(map(repr, self._groups)) or "none"
+            raise PlacementError(f"there is no group {name!r}; initialize was given {known}")
+        return self._groups[name]
+
+    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
+        """Wait until at least one reply is done."""
+        pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
+        refs = list(pending)
+        if timeout != 0:
+            together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
+            if _read_together(pending, together):
+                return list(pending.values())
+            timeout = None if timeout is None else timeout - together
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        if not ready and timeout != 0:
+            ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
+        done = {ref: pending[ref] for ref in ready}
+        if len(done) > 1:
+            _read_together(done, None)
+        return list(done.values())
+
+    def outcome(self, reply: Reply) -> Outcome:
+        """The outcome of a reply that is done."""
+        assert isinstance(reply, RayReply)
+        return reply.read()
+
+    def close(self) -> None:
+        """Nothing: the groups belong to the driver."""
+
+
+def _read_together(replies: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> bool:
+    """Read all answers with one request; False where one is late, or an error: then each is read on its own."""
+    try:
+        wires = ray.get(list(replies), timeout=timeout)
+    except ray.exceptions.RayError:  # GetTimeoutError is one
+        return False
+    for reply, wire in zip(replies.values(), wires, strict=True):
+        reply.take(wire)
+    return True

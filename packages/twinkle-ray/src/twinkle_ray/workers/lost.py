@@ -1,0 +1,84 @@
+"""Ray's errors as failures: which worker is gone, and why, in a line."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ray import exceptions
+
+from twinkle_remote.failures.capture import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinkle_remote.failures.capture import WorkerInfo
+
+
+_LOST = (
+    exceptions.RayActorError,
+    exceptions.WorkerCrashedError,
+    exceptions.ObjectLostError,
+    exceptions.NodeDiedError,
+    exceptions.OutOfMemoryError,
+)
+
+
+def to_failure(
+    error: Exception,
+    info: WorkerInfo,
+    coordinate: Mapping[str, int] | None,
+    others: Mapping[str, str],
+    own: str,
+    method: str,
+) -> Failure:
+    """What became of a worker whose answer is an error of Ray's.
+
+    Args:
+        error: What `ray.get` raised.
+        info: The worker that was asked.
+        coordinate: Its coordinate, where known.
+        others: Labels of all workers by actor id, to name the culprit when it is another one.
+        own: Actor id of the worker that was asked.
+        method: Class.method that it was asked for.
+    """
+    culprit = _actor_id(error)
+    upstream = bool(culprit) and culprit != own
+    label = others.get(culprit, "another worker") if upstream else info.label(coordinate)
+    return Failure(
+        label=label,
+        node="" if upstream else f"{info.node} pid {info.pid}",
+        type_name=type(error).__name__,
+        message=_reason(error),
+        method=method,
+        died=isinstance(error, _LOST),
+        upstream=upstream,
+    )
+
+
+def _actor_id(error: BaseException) -> str:
+    found = getattr(error, "actor_id", None)
+    return found if isinstance(found, str) else ""
+
+
+_KNOWN = (
+    (
+        r"connection error code 2",
+        "its process ended without a word: killed (SIGKILL, SIGSEGV, os._exit), or by the kernel for want of memory",
+    ),
+    (r"ray\.kill", "it was killed on request (ray.kill)"),
+    (r"killed due to the node running low on memory|OOM", "Ray killed it because its node ran low on memory"),
+    (r"node (which|that) the actor was (running|on)|NODE_DIED|node.{0,80}(died|dead|terminated)", "its node was lost"),
+    (
+        r"may or may not have (been )?executed",
+        "its node or process cannot be reached; the call may or may not have run",
+    ),
+)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    for pattern, reason in _KNOWN:
+        if re.search(pattern, text, re.DOTALL):
+            return reason
+    return re.sub(r"\s+", " ", text).strip()[:600]

@@ -1,0 +1,63 @@
+"""One helper on each node of a cluster that has several: cuts rows where they lie, and tells where workers are."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from twinkle_ray.objects import chunks as rows
+from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_ray.workers.stack_dump import read_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SHARED_FOR = 10.0  # seconds that a piece is held for the other ranks of the node
+
+
+class NodeAgent:
+    """Moves rows between nodes instead of whole values; a piece that several ranks of a node read moves once."""
+
+    def __init__(self) -> None:
+        self._agents: Mapping[str, Any] = {}
+        self._pieces: dict[tuple[str, int, int], tuple[float, Any]] = {}
+
+    def meet(self, agents: Mapping[str, Any]) -> None:
+        """Get to know the agents of all nodes, by node id."""
+        self._agents = agents
+
+    def piece(
+        self, held: Sequence[ray.ObjectRef[Parcel]], node: str, start: int, stop: int
+    ) -> list[ray.ObjectRef[Parcel]]:
+        """Rows [start, stop) of a value that lies on another node, as a ref that every rank of this node may read."""
+        now = time.monotonic()
+        for known, (since, _) in list(self._pieces.items()):
+            if now - since > _SHARED_FOR:
+                del self._pieces[known]
+        key = (held[0].hex(), start, stop)
+        if key not in self._pieces:
+            self._pieces[key] = now, self._agents[node].cut.remote(list(held), start, stop)
+        return [self._pieces[key][1]]
+
+    def cut(self, held: Sequence[ray.ObjectRef[Parcel]], start: int, stop: int) -> Parcel:
+        """Rows [start, stop) of a value that lies on this node, in its stored form."""
+        return pack(rows.cut(ray.get(held[0]).open(), start, stop))
+
+    def stacks(self, asked: Sequence[tuple[int, int]]) -> list[str]:
+        """Where workers of this node are, each given as its pid and the descriptor of its stack."""
+        return read_stacks(asked)
+
+
+def start_agents(nodes: Sequence[str]) -> dict[str, Any]:
+    """An agent on each node, by node id."""
+    made = ray.remote(NodeAgent)
+    agents: dict[str, Any] = {}
+    for node in nodes:
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        agents[node] = made.options(num_cpus=0, max_restarts=0, scheduling_strategy=strategy).remote()
+    for agent in agents.values():
+        agent.meet.remote(agents)
+    return agents

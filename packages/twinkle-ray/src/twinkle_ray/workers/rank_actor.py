@@ -1,0 +1,206 @@
+"""The process of one rank, as a Ray actor: it is given its rank after all of its group have told where they are."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import cloudpickle
+
+from twinkle_ray.objects.object_store import RayStore
+from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire, task_from_wire
+from twinkle_ray.telemetry.logs import end_output, name_output
+from twinkle_ray.workers.groups import RayGroups
+from twinkle_ray.workers.stack_dump import offer_stack
+from twinkle_remote.backends.memory import seed_process
+from twinkle_remote.context import WorkerContext
+from twinkle_remote.failures.capture import Failure, WorkerInfo, capture
+from twinkle_remote.protocol import Outcome
+from twinkle_remote.sessions.runtime import attach
+from twinkle_remote.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from twinkle_ray.objects.wire import Wire
+    from twinkle_ray.workers.group import RayGroup
+    from twinkle_remote.protocol import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where an actor runs, told before it has a rank.
+
+    Attributes:
+        node_id: Ray's id of the node.
+        host: Name of the host.
+        address: IP address by which other nodes reach it.
+        pid: Process id.
+        devices: Devices that Ray gave it, by their index on the node.
+        visible: What the variable for device visibility says.
+    """
+
+    node_id: str
+    host: str
+    address: str
+    pid: int
+    devices: tuple[str, ...] = ()
+    visible: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What an actor becomes.
+
+    Attributes:
+        group: Name of its group.
+        rank: Its rank.
+        size: Number of workers of the group.
+        seed: Seed of the process.
+        environment: Variables to set.
+        paths: Directories of the driver's modules.
+    """
+
+    group: str
+    rank: int
+    size: int
+    seed: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    paths: Sequence[str] = ()
+
+
+def visibility_variable(kind: str) -> str | None:
+    """The variable that says which devices of a type a process sees; None where Ray knows of none."""
+    manager = import_module("ray._private.accelerators").get_accelerator_manager_for_resource(kind)
+    return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
+
+
+_dumps: Callable[[object], bytes] = cloudpickle.dumps  # Ray's copy of cloudpickle is not typed
+
+
+class _Worker(Worker):
+    """A worker whose exceptions may be of classes that only the driver's `__main__` defines."""
+
+    def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
+        failure: Failure = super()._capture(error, task, context)
+        return failure if failure.pickled else replace(failure, pickled=_by_value(error))
+
+
+def _by_value(error: BaseException) -> bytes:
+    try:
+        data: bytes = _dumps(error)
+        return data if isinstance(cloudpickle.loads(data), type(error)) else b""
+    except Exception:  # such an exception cannot travel: type name, text and trace do
+        return b""
+
+
+class RankActor:
+    """One rank.
+
+    Attributes:
+        worker: Runs its tasks, once it has a rank.
+        info: Who it is.
+        places: Coordinate of each of its components.
+    """
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.info = WorkerInfo("", 0, 0)
+        self._port: socket.socket | None = None
+        self._remembered = b""
+        self._task: Task | None = None
+        self.places: dict[str, Mapping[str, int]] = {}
+        self._store: RayStore
+
+    def seat(self, kind: str, named: Sequence[int] | None) -> Seat:
+        """Where this process runs, and with which devices.
+
+        Args:
+            kind: Type of its group's devices.
+            named: Indices of devices that are to be its own beside the one that Ray gave it.
+        """
+        context = ray.get_runtime_context()
+        variable = visibility_variable(kind)
+        devices = [str(index) for index in context.get_accelerator_ids().get(kind, ())]
+        if named is not None and set(devices) <= set(map(str, named)):
+            devices = [str(index) for index in named]
+            if variable is not None:
+                os.environ[variable] = ",".join(devices)
+        return Seat(
+            context.get_node_id(),
+            socket.gethostname(),
+            str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]  # Ray's own gap
+            os.getpid(),
+            tuple(devices),
+            None if variable is None else os.environ.get(variable),
+        )
+
+    def hold_port(self) -> int:
+        """A port of this host that stays bound: only a server that reuses addresses, as torch's does, can take it."""
+        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        self._port = held
+        return int(held.getsockname()[1])
+
+    def begin(self, role: Role) -> int:
+        """Take a rank; returns the descriptor of this process's stack."""
+        os.environ.update(role.environment)
+        sys.path.extend(path for path in role.paths if path not in sys.path)
+        seed_process(role.seed)
+        self.info = WorkerInfo(role.group, role.rank, role.size, socket.gethostname(), os.getpid())
+        self._store = RayStore(self.info.label())
+        self.worker = _Worker(self.info, self._store)
+        name_output(self.info.label())
+        return offer_stack()
+
+    def meet(self, groups: Sequence[RayGroup], agent: Any) -> None:
+        """Get to know all groups, so that components here can call components there, and the node's agent."""
+        self._store.agent = agent
+        attach("ray", RayGroups(groups, self._store, {}))
+
+    def end_output(self, token: str) -> None:
+        """Print a token behind everything that was printed here."""
+        end_output(token)
+
+    def remember(self, wire: bytes) -> bytes | tuple[Any, ...]:
+        """Run a task without inputs, and keep it for `again`."""
+        self._remembered, self._task = wire, None
+        return _answer(self, wire)
+
+    def again(self) -> bytes | tuple[Any, ...]:
+        """Run the task of the latest `remember`: a call without arguments is cheaper for Ray."""
+        if self._task is None:
+            task = task_from_wire(self._remembered)
+            if task.args or task.kwargs:  # arguments are a call's own, and opened anew
+                return _answer(self, self._remembered)
+            self._task = task
+        return _answer(self, self._remembered, task=self._task)
+
+    def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
+        """Run one task."""
+        return _answer(self, wire, inputs)
+
+
+def _answer(
+    actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = (), task: Task | None = None
+) -> bytes | tuple[Any, ...]:
+    """Run one task; a function, because Ray wraps every method of an actor once more."""
+    assert actor.worker is not None
+    try:
+        if task is None:
+            task = task_from_wire(wire)
+        if task.kind == "create":
+            actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
+            name_output(actor.info.label(actor.places[task.instance]))
+        outcome = actor.worker.run(task, [outcome_from_wire(given) for given in inputs])
+    except BaseException as error:  # SystemExit would end the actor without a word of where it was raised
+        name = "reading the arguments of a call" if task is None else task.name
+        label = actor.info.label(None if task is None else actor.places.get(task.instance))
+        outcome = Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))
+    return outcome_to_wire(outcome)

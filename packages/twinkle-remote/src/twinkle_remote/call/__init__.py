@@ -1,0 +1,1 @@
+"""The way of a call: dispatch, arguments, the pending call, collect, and the lazy result."""

@@ -1,0 +1,146 @@
+"""Slots: places in the arguments whose values are stored once, or handed over from another call's workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from twinkle_remote.call.lazy import Lazy, hand_over
+from twinkle_remote.errors import DispatchError
+from twinkle_remote.protocol.messages import HandedSlot, HandOver, Reply, Store, StoredSlot
+from twinkle_remote.values.rows import PLAIN, columns, rebuild, splitter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_STREAMS = frozenset(
+    {GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, zip, enumerate, reversed, type(iter([]))}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """An argument, or a part of one, that goes whole.
+
+    Attributes:
+        value: What the method receives.
+    """
+
+    value: object
+
+
+def Replicate(value: T) -> T:  # noqa: N802  reads as the mark that it is; typed as the value that the method receives
+    """Mark an argument, or a part of one, that goes whole to every rank whatever its type.
+
+    Args:
+        value: What the method receives.
+    """
+    return cast("T", Replicated(value))
+
+
+class Encoder:
+    """Replaces what does not travel by value, each thing once for the whole call.
+
+    Attributes:
+        handed: Lazy results that were found.
+        inputs: The replies that those are made of.
+        sources: The lazy results themselves.
+        stored_bytes: Bytes that were put into the store.
+        used: Anything was replaced.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.handed: list[HandOver] = []
+        self.inputs: list[Reply] = []
+        self.sources: list[Lazy[Any]] = []
+        self.stored_bytes = 0
+        self.used = False
+        self._store = store
+        self._lazies: dict[int, int] = {}
+        self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
+
+    def whole(self, value: Any) -> Any:
+        """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses.
+
+        Raises:
+            DispatchError: It is a generator or another iterator that runs only once, or has one inside.
+        """
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if kind is list or kind is tuple:
+            if PLAIN.issuperset(map(type, value)):
+                return value
+            fresh = [self.whole(item) for item in value]
+            if all(new is old for new, old in zip(fresh, value, strict=True)):
+                return value
+            return fresh if kind is list else tuple(fresh)
+        if kind is Replicated:
+            return self.whole(value.value)
+        if kind is Lazy:
+            return self.lazy(value, split=False)
+        if kind in _STREAMS:
+            raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
+        parts = columns(value)
+        if parts is not None:
+            fresh = [self.whole(part) for part in parts.values()]
+            same = all(new is old for new, old in zip(fresh, parts.values(), strict=True))
+            return value if same else rebuild(value, fresh)
+        return self.stored(value) or value
+
+    def lazy(self, value: Lazy[Any], *, split: bool) -> HandedSlot:
+        """A slot for a lazy result.
+
+        Args:
+            value: The lazy result.
+            split: Each rank takes its share of the rows.
+        """
+        self.used = True
+        if id(value) not in self._lazies:
+            replies, handed = hand_over(value, len(self.inputs))
+            self.inputs.extend(replies)
+            self.sources.append(value)
+            self._lazies[id(value)] = len(self.handed)
+            self.handed.append(handed)
+        return HandedSlot(self._lazies[id(value)], split)
+
+    def stored(self, value: object) -> StoredSlot | None:
+        """A slot for the rows of an array or tensor that the store wants; None for any other value."""
+        if isinstance(value, list | tuple) or splitter_of(type(value)) is None:
+            return None
+        if id(value) not in self._stored:
+            put = self._store.put(value)
+            self.stored_bytes += put[1] if put else 0
+            self._stored[id(value)] = (value, StoredSlot(put[0]) if put else None)
+        slot = self._stored[id(value)][1]
+        self.used = self.used or slot is not None
+        return slot
+
+
+def decode(value: Any, handed: Callable[[HandedSlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
+    """Put values back where slots stand; run on the worker.
+
+    Args:
+        value: An argument with slots.
+        handed: The value of a lazy result.
+        stored: The value of stored rows.
+    """
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is HandedSlot:
+        return handed(value)
+    if kind is StoredSlot:
+        return stored(value)
+    if kind is list or kind is tuple:
+        if PLAIN.issuperset(map(type, value)):
+            return value
+        fresh = [decode(item, handed, stored) for item in value]
+        return fresh if kind is list else tuple(fresh)
+    parts = columns(value)
+    if parts is None:
+        return value
+    fresh = [decode(part, handed, stored) for part in parts.values()]
+    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)

@@ -1,0 +1,118 @@
+"""From the results of the workers to one value.
+
+On a mesh each data rank counts once, in data order: copies on tensor, context and pipeline peers are not data. Where
+the workers were given rows of their own (dispatch "slice" on a mesh), each worker counts, in rank order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import CollectError
+from twinkle_remote.values.reduce import reduce
+from twinkle_remote.values.rows import join, join_columns, rows_of, take
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.spec import FunctionSpec, Weight
+
+
+def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None, *, each: bool) -> Sequence[int]:
+    """The called ranks whose values a collect reads, in the order in which it reads them.
+
+    Args:
+        spec: Options of the function.
+        ranks: Ranks that were called, ascending.
+        mesh: Mesh of the component, or None.
+        each: Every called rank was given rows of its own.
+    """
+    if spec.collect == "first":
+        return ranks[:1]
+    if spec.collect == "none" or callable(spec.collect) or mesh is None or len(ranks) != mesh.world_size:
+        return ranks
+    return ranks if each and spec.collect != "last_pp" else mesh.collect_ranks
+
+
+def how_made(spec: FunctionSpec, ranks: Sequence[int]) -> Any:
+    """How the values that were read make one: "rows", "columns", "list", "one", or the collect itself."""
+    if spec.collect == "first" or (spec.collect == "none" and len(ranks) == 1):
+        return "one"
+    if spec.collect in ("none", "last_pp"):
+        return "list"
+    if spec.collect == "flatten":
+        return "columns" if spec.columns else "rows"
+    return spec.collect
+
+
+def combine(
+    how: Any,
+    values: Sequence[Any],
+    *,
+    name: str,
+    mesh: DeviceMesh | None,
+    weight: Weight | None = None,
+    rows_given: Sequence[int | None] = (),
+    rows: int | None = None,
+    guessed: bool = False,
+) -> Any:
+    """Make one value of those that were read.
+
+    Args:
+        how: What `how_made` said.
+        values: In the order of `ranks_read`; never mutated.
+        name: Class.method, for messages.
+        mesh: For a callable collect.
+        weight: Weight of a mean or sum.
+        rows_given: Rows that each of the values' ranks was given, for weight "rows".
+        rows: Joined rows that count; what padding added behind them is dropped. None means all.
+        guessed: That the elements of a tuple are rows is the rule, but the method is not annotated so.
+
+    Raises:
+        CollectError: The values do not fit the collect.
+    """
+    if how == "one":
+        return values[0]
+    if how == "list":
+        return list(values)
+    if callable(how):
+        return how(list(values), mesh)
+    if how == "rows":
+        if guessed:
+            _check_tuples(values, rows_given, name)
+        return _unpadded(join(values, f"{name} result"), rows)
+    if how == "columns":
+        return tuple(_unpadded(part, rows) for part in join_columns(values, f"{name} result"))
+    return reduce(how, values, _weights(weight, values, rows_given, name), f"{name} result")
+
+
+def _check_tuples(values: Sequence[Any], rows_given: Sequence[int | None], name: str) -> None:
+    """Refuse tuples that look like parts side by side, where joining rows would put them one behind the other."""
+    if type(values[0]) is not tuple or len(values) == 1:
+        return
+    sizes = [len(value) if isinstance(value, tuple) else None for value in values]
+    if list(rows_given) != sizes and len(set(sizes)) == 1 and sizes[0]:
+        given = "no rows" if rows_given[0] is None else f"{', '.join(map(str, rows_given))} rows"
+        raise CollectError(
+            f"{name}: flatten joins the rows of a tuple, but each of {len(values)} ranks returned {sizes[0]} for "
+            f"{given}; return a list of rows, or annotate the method: '-> tuple[X, Y]' joins each part by itself, "
+            "'-> tuple[X, ...]' says that these are rows"
+        )
+
+
+def _unpadded(value: Any, rows: int | None) -> Any:
+    have = None if rows is None else rows_of(value, "result")
+    return value if rows is None or have is None or have <= rows else take(value, 0, rows)
+
+
+def _weights(
+    weight: Weight | None, values: Sequence[Any], rows_given: Sequence[int | None], name: str
+) -> Sequence[float] | None:
+    if weight is None:
+        return None
+    if callable(weight):
+        return [float(weight(value)) for value in values]
+    if any(rows is None for rows in rows_given):
+        raise CollectError(f"{name}: weight='rows' weighs by the rows that each rank was given, but nothing was split")
+    return [float(rows or 0) for rows in rows_given]

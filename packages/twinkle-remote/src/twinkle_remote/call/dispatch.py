@@ -1,0 +1,210 @@
+"""From the arguments of a call to what each rank is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from twinkle_mesh import balanced_slice
+from twinkle_remote.call.arguments import Encoder, Replicated
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.uneven import settle
+from twinkle_remote.errors import DispatchError
+from twinkle_remote.values.rows import below, columns, common_length, rebuild, splitter_of, take
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.messages import Store
+    from twinkle_remote.protocol.spec import FunctionSpec
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Shares:
+    """What a call sends.
+
+    Attributes:
+        arguments: Positional and keyword arguments of each distinct share.
+        of_rank: For each called rank, the index of its share.
+        encoder: Lazy results and stored values among the arguments.
+        count: Number of parts that rows are divided into; None when nothing is divided.
+        real: Rows that the caller gave, before padding or dropping; None where lazy results tell only later.
+        parts: The rows of each share, where the caller knows; empty otherwise.
+        each: Every called rank is given rows of its own (dispatch "slice"); None where lazy results tell only later.
+    """
+
+    arguments: list[Arguments]
+    of_rank: Sequence[int]
+    encoder: Encoder
+    count: int | None = None
+    real: int | None = None
+    parts: Sequence[slice] = ()
+    each: bool | None = False
+
+    def rows(self, index: int) -> int | None:
+        """Rows of one share; None when nothing is split or lazy results tell only later."""
+        return self.parts[index].stop - self.parts[index].start if self.parts else None
+
+
+def dispatch(
+    spec: FunctionSpec,
+    names: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    ranks: Sequence[int],
+    mesh: DeviceMesh | None,
+    store: Store,
+    name: str,
+    own_share: bool = False,
+) -> Shares:
+    """Divide the arguments of one call over the called ranks.
+
+    Args:
+        spec: Options of the function.
+        names: Parameter names of the positional arguments, for `split`, `replicate` and messages.
+        args: Positional arguments; never mutated.
+        kwargs: Keyword arguments; never mutated.
+        ranks: Ranks that are called, ascending.
+        mesh: Mesh of the component, or None.
+        store: Where large values are put once.
+        name: Class.method, for messages.
+        own_share: A batch that is marked `sharded` is the caller's own share already, and goes whole.
+
+    Raises:
+        DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or
+            there is a generator among the arguments.
+    """
+    try:
+        return _dispatch(spec, names, args, kwargs, ranks, mesh, Encoder(store), name, own_share=own_share)
+    except DispatchError as error:
+        text = str(error)
+        raise (error if text.startswith(name) else DispatchError(f"{name}: {text}")) from None
+
+
+def _dispatch(
+    spec: FunctionSpec,
+    names: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ranks: Sequence[int],
+    mesh: DeviceMesh | None,
+    encoder: Encoder,
+    name: str,
+    *,
+    own_share: bool,
+) -> Shares:
+    if callable(spec.dispatch):
+        arguments: list[Arguments] = []
+        for i in range(len(ranks)):
+            made: Any = spec.dispatch(len(ranks), i, args, dict(kwargs), mesh)
+            if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
+                raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
+            arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
+        return Shares(arguments, range(len(ranks)), encoder)
+    if not args and not kwargs:
+        return Shares([((), {})], [0] * len(ranks), encoder)
+    named = [*zip(names, args, strict=True), *kwargs.items()]
+    own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]
+    split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
+    found: list[tuple[str, int]] = []
+    lazy = False
+    for (key, value), divided in zip(named, split, strict=True):
+        if divided:
+            before = len(found)
+            handed = _measure(value, key, found)
+            lazy = lazy or handed
+            if spec.split is not None and value is not None and not handed and len(found) == before:
+                raise DispatchError(f"split= names {key}, but {type(value).__name__} {value!r:.40} has no rows")
+    real = common_length(found)
+    if real is None and not lazy and not any(own):
+        return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder)
+    of_rank, count = _data_ranks(spec, ranks, mesh)
+    total = 0 if real is None else settle(spec.uneven, real, count, name)
+    parts = [balanced_slice(total, count, index) for index in range(count)]
+    arguments = []
+    for part in parts:
+        cut = _Cut(encoder, part.start, part.stop, real or 0)
+        values = [cut(v) if divided else encoder.whole(v) for (_, v), divided in zip(named, split, strict=True)]
+        arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))
+    if any(own):
+        length = len(next(value for mine, (_, value) in zip(own, named, strict=True) if mine))
+        parts = [slice(0, length)] * count
+    elif real is None:
+        parts = []
+    each = (bool(parts) or None) if spec.dispatch == "slice" else False
+    return Shares(arguments, of_rank, encoder, count, real, parts, each)
+
+
+def _data_ranks(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None) -> tuple[Sequence[int], int]:
+    if spec.dispatch == "slice_dp" and mesh is not None and len(ranks) == mesh.world_size:
+        return _by_data(mesh), mesh.data_world_size
+    return range(len(ranks)), len(ranks)
+
+
+@lru_cache(maxsize=64)
+def _by_data(mesh: DeviceMesh) -> Sequence[int]:
+    return [mesh.data_rank(rank) for rank in sorted(mesh.ranks)]
+
+
+def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
+    if spec.dispatch == "all" or isinstance(value, Replicated):
+        return False
+    if spec.split is not None:
+        return name in spec.split
+    if name in spec.replicate:
+        return False
+    return spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
+
+
+def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
+    """Note the number of rows of each part of a value; tells whether a lazy result is among the parts."""
+    if isinstance(value, Replicated | Lazy):
+        return isinstance(value, Lazy)
+    splitter = splitter_of(type(value))
+    rows = None if splitter is None else splitter.length(value)
+    if rows is not None:
+        found.append((path, rows))
+        return False
+    handed = [_measure(part, below(path, value, key), found) for key, part in (columns(value) or {}).items()]
+    return any(handed)
+
+
+class _Cut:
+    """Cuts rows [start, stop) out of one argument, to any depth of dicts, dataclasses and named tuples."""
+
+    def __init__(self, encoder: Encoder, start: int, stop: int, real: int) -> None:
+        self._encoder, self._start, self._stop, self._real = encoder, start, stop, real
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, Lazy):
+            return self._encoder.lazy(value, split=True)
+        if isinstance(value, Replicated):
+            return self._encoder.whole(value)
+        splitter = splitter_of(type(value))
+        if splitter is not None and splitter.length(value) is not None:
+            if self._stop > self._real:
+                return self._encoder.whole(self._padded(value, splitter))
+            stored = self._encoder.stored(value)
+            if stored is not None:
+                return stored._replace(start=self._start, stop=self._stop)
+            return self._encoder.whole(take(value, self._start, self._stop))
+        parts = columns(value)
+        if parts is None:
+            return self._encoder.whole(value)
+        return rebuild(value, [self(part) for part in parts.values()])
+
+    def _padded(self, value: Any, splitter: Any) -> Any:
+        """Rows up to the end, then from the beginning again until there are enough."""
+        pieces = []
+        position = self._start
+        while position < self._stop:
+            start = position % self._real
+            stop = min(self._real, start + self._stop - position)
+            pieces.append(splitter.slice(value, start, stop))
+            position += stop - start
+        return splitter.concat(pieces)

@@ -1,0 +1,87 @@
+"""Remote classes in a driver's `for` loop: steps may be asked for ahead, and none is lost.
+
+A step is asked for on every worker that holds the component. What a loop leaves behind when it breaks off stays for the
+next loop over the same handle, unless the component's `__iter__` returned another object, which starts afresh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.start import start
+from twinkle_remote.errors import CallTimeoutError, CollectError, TwinkleError
+from twinkle_remote.protocol.spec import FunctionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.protocol.component import Component
+
+_OPEN = FunctionSpec(dispatch="all", sync=True)
+
+
+class RemoteIterator:
+    """The iterator of a component.
+
+    Args:
+        component: What is iterated.
+        spec: How each step is collected; by default its rows are joined in data order.
+        itself: What the caller holds for the component.
+        ahead: Steps that are asked for beyond the one that is waited for, at or above 0.
+    """
+
+    def __init__(self, component: Component, spec: FunctionSpec, itself: object, ahead: int = 1) -> None:
+        self._component = component
+        self._spec = spec
+        self._itself = itself
+        self._ahead = ahead
+        self._steps: deque[Call] = deque()
+        self._goes_on = True
+        self._ended = False
+
+    def open(self) -> None:
+        """Call `__iter__` on the workers; steps that were asked for stay when it goes on where the last loop ended."""
+        if self._steps and self._goes_on:
+            return
+        call = start(self._component, "iterate", "__iter__", f"{self._component.name}.__iter__", _OPEN)
+        call.wait()
+        self._goes_on = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
+        self._steps.clear()
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._ended and len(self._steps) <= self._ahead:
+            self._steps.append(self._ask())
+            self._steps[-1].expendable = True
+        if not self._steps:
+            raise StopIteration
+        call = self._steps[0]
+        try:
+            call.wait()
+        except CallTimeoutError:  # late, not lost: the next `next` waits for this step again
+            raise
+        except TwinkleError:
+            self._steps.popleft()
+            raise
+        self._steps.popleft()
+        ended = call.ended()
+        if not any(ended):
+            return Lazy(call, self._itself)
+        self._ended = True
+        self._steps.clear()
+        if not all(ended):
+            at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
+            raise CollectError(
+                f"{self._component.name}.__next__: ranks {at_end} are at their end and the others of "
+                f"{list(call.ranks)} are not; every rank takes the same number of steps"
+            )
+        raise StopIteration
+
+    def _ask(self) -> Call:
+        return start(self._component, "next", "__next__", f"{self._component.name}.__next__", self._spec)

@@ -1,0 +1,229 @@
+"""A call in flight: its replies, its deadline, and what is raised when it fails or is late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import CallTimeoutError, NotInitializedError
+from twinkle_remote.failures.capture import raise_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.failures.capture import Failure
+    from twinkle_remote.protocol.messages import Outcome, Reply, WorkerGroup
+    from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.stats import CallRecord
+
+
+class Call:
+    """One remote call; several threads may wait for it.
+
+    Args:
+        runtime: Where it runs.
+        group: The called workers' group.
+        name: Class.method.
+        spec: Options of the function; its timeout counts from now.
+        mesh: Mesh of the component, or None.
+        replies: One for each called rank, ascending by rank.
+        each: Every called rank was given rows of its own; None where only the outcomes will tell.
+        line: File and line of the caller.
+        record: Where its figures are written when it is done.
+        sources: Calls whose results it was given.
+
+    Attributes:
+        looked_at: Somebody waited for it or passed its result on, and has been told of a failure.
+        held: Somebody has its lazy result, and may still look.
+        expendable: It was made ahead of need, and no shutdown waits for it.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: WorkerGroup,
+        name: str,
+        spec: FunctionSpec,
+        mesh: DeviceMesh | None,
+        replies: Sequence[Reply],
+        *,
+        line: str,
+        record: CallRecord,
+        each: bool | None = False,
+        sources: Sequence[Call] = (),
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.mesh = mesh
+        self.ranks = tuple(reply.rank for reply in replies)
+        self.looked_at = False
+        self.held = False
+        self.expendable = False
+        self._runtime = runtime
+        self._group = group
+        self._each = each
+        self._replies: Mapping[int, Reply] = {reply.rank: reply for reply in replies}
+        self._pending = list(replies)
+        self._outcomes: dict[int, Outcome] = {}
+        self._failures: list[Failure] = []
+        self._line = line
+        self._record = record
+        self._sources = tuple(sources)
+        self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
+        self._lock = threading.Lock()
+
+    def reply(self, rank: int) -> Reply:
+        """The reply of one rank, which a consumer's task can be given."""
+        return self._replies[rank]
+
+    def outcome(self, rank: int) -> Outcome:
+        """The outcome of one rank, after `wait`."""
+        return self._outcomes[rank]
+
+    @property
+    def each(self) -> bool | None:
+        """Whether every called rank was given rows of its own; None where that is not known yet."""
+        if self._each is None and not self._pending:
+            self._each = any(outcome.rows_given is not None for outcome in self._outcomes.values())
+        return self._each
+
+    def fetch(self, outcome: Outcome) -> Any:
+        """The value of an outcome, on this process."""
+        self._check_open()
+        value, size = self._runtime.backend.store.get(outcome.payload)
+        self._record.driver_fetched += size
+        return value
+
+    def done(self) -> bool:
+        """Whether every worker has answered; never waits."""
+        if self._pending and not self._runtime.closed:
+            self._reap(0.0)
+        return not self._pending
+
+    def failed(self) -> bool:
+        """Whether a worker is known to have failed; never waits."""
+        return bool(self._failures)
+
+    def failure_text(self) -> str:
+        """What is known of the failure, in a line."""
+        first = self._failures[0]
+        what = f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}"
+        return f"{what}; called from {self._line}"
+
+    def let_go(self) -> None:
+        """Nobody has its lazy result any more: tell of a failure that nobody has been told of."""
+        self.held = False
+        if self._failures and not self._pending:
+            self._runtime.in_flight.settled(self)
+
+    def late(self) -> bool:
+        """Whether the deadline has passed before every worker answered."""
+        return self._deadline is not None and time.monotonic() >= self._deadline and not self.done()
+
+    def pending(self) -> Sequence[Reply]:
+        """Replies that are not known to be there."""
+        return tuple(self._pending)
+
+    def ended(self) -> Sequence[bool]:
+        """For each rank, whether its iterator is at its end; after `wait`."""
+        return [self._outcomes[rank].ended for rank in self.ranks]
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for every worker.
+
+        Args:
+            timeout: Seconds to wait, beside the call's own deadline; None adds no limit.
+
+        Raises:
+            RemoteCallError: A worker raised: the first in completion order, at once, others folded under it.
+            WorkerDiedError: A worker was lost.
+            CallTimeoutError: The time is over, that of a call whose result it was given included; names the ranks that
+                are done and those that are not.
+            NotInitializedError: It was in flight at a shutdown.
+        """
+        self.looked_at = True
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._pending and not self._failures:
+            self._check_open()
+            limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
+            if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
+                continue
+            self._check_open()
+            for call in (*self._sources, self):
+                if call.late():
+                    raise call._lateness(call.spec.timeout)
+            if until is not None and time.monotonic() >= until:
+                raise self._lateness(timeout)
+        if self._failures:
+            if self._failures[0].died:  # the end of a worker that a shutdown ended is no death
+                self._check_open()
+            if self._pending and not self._runtime.closed:
+                self._reap(0.0)
+            raise_failures(self.name, self._group.name, self._failures, self._line)
+
+    def state(self) -> str:
+        """The call's state in a few words; never waits."""
+        done = self.done()
+        if done or self._failures:
+            return "failed" if self._failures else "done"
+        if self._runtime.closed:
+            return "lost at shutdown"
+        return f"{len(self._outcomes)} of {len(self._replies)} workers done"
+
+    def where(self) -> str:
+        """Group, number of called workers, and the mesh: `actor[8] dp=2 tp=4`."""
+        dims = () if self.mesh is None else zip(self.mesh.dim_names, self.mesh.shape, strict=True)
+        return " ".join([f"{self._group.name}[{len(self._replies)}]", *(f"{dim}={size}" for dim, size in dims)])
+
+    def _deadlines(self) -> Sequence[float | None]:
+        return [call._deadline for call in (self, *self._sources) if call._pending]
+
+    def _check_open(self) -> None:
+        if self._runtime.closed:
+            raise NotInitializedError(
+                f"twinkle was shut down before the result of {self.name}, called from {self._line}, was fetched"
+            )
+
+    def _reap(self, timeout: float | None) -> bool:
+        """Take in what is there; False when nothing came before the timeout."""
+        backend = self._runtime.backend
+        waiting = self._pending
+        ready = backend.wait(waiting, timeout) if waiting else ()
+        if not ready:
+            return not self._pending
+        with self._lock:
+            fresh = [reply for reply in ready if reply.rank not in self._outcomes]
+            failed = []
+            for reply in fresh:
+                outcome = backend.outcome(reply)
+                self._outcomes[outcome.rank] = outcome
+                self._record.add(outcome)
+                if outcome.failure is not None:
+                    failed.append((outcome.started + outcome.seconds, outcome.failure))
+            self._failures += [failure for _, failure in sorted(failed, key=lambda end: end[0])]
+            self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
+            if not self._pending:
+                self._sources = ()
+                self._runtime.in_flight.settled(self)
+        return True
+
+    def _lateness(self, seconds: float | None) -> CallTimeoutError:
+        pending = [reply.rank for reply in self._pending]
+        coordinates = [self.mesh.coordinate(rank) if self.mesh and rank in self.mesh else None for rank in pending]
+        late = [self._group.info(rank).label(place) for rank, place in zip(pending, coordinates, strict=True)]
+        rows = [
+            f"{self.name} on {self.where()} is not done after {seconds:g} s: "
+            f"{f'ranks {sorted(self._outcomes)} are done' if self._outcomes else 'no rank is done'}, "
+            f"ranks {pending} are not: {', '.join(late)}",
+            f"  called from {self._line}",
+        ]
+        places: dict[str, list[int]] = {}
+        for rank, stack in self._group.stacks(pending).items():
+            places.setdefault(stack.rstrip(), []).append(rank)
+        for stack, there in places.items():
+            rows.append(f"  rank{'s' if len(there) > 1 else ''} {', '.join(map(str, there))}:")
+            rows.extend("    " + row for row in stack.splitlines())
+        return CallTimeoutError("\n".join(rows), sorted(self._outcomes), pending)

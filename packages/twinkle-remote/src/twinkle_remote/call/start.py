@@ -1,0 +1,160 @@
+"""The one path of every call: bind, dispatch, submit to N ranks, collect; the same on every backend."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.call.lazy import Lazy, call_of
+from twinkle_remote.call.pending_call import Call
+from twinkle_remote.failures.capture import driver_line
+from twinkle_remote.protocol.component import is_handle
+from twinkle_remote.protocol.messages import Share, Task
+from twinkle_remote.sessions.runtime import running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.call.dispatch import Shares
+    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.messages import CarefulGroup, Kind
+    from twinkle_remote.protocol.spec import FunctionSpec
+
+
+def call_method(
+    component: Component,
+    method: str,
+    spec: FunctionSpec,
+    names: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    itself: object,
+    lazy: bool | None = None,
+) -> Any:
+    """Call a remote function of a component.
+
+    Args:
+        component: Whose method.
+        method: Its name.
+        spec: Its options.
+        names: Parameter names of the positional arguments.
+        args: Positional arguments, already bound.
+        kwargs: Keyword arguments, already bound.
+        itself: What the caller holds for the component.
+        lazy: Return a lazy result or not; None follows the function's option, then the runtime's.
+
+    Returns:
+        A lazy result, or the value.
+    """
+    name = f"{component.name}.{method}"
+    call = start(component, "method", method, name, spec, names, args, kwargs, own_share=not is_handle(itself))
+    if spec.sync:
+        call.wait()
+    result: Lazy[Any] = Lazy(call, itself)
+    if lazy is None:
+        lazy = running().lazy_collect if spec.lazy_collect is None else spec.lazy_collect
+    return result if lazy else result.result()
+
+
+def start(
+    component: Component,
+    kind: Kind,
+    target: Any,
+    name: str,
+    spec: FunctionSpec,
+    names: Sequence[str] = (),
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    own_share: bool = False,
+) -> Call:
+    """Divide the arguments, submit one task to each called rank, and return the call in flight.
+
+    Args:
+        component: Whose workers.
+        kind: What they do.
+        target: With what: the class, the method's name, the function.
+        name: Class.method, for messages.
+        spec: Options of the call.
+        names: Parameter names of the positional arguments.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        own_share: This process is one of the ranks, so that a batch that is marked as its share goes whole.
+
+    Raises:
+        NotInitializedError: There is no runtime.
+        DispatchError: The arguments cannot be divided as asked.
+    """
+    runtime = running()
+    began = time.perf_counter()
+    group = runtime.backend.group(component.group)
+    mesh = component.mesh
+    ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
+    shares = dispatch(
+        spec,
+        names,
+        args,
+        kwargs or {},
+        ranks=ranks,
+        mesh=mesh,
+        store=runtime.backend.store,
+        name=name,
+        own_share=own_share,
+    )
+    record = runtime.stats.open(name, group.name, len(ranks))
+    tasks = _tasks(component, kind, target, name, spec, shares)
+    if hasattr(group, "prepare"):
+        cast("CarefulGroup", group).prepare(tasks)
+    inputs = shares.encoder.inputs
+    replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
+    call = Call(
+        runtime,
+        group,
+        name,
+        spec,
+        mesh,
+        replies,
+        each=shares.each,
+        line=driver_line(),
+        record=record,
+        sources=[call_of(source) for source in shares.encoder.sources],
+    )
+    record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
+    record.driver_seconds = time.perf_counter() - began
+    runtime.in_flight.add(call)
+    return call
+
+
+def _tasks(
+    component: Component, kind: Kind, target: Any, name: str, spec: FunctionSpec, shares: Shares
+) -> Sequence[Task]:
+    if kind == "method" and shares.arguments == [((), {})]:
+        return [_bare_task(component.instance, name, target)]
+    return [
+        Task(
+            kind,
+            component.instance,
+            name,
+            target,
+            args,
+            kwargs,
+            slots=shares.encoder.used,
+            share=None if shares.count is None else Share(index, shares.count),
+            total=shares.real,
+            rows=shares.rows(index),
+            uneven=spec.uneven,
+            lists_only=spec.dispatch == "slice" and spec.split is None,
+            handed=tuple(shares.encoder.handed),
+            mesh=component.mesh if kind == "create" else None,
+        )
+        for index, (args, kwargs) in enumerate(shares.arguments)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _bare_task(instance: str, name: str, method: str) -> Task:
+    """The task of a call without arguments: the same one every time, so that a backend prepares it once."""
+    return Task("method", instance, name, method)

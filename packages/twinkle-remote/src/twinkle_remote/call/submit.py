@@ -1,0 +1,115 @@
+"""Calls beside the plain one: always lazily, or of a function on every worker of a component."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.start import start
+from twinkle_remote.protocol.component import component_of
+from twinkle_remote.protocol.marks import SPEC, SUBMIT
+from twinkle_remote.protocol.spec import FunctionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.protocol.component import Component
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def submit(bound_method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Lazy[R]:
+    """Call a remote function lazily, whatever its `lazy_collect` says; the typed spelling of a lazy call.
+
+    Args:
+        bound_method: `component.method`.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: It is not a bound remote function of a component.
+    """
+    remote_part(bound_method)
+    return cast("Lazy[R]", getattr(bound_method, SUBMIT)(cast("Any", bound_method).__self__, args, kwargs))
+
+
+def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
+    """The component and the options of a bound remote function.
+
+    Raises:
+        TypeError: It is none, or its object is no component: it was built in this process without a runtime.
+    """
+    spec = getattr(bound_method, SPEC, None)
+    component = component_of(getattr(bound_method, "__self__", None))
+    if spec is None or component is None:
+        raise TypeError(
+            f"expected a remote function of a component, as in submit(actor.update, batch), got {bound_method!r}"
+        )
+    return component, spec
+
+
+def start_on_workers(
+    handle: object,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]] | None = None,
+    timeout: float | None = None,
+) -> Call:
+    """Start `function(instance, *args)` on every worker of a component, each with its own arguments.
+
+    Args:
+        handle: A component.
+        function: Module-level, so that it travels; gets the component's object on that worker.
+        arguments: One tuple for each worker in rank order; None gives none.
+        timeout: Seconds to the deadline; None for none.
+
+    Raises:
+        TypeError: `handle` is no component.
+        ValueError: The number of tuples is not the number of workers.
+    """
+    component = component_of(handle)
+    if component is None:
+        raise TypeError(f"expected a component, got {type(handle).__name__}")
+    count = len(component.ranks)
+    given = [()] * count if arguments is None else list(arguments)
+    if len(given) != count:
+        raise ValueError(f"{component.name} is on {count} workers, got arguments for {len(given)}")
+
+    def one_each(
+        length: int, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh | None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        return given[i], {}
+
+    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout)
+    name = f"{component.name}.{getattr(function, '__name__', 'function')}"
+    return start(component, "function", function, name, spec)
+
+
+def _as_list(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
+    return results
+
+
+def submit_on_workers(
+    handle: object,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]] | None = None,
+    timeout: float | None = None,
+) -> Lazy[list[Any]]:
+    """`start_on_workers`, as a lazy list of the results in rank order."""
+    return Lazy(start_on_workers(handle, function, arguments, timeout))
+
+
+def run_on_workers(
+    handle: object,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]] | None = None,
+    timeout: float | None = None,
+) -> list[Any]:
+    """`start_on_workers`, waited for: the results in rank order.
+
+    Raises:
+        TwinkleError: As for any call.
+    """
+    return submit_on_workers(handle, function, arguments, timeout).result()

@@ -1,0 +1,172 @@
+"""The constructor of a remote class: its own arguments beside those of placement, and a bare object in this process."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from twinkle_remote.component.method import make_remote
+from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.protocol.component import component_of
+from twinkle_remote.protocol.marks import options_under
+from twinkle_remote.protocol.messages import InProcessBackend
+from twinkle_remote.sessions.runtime import active
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twinkle_mesh import DeviceMesh
+
+GROUP, MESH, INSTANCE = "remote_group", "device_mesh", "instance_id"
+_KEYWORDS = frozenset({GROUP, MESH, INSTANCE})
+_building: ContextVar[type | None] = ContextVar("twinkle_building", default=None)
+_prepared: WeakSet[type] = WeakSet()
+
+
+def prepare(cls: Any) -> None:
+    """Make a remote class, or a subclass of one, ready for its first object; once.
+
+    As late as that, because decorators such as `dataclass` may replace what a class had when it was decorated.
+    """
+    if cls in _prepared:
+        return
+    _wrap_init(cls)
+    for name in dir(cls):
+        _inherit_options(cls, name)
+    _prepared.add(cls)
+
+
+def _wrap_init(cls: Any) -> None:
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self).__init__ is init:  # not when reached through super().__init__
+            _initialize(original, self, args, kwargs)
+        else:
+            _call_init(original, self, args, kwargs)
+
+    cls.__init__ = init
+
+
+def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call a constructor without the keywords that are not its own; one of a local component as on a worker."""
+    cls = type(itself)
+    component = component_of(itself)
+    runtime = active()
+    if component is None or runtime is None or not isinstance(runtime.backend, InProcessBackend):
+        _call_init(original, itself, args, own_keywords(cls, kwargs))
+        return
+    if MESH in declared_keywords(cls):
+        kwargs = with_mesh(cls, args, kwargs, component.mesh)
+    size = runtime.backend.group(component.group).size
+    with working_as(WorkerContext(component.group, runtime.backend.rank, size, component.mesh)):
+        _call_init(original, itself, args, own_keywords(cls, kwargs))
+
+
+def _call_init(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if original is not object.__init__:
+        original(itself, *args, **kwargs)
+    elif (args or kwargs) and not _own_new(type(itself)):
+        raise TypeError(f"{type(itself).__name__}() takes no arguments")
+
+
+def _inherit_options(cls: Any, name: str) -> None:
+    """A plain method that overrides a remote function is one too, with the options of the overridden one."""
+    found = inspect.getattr_static(cls, name, None)
+    if not inspect.isfunction(found) or options_under(cls, name) is not None:
+        return
+    for base in cls.__mro__:
+        spec = options_under(base, name)
+        if spec is not None:
+            setattr(cls, name, make_remote(found, spec))
+            return
+
+
+def is_building(cls: type) -> bool:
+    """Whether an object of the class is being made in this process by the running code."""
+    return _building.get() is cls
+
+
+def build(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a bare object in this process.
+
+    Args:
+        cls: Its class.
+        original: A `__new__`.
+        args: Positional arguments of the constructor.
+        kwargs: Keyword arguments, with those of placement.
+    """
+    if original is object.__new__:
+        return original(cls)
+    token = _building.set(cls)
+    try:
+        return original(cls, *args, **own_keywords(cls, kwargs))
+    finally:
+        _building.reset(token)
+
+
+def own_keywords(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords without those of placement that the class does not declare itself."""
+    if _KEYWORDS.isdisjoint(kwargs):
+        return kwargs
+    declared = declared_keywords(cls)
+    return {key: value for key, value in kwargs.items() if key not in _KEYWORDS or key in declared}
+
+
+def with_mesh(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh | None) -> dict[str, Any]:
+    """Keywords with the mesh that the component really has, for a class that declares one."""
+    signature = constructor_signature(cls)
+    by_place = [] if signature is None else list(signature.parameters)[: len(args)]
+    return kwargs if mesh is None or MESH in by_place else {**kwargs, MESH: mesh}
+
+
+def declared_keywords(cls: Any) -> frozenset[str]:
+    """Those keywords of placement that the constructor names, or a base's where it passes its keywords on."""
+    names: set[str] = set()
+    for signature in _signatures(cls):
+        names.update(signature.parameters)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+            break
+    return _KEYWORDS & names
+
+
+def constructor_signature(cls: Any) -> inspect.Signature | None:
+    """What calling the class takes; None where it is written in C and does not tell."""
+    found = next(_signatures(cls), None)
+    if found is not None:
+        return found
+    written_in_c = any("__init__" in vars(base) or "__new__" in vars(base) for base in _own_bases(cls))
+    return None if written_in_c else inspect.Signature()
+
+
+def _signatures(cls: Any) -> Iterator[inspect.Signature]:
+    """Signatures of the constructors of a class and its bases, the nearest first, without their first parameter."""
+    for name in ("__init__", "__new__"):
+        for base in _own_bases(cls):
+            found = vars(base).get(name)
+            function = _unintercepted(getattr(found, "__func__", found))
+            function = inspect.unwrap(function) if callable(function) else None
+            if inspect.isfunction(function):
+                yield _without_first(inspect.signature(function))
+
+
+def _without_first(signature: inspect.Signature) -> inspect.Signature:
+    parameters = list(signature.parameters.values())
+    named = bool(parameters) and parameters[0].kind is not parameters[0].VAR_POSITIONAL
+    return signature.replace(parameters=parameters[1:] if named else parameters)
+
+
+def _unintercepted(function: Any) -> Any:
+    return getattr(function, "__twinkle_original__", function)
+
+
+def _own_bases(cls: type) -> Iterator[type]:
+    return (base for base in cls.__mro__ if base is not object)
+
+
+def _own_new(cls: Any) -> bool:
+    return _unintercepted(cls.__new__) is not object.__new__

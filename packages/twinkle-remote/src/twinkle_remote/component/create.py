@@ -1,0 +1,221 @@
+"""Where a component is built: in this process, or on the workers of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from twinkle_mesh import DeviceMesh
+from twinkle_remote.call.start import start
+from twinkle_remote.component.constructor import (
+    GROUP,
+    INSTANCE,
+    MESH,
+    build,
+    constructor_signature,
+    declared_keywords,
+    is_building,
+    own_keywords,
+    prepare,
+    with_mesh,
+)
+from twinkle_remote.component.handle import make_handle
+from twinkle_remote.context import current_worker
+from twinkle_remote.errors import NotInitializedError, PlacementError, TwinkleError
+from twinkle_remote.protocol.component import Component, remember
+from twinkle_remote.protocol.marks import execute_of
+from twinkle_remote.protocol.messages import InProcessBackend
+from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.sessions.runtime import active, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinkle_remote.sessions.runtime import Runtime
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ORIGINAL = "__twinkle_original__"
+_DROP = FunctionSpec(dispatch="all")
+_count = itertools.count()
+
+
+def intercept(cls: Any) -> None:
+    """Have a class, and those subclasses of it that define `__new__` themselves, ask where their objects are built."""
+    original = cls.__new__
+    if not hasattr(original, _ORIGINAL):
+
+        def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return construct(kind, original, args, kwargs)
+            except TwinkleError as error:
+                raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
+
+        setattr(new, _ORIGINAL, original)
+        cls.__new__ = staticmethod(new)
+    if "__init_subclass__" in vars(cls) or not hasattr(cls.__init_subclass__, _ORIGINAL):
+        _follow_subclasses(cls)
+
+
+def _follow_subclasses(cls: Any) -> None:
+    own = vars(cls).get("__init_subclass__")
+
+    def follow(subclass: Any, **kwargs: Any) -> None:
+        if own is None:
+            super(cls, subclass).__init_subclass__(**kwargs)
+        else:
+            own.__func__(subclass, **kwargs)
+        if "__new__" in vars(subclass):
+            intercept(subclass)
+
+    setattr(follow, _ORIGINAL, own)
+    cls.__init_subclass__ = classmethod(cast("Any", follow))
+
+
+def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What calling a remote class returns: the new object, or the handle of one that was built on a group.
+
+    Args:
+        cls: The class that was called.
+        original: The class's own `__new__`; Python calls `__init__` on what it makes afterwards.
+        args: Positional arguments of the constructor.
+        kwargs: Keyword arguments, those of placement among them.
+
+    Raises:
+        NotInitializedError: A group is named before `initialize`.
+        PlacementError: There is no such group, or the mesh does not fit it.
+        TypeError: The constructor does not take the arguments.
+    """
+    if is_building(cls):  # reached again, through super().__new__
+        return build(cls, original, args, kwargs)
+    prepare(cls)
+    name = kwargs.get(GROUP)
+    if name is not None:
+        _check_place(cls, name, kwargs.get(MESH))
+    runtime = active()
+    if runtime is not None and isinstance(runtime.backend, InProcessBackend):
+        return _adopt(cls, runtime, name, kwargs, build(cls, original, args, kwargs))
+    if name is None or name == current_worker().group:
+        return build(cls, original, args, kwargs)
+    if runtime is None:
+        raise NotInitializedError(
+            f"{cls.__name__}(remote_group={name!r}): twinkle is not initialized; call "
+            "twinkle.initialize(mode, groups=[DeviceGroup(...)]) first, or leave remote_group out to build it here"
+        )
+    return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
+
+
+def _check_place(cls: type, name: object, mesh: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{cls.__name__}: {GROUP} is the name of a group, got {type(name).__name__} {name!r:.60}")
+    if mesh is not None and not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"{cls.__name__}: {MESH} is a DeviceMesh, got {type(mesh).__name__} {mesh!r:.60}")
+
+
+def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Component:
+    group = runtime.backend.group(name)
+    ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
+    mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size)
+    component = Component(name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
+    if inspect.isabstract(cls):
+        raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
+    passed = with_mesh(cls, args, kwargs, mesh) if MESH in declared_keywords(cls) else kwargs
+    signature = constructor_signature(cls)
+    if signature is not None:
+        try:
+            signature.bind(*args, **own_keywords(cls, passed))
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+    spec = FunctionSpec(dispatch="all", sync=True, timeout=getattr(runtime.backend, "start_timeout", None))
+    names = [f"args[{i}]" for i in range(len(args))]
+    call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
+    try:
+        call.wait()
+    except PlacementError:  # the id is another component's
+        raise
+    except BaseException:
+        with contextlib.suppress(TwinkleError):  # the group may be gone; what the constructor raised is what counts
+            start(component, "drop", None, call.name, _DROP).looked_at = True
+        raise
+    return component
+
+
+def _instance(cls: type, kwargs: dict[str, Any]) -> str:
+    given = kwargs.get(INSTANCE)
+    return str(given) if given is not None else f"{cls.__name__}-{os.getpid():x}-{os.urandom(4).hex()}-{next(_count)}"
+
+
+def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, size: int) -> DeviceMesh | None:
+    if mesh is None:
+        shared = runtime.mesh
+        return shared if shared is not None and shared.world_size == size else None
+    if execute_of(cls) == "all" and (mesh.world_size != size or set(mesh.ranks) != set(range(size))):
+        raise PlacementError(
+            f"{cls.__name__}: device_mesh has {mesh.world_size} ranks and group {group!r} has {size} workers, ranks 0 "
+            f"to {size - 1}; they must be the same: give the group ranks={mesh.world_size}, or the mesh "
+            f"world_size={size}"
+        )
+    return mesh
+
+
+def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
+    """Register what was built in this process, in local mode: its calls go through dispatch and collect as well."""
+    if not isinstance(made, cls):
+        return made
+    if name is not None and runtime.groups and name not in runtime.groups:
+        raise PlacementError(f"there is no group {name!r}; initialize was given {', '.join(map(repr, runtime.groups))}")
+    backend = cast("InProcessBackend", runtime.backend)
+    group = runtime.backend.group(name or "local")
+    planned = runtime.groups[name].num_workers if name is not None and runtime.groups else group.size
+    given = kwargs.get(MESH)
+    mesh = given if isinstance(given, DeviceMesh) else None
+    if mesh is None or (name is not None and runtime.groups):
+        mesh = _mesh_for(cls, mesh, runtime, group.name, planned)
+    shared = name is not None or mesh is not None
+    if not shared:
+        group = runtime.backend.group(backend.own_group)
+    if mesh is not None:
+        mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
+    ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
+    component = Component(group.name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
+    if backend.adopt(group.name, component.instance, made, mesh):
+        remember(made, component)
+    return made
+
+
+def _whole(mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh of one process that is the whole component: the same dims, each of size 1."""
+    nested: Any = 0
+    for _ in mesh.dim_names:
+        nested = [nested]
+    return DeviceMesh.from_ranks(nested, mesh.dim_names, device_type=mesh.device_type)
+
+
+class On:
+    """A place to build components; see `on`."""
+
+    def __init__(self, group: str, device_mesh: DeviceMesh | None) -> None:
+        self._group = group
+        self._mesh = device_mesh
+
+    def create(self, cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Build a component: `cls(*args, remote_group=group, device_mesh=mesh, **kwargs)`, its arguments typed."""
+        place: dict[str, Any] = {GROUP: self._group}
+        if self._mesh is not None:
+            place[MESH] = self._mesh
+        return cast("T", cast("Any", cls)(*args, **kwargs, **place))
+
+
+def on(group: str, device_mesh: DeviceMesh | None = None) -> On:
+    """The typed spelling of `remote_group=` and `device_mesh=`: `on("actor", mesh).create(Actor, arg)`.
+
+    Args:
+        group: Name of a group that `initialize` was given.
+        device_mesh: Mesh of the component, as large as the group.
+    """
+    running()
+    return On(group, device_mesh)

@@ -1,0 +1,139 @@
+"""What a call would do, as a table: which rank gets which rows, and whose results are read; nothing runs."""
+
+from __future__ import annotations
+
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
+
+from twinkle_remote.backends.memory import Memory
+from twinkle_remote.call.arguments import Replicated
+from twinkle_remote.call.collect import how_made, ranks_read
+from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.call.submit import remote_part
+from twinkle_remote.component.method import bind
+from twinkle_remote.protocol.messages import HandedSlot
+from twinkle_remote.values.rows import lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+P = ParamSpec("P")
+_HOW = {
+    "one": "its value",
+    "list": "a list of their values",
+    "rows": "their rows joined, in this order",
+    "columns": "the parts of their tuples joined, in this order",
+    "mean": "the mean of their values",
+    "sum": "the sum of their values",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rank's line.
+
+    Attributes:
+        rank: Rank of the group.
+        coordinate: Its coordinate on the mesh, by dim; empty without one.
+        arguments: Each argument as text: type and rows, or the value.
+        rows: Rows that it is given; None when nothing is split or only the workers will know.
+        read: Whether collect reads its result.
+    """
+
+    rank: int
+    coordinate: Mapping[str, int]
+    arguments: Mapping[str, str]
+    rows: int | None
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The table of one call; `str` draws it.
+
+    Attributes:
+        name: Class.method.
+        group: The component's group.
+        rows: One for each called rank.
+        reads: Ranks whose results collect reads, in order.
+        collect: What it makes of them.
+    """
+
+    name: str
+    group: str
+    rows: tuple[Row, ...]
+    reads: tuple[int, ...]
+    collect: str
+
+    def __str__(self) -> str:
+        names = list(self.rows[0].arguments)
+        head = ["rank", "coordinate", *names, "read"]
+        body = [
+            [
+                str(row.rank),
+                " ".join(f"{dim}={index}" for dim, index in row.coordinate.items()) or "-",
+                *(row.arguments[name] for name in names),
+                "yes" if row.read else "",
+            ]
+            for row in self.rows
+        ]
+        widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in [head, *body]
+        ]
+        order = ", ".join(map(str, self.reads))
+        return "\n".join([f"{self.name} on {self.group}", *lines, f"collect: ranks {order}: {self.collect}"])
+
+
+def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Explanation:
+    """The dispatch and collect of a call as a table, without running it.
+
+    Args:
+        bound_method: `component.method`.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: It is not a remote function of a component, or does not take the arguments.
+        DispatchError: The call itself would raise it.
+    """
+    component, spec = remote_part(bound_method)
+    names = bind(bound_method, component.name, args, kwargs)
+    name = f"{component.name}.{cast('Any', bound_method).__name__}"
+    ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
+    mesh = component.mesh
+    shares = dispatch(spec, names, args, kwargs, ranks=ranks, mesh=mesh, store=Memory(), name=name)
+    read = ranks_read(spec, ranks, mesh, each=shares.each is not False)
+    rows = []
+    for rank, index in zip(ranks, shares.of_rank, strict=True):
+        given_args, given_kwargs = shares.arguments[index]
+        part = shares.parts[index] if shares.parts else None
+        told = {
+            key: _told(value, part, whole=_is_whole(value, before))
+            for key, before, value in zip(
+                [*names, *given_kwargs], [*args, *kwargs.values()], [*given_args, *given_kwargs.values()], strict=False
+            )
+        }
+        coordinate = {} if mesh is None or rank not in mesh else mesh.coordinate(rank)
+        rows.append(Row(rank, coordinate, told, shares.rows(index), rank in read))
+    how = how_made(spec, ranks)
+    collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
+    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect))
+
+
+def _is_whole(value: object, before: object) -> bool:
+    return value is (before.value if isinstance(before, Replicated) else before)
+
+
+def _told(value: Any, part: slice | None, *, whole: bool) -> str:
+    if isinstance(value, HandedSlot):
+        return "its rows of a lazy result" if value.split else "a lazy result"
+    kind = type(value).__name__
+    rows = {rows for _, rows in lengths(value, "")}
+    if len(rows) != 1:
+        return reprlib.repr(value)
+    if whole or part is None:
+        return f"{kind}, all {rows.pop()} rows"
+    return f"{kind}[{part.start}:{part.stop}]"

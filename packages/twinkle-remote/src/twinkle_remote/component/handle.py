@@ -1,0 +1,245 @@
+"""What a caller holds for a component on another group: `isinstance(handle, cls)`, and only remote functions work."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_remote.call.iterate import RemoteIterator
+from twinkle_remote.component.constructor import prepare
+from twinkle_remote.errors import RemoteAttributeError, RemoteCallError
+from twinkle_remote.protocol.component import COMPONENT, HandleBase, component_of
+from twinkle_remote.protocol.marks import bare_new, options_of, options_under, prefetch_of
+from twinkle_remote.protocol.spec import FunctionSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twinkle_remote.protocol.component import Component
+
+_CLASS = "__twinkle_class__"
+_REMOTE = "__twinkle_remote_names__"
+_ITERATOR = "_twinkle_iterator"
+_OF_CLASS = frozenset(
+    {
+        "__class_getitem__",
+        "__getattr__",
+        "__getnewargs__",
+        "__getnewargs_ex__",
+        "__getstate__",
+        "__init__",
+        "__init_subclass__",
+        "__instancecheck__",
+        "__new__",
+        "__post_init__",
+        "__set_name__",
+        "__setstate__",
+        "__sizeof__",
+        "__subclasshook__",
+    }
+)
+
+
+def make_handle(cls: Any, component: Component) -> Any:
+    """A handle of a component."""
+    prepare(cls)
+    kind = handle_type(cls)
+    handle = bare_new(kind)(kind)
+    object.__setattr__(handle, COMPONENT, component)
+    return handle
+
+
+@cache
+def handle_type(cls: Any) -> Any:
+    """The class of the handles of a remote class: a subclass of it that holds no state."""
+    body: dict[str, Any] = {name: _refusing(name) for name in _special_methods(cls)}
+    if callable(getattr(cls, "__iter__", None)):
+        body["__iter__"], body["__next__"] = _iter, _next
+    if callable(getattr(cls, "__len__", None)):
+        body["__len__"] = _len
+    if callable(getattr(cls, "__enter__", None)):
+        body["__enter__"], body["__exit__"] = _enter, _exit
+    told = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    remote = frozenset(name for name in dir(cls) if options_under(cls, name) is not None)
+    return type(cls)(cls.__name__, (Handle, cls), {**body, **told, _CLASS: cls, _REMOTE: remote})
+
+
+def _special_methods(cls: type) -> Iterator[str]:
+    """Names like `__call__` that Python would find in the class without asking the handle, and that need its state."""
+    for base in cls.__mro__[:-1]:
+        for name, value in vars(base).items():
+            special = name.startswith("__") and name.endswith("__") and inspect.isroutine(value)
+            if special and name not in _OF_CLASS and name not in vars(Handle) and options_under(cls, name) is None:
+                yield name
+
+
+def _refusing(name: str) -> Any:
+    def refuse(self: Any, *args: object, **kwargs: object) -> Any:
+        raise _refusal(self, name)
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _refusal(self: Any, name: str) -> RemoteAttributeError:
+    component = component_of(self)
+    assert component is not None
+    cls = _class(self)
+    found = inspect.getattr_static(cls, name, None)
+    subject = "a method that returns it"
+    if inspect.isroutine(found):
+        subject = "the method"
+    elif isinstance(found, property):
+        subject = "the property's getter"
+    return RemoteAttributeError(
+        f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are "
+        f"called from elsewhere: decorate {subject} with @remote_function()" + ("" if found else _known(cls))
+    )
+
+
+def _known(cls: type) -> str:
+    names = [name for name in dir(cls) if options_under(cls, name) is not None]
+    return f"; {cls.__name__} has {', '.join(names) or 'none'}"
+
+
+def _class(self: Any) -> type:
+    return cast("type", getattr(type(self), _CLASS))
+
+
+def _restore(cls: type, component: Component) -> object:
+    return make_handle(cls, component)
+
+
+class Handle(HandleBase):
+    """What handles do in place of their class: tell who they are, and send remote functions to the workers."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Nothing: a handle's class is no subclass that its base has to hear of."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Nothing: the component is constructed on its workers."""
+
+    def __getattribute__(self, name: str) -> Any:
+        kept = name in getattr(type(self), _REMOTE) or name in (COMPONENT, _ITERATOR)
+        if kept or (name.startswith("__") and name.endswith("__")):
+            return object.__getattribute__(self, name)
+        cls = _class(self)
+        found = inspect.getattr_static(cls, name, None)
+        if isinstance(found, staticmethod | classmethod):
+            return getattr(cls, name)
+        if options_of(found) is None:
+            raise _refusal(self, name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _refusal(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        component = component_of(self)
+        assert component is not None
+        raise RemoteAttributeError(
+            f"{component.name}.{name} lives on the workers of group {component.group!r}: set it in a method decorated "
+            "with @remote_function()"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    def __repr__(self) -> str:
+        component = component_of(self)
+        assert component is not None
+        return f"<{component.name} on {component.group}[{len(component.ranks)}], instance {component.instance}>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HandleBase) and component_of(self) == component_of(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        component = component_of(self)
+        assert component is not None
+        return hash((component.group, component.instance))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (_class(self), component_of(self))
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __copy__(self) -> Handle:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Handle:
+        return self
+
+    def __dir__(self) -> list[str]:
+        cls = _class(self)
+        return [name for name in dir(cls) if options_under(cls, name) is not None]
+
+    def __del__(self) -> None:
+        """Nothing: the end of a handle is not the end of the component."""
+
+
+def _iterator(self: Any) -> RemoteIterator:
+    found = self.__dict__.get(_ITERATOR)
+    if found is None:
+        cls = _class(self)
+        component = component_of(self)
+        assert component is not None
+        spec = options_under(cls, "__next__") or FunctionSpec(collect="flatten")
+        found = RemoteIterator(component, spec, self, ahead=prefetch_of(cls))
+        object.__setattr__(self, _ITERATOR, found)
+    return cast("RemoteIterator", found)
+
+
+def _iter(self: Any) -> Iterator[Any]:
+    iterator = _iterator(self)
+    iterator.open()
+    return iterator
+
+
+def _next(self: Any) -> Any:
+    return next(_iterator(self))
+
+
+def _call(self: Any, name: str, args: tuple[Any, ...], default: FunctionSpec) -> Any:
+    from twinkle_remote.call.start import call_method
+
+    component = component_of(self)
+    assert component is not None
+    names = [f"args[{i}]" for i in range(len(args))]
+    spec = options_under(_class(self), name) or default
+    return call_method(component, name, spec, names, args, {}, itself=self, lazy=False)
+
+
+def _len(self: Any) -> int:
+    return int(_call(self, "__len__", (), FunctionSpec(execute="first")))
+
+
+def _enter(self: Any) -> Any:
+    return _call(self, "__enter__", (), FunctionSpec(dispatch="all", collect="first"))
+
+
+def _exit(self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+    told = (kind, error, None)  # a traceback does not travel
+    if error is not None and not _travels(error):
+        told = (RemoteCallError, RemoteCallError(f"{type(error).__name__}: {error}"), None)
+    return bool(_call(self, "__exit__", told, FunctionSpec(dispatch="all", collect="first")))
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a foreign exception's pickling raises, the answer is no
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""A remote function: sent to the workers where its object is a handle, dispatched here where it is a component."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.start import call_method
+from twinkle_remote.context import current_worker
+from twinkle_remote.errors import TwinkleError
+from twinkle_remote.protocol.component import component_of, is_handle
+from twinkle_remote.protocol.marks import NAMES, SPEC, SUBMIT
+from twinkle_remote.protocol.spec import returns_columns
+from twinkle_remote.worker.worker import running_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from twinkle_remote.protocol.spec import FunctionSpec
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
+    """A method with the given options.
+
+    Raises:
+        TypeError: It is no plain method, or the options name an argument that it does not have.
+    """
+    _check_method(function)
+    name = function.__name__
+    signature = inspect.signature(function)
+    names = _positional(function, signature, spec)
+    simple = _simple_counts(signature)
+    spec = returns_columns(spec, signature.return_annotation)
+
+    def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
+        component = component_of(self)
+        assert component is not None
+        if kwargs or len(args) not in simple:  # binding costs as much as the rest of a small call
+            check_arguments(component.name, name, signature, self, args, kwargs)
+        bound = positional_names(names, len(args))
+        return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
+
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        component = component_of(self)
+        if component is None:
+            return function(self, *args, **kwargs)
+        worker = running_worker()
+        if worker is not None and worker.holds(component):
+            return worker.call(component, function, args, kwargs)
+        remote = is_handle(self)
+        if not remote and current_worker().world_size > 1:  # the other processes run the same, and come by here as well
+            return function(self, *args, **kwargs)
+        try:
+            return send(self, args, kwargs, lazy=None if remote else False)
+        except TwinkleError as error:
+            raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
+
+    setattr(method, SPEC, spec)
+    setattr(method, SUBMIT, send)
+    setattr(method, NAMES, names)
+    return method
+
+
+def check_arguments(
+    owner: str, name: str, signature: inspect.Signature, itself: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Bind arguments before anything is sent.
+
+    Raises:
+        TypeError: They do not fit; the message has the signature.
+    """
+    try:
+        signature.bind(itself, *args, **kwargs)
+    except TypeError as error:
+        shown = signature.replace(parameters=list(signature.parameters.values())[1:])
+        raise TypeError(f"{owner}.{name}{shown}: {error}") from None
+
+
+def positional_names(names: Sequence[str], count: int) -> Sequence[str]:
+    """Parameter names of so many positional arguments."""
+    return [*names[:count], *(f"args[{i}]" for i in range(len(names), count))]
+
+
+def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
+    """Parameter names of the positional arguments of a bound remote function, checked.
+
+    Raises:
+        TypeError: The arguments do not fit; the message has the signature.
+    """
+    signature = inspect.signature(bound_method.__func__)
+    check_arguments(owner, bound_method.__name__, signature, bound_method.__self__, args, kwargs)
+    return positional_names(getattr(bound_method, NAMES), len(args))
+
+
+def _simple_counts(signature: inspect.Signature) -> range:
+    """The numbers of positional arguments that surely fit where no others are given."""
+    parameters = list(signature.parameters.values())[1:]
+    by_place = [p for p in parameters if p.kind in _BY_PLACE]
+    needed = sum(p.default is p.empty for p in by_place)
+    keyword_needed = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    return range(0) if keyword_needed else range(needed, len(by_place) + 1)
+
+
+def _check_method(function: Any) -> None:
+    if isinstance(function, property):
+        raise TypeError("put @property above @remote_function(), not below it")
+    if isinstance(function, staticmethod | classmethod) or not callable(function):
+        raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}")
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name} is async: make it a plain method, and await the lazy result of its call")
+    streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if streams and function.__name__ != "__iter__":
+        raise TypeError(
+            f"{name} is a generator function, and what it yields cannot be sent: return a list, or give the class "
+            "__iter__ and __next__"
+        )
+
+
+def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:
+    """Names of the positional parameters after `self`; checks those that the options name."""
+    parameters = list(signature.parameters.values())[1:]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        known = [parameter.name for parameter in parameters]
+        for name in (*(spec.split or ()), *spec.replicate):
+            if name not in known:
+                raise TypeError(
+                    f"split= and replicate= name arguments of {function.__qualname__}, and {name!r} is none of {known}"
+                )
+    return [parameter.name for parameter in parameters if parameter.kind in _BY_PLACE]

@@ -1,0 +1,194 @@
+"""Checks: what becomes of the workers' results."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.components import Batch, Echo, Pair, Reducer
+from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
+from twinkle_remote.errors import CollectError
+
+if TYPE_CHECKING:
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.conformance.harness import Harness
+
+
+def collecting_gives_back_what_was_dispatched(harness: Harness) -> None:
+    """`flatten` after "slice_dp" is the identity, on every mesh, for every length and type; so it is after "slice"."""
+    for name, mesh in EIGHT.items():
+        echo = harness.build(Echo, 8, mesh=mesh)
+        for length in (0, 1, 7, 8, 11):
+            rows = list(range(length))
+            batch = {"data": Batch(rows, rows), "pair": Pair(rows, rows), "tuple": tuple(rows), "scalar": 1.5}
+            assert echo.rows(rows) == rows, (name, length)
+            assert echo.rows(batch) == batch, (name, length)
+            assert echo.rows_by_worker(rows) == rows, (name, length)
+
+
+@needs("numpy", "torch")
+def collecting_gives_back_arrays_and_tensors(harness: Harness) -> None:
+    """The same for arrays and tensors of several dims and types, with 0 rows too."""
+    numpy, torch = import_module("numpy"), import_module("torch")
+    for mesh in (EIGHT["fsdp2 dp2 tp2"], EIGHT["irregular"]):
+        echo = harness.build(Echo, 8, mesh=mesh)
+        for length in (0, 3, 9, 5000):
+            for array in (numpy.arange(length), numpy.ones((length, 2, 2), dtype="float16")):
+                back = plain(echo.rows(array))
+                assert back.dtype == array.dtype and numpy.array_equal(back, array)
+            tensor = torch.arange(length * 3).reshape(length, 3).to(torch.bfloat16)
+            back = plain(echo.rows({"tensor": tensor}))["tensor"]
+            assert back.dtype == tensor.dtype and torch.equal(back, tensor)
+
+
+def flatten_counts_each_data_rank_once(harness: Harness) -> None:
+    """What everybody has comes back once for each data rank, not for each worker."""
+    for name, mesh in EIGHT.items():
+        assert harness.build(Echo, 8, mesh=mesh).copies(["row"]) == ["row"] * harness.shares(mesh), name
+    assert harness.build(Echo, 4).copies(["row"]) == ["row"] * harness.workers(4)
+
+
+def none_is_a_list_in_rank_order_or_the_bare_value(harness: Harness) -> None:
+    """`none`: one result of each worker, in rank order; bare where one worker was called."""
+    for mesh in (None, FOUR["pp2 dp2"]):
+        assert harness.each(4, harness.build(Echo, 4, mesh=mesh).ranks()) == list(range(harness.workers(4)))
+    assert harness.build(Echo, 1).ranks() == 0
+    assert harness.build(Echo, 4).first_only(1) == (0, 1)
+
+
+def first_is_the_first_workers(harness: Harness) -> None:
+    """`first`: the first worker's result."""
+    for mesh in (None, FOUR["dp4"]):
+        assert harness.build(Echo, 4, mesh=mesh).rank_of_first() == 0
+
+
+def last_pp_is_the_last_stage_once_per_data_rank(harness: Harness) -> None:
+    """`last_pp`: the last stage's results, one for each data rank, in data order."""
+    for name, mesh in EIGHT.items():
+        want = [0] if harness.in_process else list(mesh.collect_ranks)
+        assert harness.build(Echo, 8, mesh=mesh).ranks_of_last_stage() == want, name
+
+
+def callable_collect_gets_results_and_mesh(harness: Harness) -> None:
+    """A callable collect gets every called worker's result and the mesh, or None without one."""
+    count = harness.workers(4)
+    assert harness.build(Echo, 4).by_function() == (count - 1, count, None)
+    assert harness.build(Echo, 4, mesh=FOUR["dp2 tp2"]).by_function() == (count - 1, count, count)
+
+
+def sum_and_mean_count_each_data_rank_once(harness: Harness) -> None:
+    """Sums over the data ranks are those of the rows; means weighted by rows are those of the rows."""
+    rows = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
+    for name, mesh in EIGHT.items():
+        reducer = harness.build(Reducer, 8, mesh=mesh)
+        assert reducer.total(rows) == 511.0, name
+        assert math.isclose(reducer.mean(rows)["mean"], 511.0 / 9), name
+        parts = [rows[part] for part in _data_slices(harness, mesh, len(rows))]
+        want = sum(sum(part) / len(part) for part in parts) / len(parts)
+        assert math.isclose(reducer.mean_of_ranks(rows), want), name
+
+
+def weights_leave_ranks_without_rows_out(harness: Harness) -> None:
+    """Weighed by rows, a data rank that was given none does not count, whatever it returned."""
+    reducer = harness.build(Reducer, 8, mesh=EIGHT["dp8"])
+    assert reducer.mean([1.0, 2.0, 6.0]) == {"mean": 3.0}
+    with raises(CollectError, "Reducer.no_rows", "weight='rows'", "nothing was split"):
+        plain(reducer.no_rows())
+    if not harness.in_process:
+        with raises(CollectError, "weights are at or above 0 and not all 0"):
+            plain(reducer.mean([]))
+
+
+def weights_may_come_from_the_results(harness: Harness) -> None:
+    """A callable weight is asked for each data rank's result."""
+    mesh = EIGHT["dp4 cp2"]
+    data = range(harness.shares(mesh))
+    weights = [rank + 1.0 for rank in data]
+    got = harness.build(Reducer, 8, mesh=mesh).by_own_weight(10.0)
+    assert math.isclose(got["value"], sum(10.0 * rank * weights[rank] for rank in data) / sum(weights))
+
+
+def reductions_keep_the_structure(harness: Harness) -> None:
+    """Dicts by the union of their keys, lists element by element; equal strings and None stay."""
+    mesh = FOUR["dp2 tp2"]
+    shares = harness.shares(mesh)
+    got = harness.build(Reducer, 4, mesh=mesh).own_keys()
+    want = {"all": shares, "in": {"deep": [1.0 * shares, 2.0 * shares]}, "name": "same", "none": None}
+    assert got == {**want, **{f"rank {rank}": rank for rank in range(shares)}}
+
+
+@needs("numpy", "torch")
+def reductions_never_make_a_scalar_of_a_vector(harness: Harness) -> None:
+    """Arrays and tensors are reduced elementwise, in a type that is wide enough."""
+    mesh = FOUR["fsdp2 dp2"]
+    reducer = harness.build(Reducer, 4, mesh=mesh)
+    shares = harness.shares(mesh)
+    middle = (shares - 1) / 2
+    for kind in ("numpy.float32", "numpy.int64", "numpy.uint8", "torch.float32", "torch.int64", "torch.bfloat16"):
+        got = reducer.arrays(kind)
+        assert got["vector"].tolist() == [middle, middle + 2] and got["scalar"] == middle, (kind, got)
+        total = plain(reducer.array_sum(kind))
+        assert total.tolist() == [shares, 2 * shares, 3 * shares], (kind, total)
+
+
+def reductions_refuse_what_does_not_fit(harness: Harness) -> None:
+    """Strings that differ and lists of different lengths: the error names the values."""
+    mesh = FOUR["dp4"]
+    reducer = harness.build(Reducer, 4, mesh=mesh)
+    if not harness.in_process:
+        with raises(CollectError, "Reducer.strings result", "mean needs numbers", "rank 0", "rank 1"):
+            plain(reducer.strings())
+        with raises(CollectError, "Reducer.shapes result", "lengths are [1, 2, 3, 4]"):
+            plain(reducer.shapes())
+
+
+def flatten_refuses_what_does_not_join(harness: Harness) -> None:
+    """Results without rows that differ, and dicts of different columns: the error states the rule and the values."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    if not harness.in_process:
+        with raises(CollectError, "Echo.flat_scalar result", "str has none", "rank 0", "rank 1"):
+            plain(echo.flat_scalar([1, 2, 3, 4]))
+        with raises(CollectError, "Echo.flat_keys result", "rank 0", "rank 1"):
+            plain(echo.flat_keys([1, 2, 3, 4]))
+    assert plain(echo.nothing()) is None
+
+
+def tuples_of_columns_are_joined_part_by_part(harness: Harness) -> None:
+    """A method that is annotated to return `tuple[X, Y]` keeps that type; unannotated, it is not guessed."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    assert echo.two_columns([1, 2, 3, 4, 5]) == ([1, 2, 3, 4, 5], ["1", "2", "3", "4", "5"])
+    if not harness.in_process:
+        with raises(CollectError, "Echo.tuple_of_two", "tuple", "annotate"):
+            plain(cast("Any", echo).tuple_of_two(list(range(12))))
+
+
+def generators_are_no_results(harness: Harness) -> None:
+    """A method that returns a generator: an error that says what to return instead."""
+    with raises(CollectError, "Echo.returns_generator", "generator", "list"):
+        plain(harness.build(Echo, 2).returns_generator())
+
+
+def _data_slices(harness: Harness, mesh: DeviceMesh, length: int) -> list[Any]:
+    return [slice(0, length)] if harness.in_process else list(mesh.data_slices(length))
+
+
+CHECKS = (
+    collecting_gives_back_what_was_dispatched,
+    collecting_gives_back_arrays_and_tensors,
+    flatten_counts_each_data_rank_once,
+    none_is_a_list_in_rank_order_or_the_bare_value,
+    first_is_the_first_workers,
+    last_pp_is_the_last_stage_once_per_data_rank,
+    callable_collect_gets_results_and_mesh,
+    sum_and_mean_count_each_data_rank_once,
+    weights_leave_ranks_without_rows_out,
+    weights_may_come_from_the_results,
+    reductions_keep_the_structure,
+    reductions_never_make_a_scalar_of_a_vector,
+    reductions_refuse_what_does_not_fit,
+    flatten_refuses_what_does_not_join,
+    tuples_of_columns_are_joined_part_by_part,
+    generators_are_no_results,
+)

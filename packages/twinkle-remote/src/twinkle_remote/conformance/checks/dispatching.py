@@ -1,0 +1,255 @@
+"""Checks: which worker is given what."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_mesh import balanced_slice
+from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.components import Batch, Echo, Pair
+from twinkle_remote.conformance.subjects.faults import Faulty
+from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
+from twinkle_remote.errors import DispatchError
+
+if TYPE_CHECKING:
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.conformance.harness import Harness
+
+
+def _split(harness: Harness, mesh: DeviceMesh | None, size: int, length: int) -> list[slice]:
+    """The rows of each worker, in rank order."""
+    if harness.in_process:
+        return [slice(0, length)]
+    if mesh is None:
+        return [balanced_slice(length, size, rank) for rank in range(size)]
+    return [balanced_slice(length, mesh.data_world_size, mesh.data_rank(rank)) for rank in range(size)]
+
+
+def slice_splits_lists_over_workers(harness: Harness) -> None:
+    """Dispatch "slice": lists evenly over workers, whatever the mesh; all else whole."""
+    for mesh in (None, FOUR["dp2 tp2"]):
+        echo = harness.build(Echo, 4, mesh=mesh)
+        whole: tuple[Any, ...] = ((1, 2, 3, 4, 5, 6), "text", {"rows": [1, 2, 3]}, 7, None)
+        seen = harness.each(4, echo.given_by_worker(list(range(6)), *whole, key=[10, 11, 12, 13, 14, 15]))
+        for rank, part in enumerate(_split(harness, None, 4, 6)):
+            args, kwargs = (list(range(6))[part], *whole), {"key": [10, 11, 12, 13, 14, 15][part]}
+            assert seen[rank] == (rank, args, kwargs), seen[rank]
+
+
+def all_sends_everything_whole(harness: Harness) -> None:
+    """Dispatch "all": everybody is given everything."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    seen = harness.each(4, echo.given_whole([1, 2, 3], (4,), key={"rows": [5]}))
+    assert seen == [(rank, ([1, 2, 3], (4,)), {"key": {"rows": [5]}}) for rank in range(harness.workers(4))]
+
+
+def slice_dp_splits_by_data_rank_on_every_mesh(harness: Harness) -> None:
+    """Dispatch "slice_dp": by data rank; ranks that differ in tp, pp, cp or ulysses see the same rows."""
+    for name, mesh in EIGHT.items():
+        echo = harness.build(Echo, 8, mesh=mesh)
+        rows = list(range(11))
+        seen = harness.each(8, echo.given(rows))
+        for rank, part in enumerate(_split(harness, mesh, 8, 11)):
+            assert seen[rank] == (rank, (rows[part],), {}), (name, seen[rank])
+
+
+def slice_dp_without_a_mesh_splits_over_workers(harness: Harness) -> None:
+    """Dispatch "slice_dp" of a component without a mesh: each worker is a data rank."""
+    seen = harness.each(4, harness.build(Echo, 4).given([1, 2, 3, 4, 5]))
+    assert [args[0] for _, args, _ in seen] == [[1, 2, 3, 4, 5][part] for part in _split(harness, None, 4, 5)]
+
+
+def slice_dp_splits_nested_columns(harness: Harness) -> None:
+    """Dispatch "slice_dp": lists and tuples, also inside dicts, dataclasses and named tuples, at any depth."""
+    mesh = EIGHT["dp2 pp2 tp2"]
+    echo = harness.build(Echo, 8, mesh=mesh)
+    batch = {
+        "tuple": (1, 2, 3),
+        "data": Batch([4, 5, 6], ["a", "b", "c"]),
+        "pair": Pair([7, 8, 9], ["x", "y", "z"]),
+        "deep": {"in": {"rows": [[1], [2], [3]]}},
+        "scalar": 5,
+        "text": "abc",
+    }
+    seen = harness.each(8, echo.given(batch))
+    for rank, part in enumerate(_split(harness, mesh, 8, 3)):
+        want = {
+            "tuple": (1, 2, 3)[part],
+            "data": Batch([4, 5, 6][part], ["a", "b", "c"][part]),
+            "pair": Pair([7, 8, 9][part], ["x", "y", "z"][part]),
+            "deep": {"in": {"rows": [[1], [2], [3]][part]}},
+            "scalar": 5,
+            "text": "abc",
+        }
+        assert seen[rank] == (rank, (want,), {}), seen[rank]
+
+
+@needs("numpy", "torch")
+def slice_dp_splits_arrays_and_tensors(harness: Harness) -> None:
+    """Dispatch "slice_dp": the first dim of arrays and tensors, of any size; 0-d ones go whole."""
+    numpy, torch = import_module("numpy"), import_module("torch")
+    mesh = FOUR["fsdp2 dp2"]
+    echo = harness.build(Echo, 4, mesh=mesh)
+    for length in (6, 0, 40_000):
+        array = numpy.arange(length * 2, dtype="float32").reshape(length, 2)
+        tensor = torch.arange(length)
+        seen = harness.each(4, echo.given(array, {"tensor": tensor}, numpy.array(3), torch.tensor(4)))
+        for rank, part in enumerate(_split(harness, mesh, 4, length)):
+            args = seen[rank][1]
+            assert args[0].dtype == array.dtype and numpy.array_equal(args[0], array[part]), args
+            assert torch.equal(args[1]["tensor"], tensor[part]), args
+            assert args[2] == 3 and args[3] == 4, args
+
+
+def callable_dispatch_gets_length_index_and_mesh(harness: Harness) -> None:
+    """A callable dispatch makes each worker's arguments; it gets the mesh, or None without one."""
+    for mesh in (None, FOUR["dp2 tp2"]):
+        echo = harness.build(Echo, 4, mesh=mesh)
+        count = harness.workers(4)
+        seen = harness.each(4, echo.given_by_function("value"))
+        assert seen == [("value", (rank, count), mesh is not None) for rank in range(count)]
+
+
+def execute_first_runs_on_the_first_worker(harness: Harness) -> None:
+    """A function with execute "first" runs on one worker, is given everything, and its value is bare."""
+    assert harness.build(Echo, 4, mesh=FOUR["dp4"]).first_only([1, 2, 3]) == (0, [1, 2, 3])
+
+
+def replicate_marks_what_goes_whole(harness: Harness) -> None:
+    """`Replicate(value)` goes whole, as an argument and inside of one, and arrives without its mark."""
+    mesh = FOUR["dp4"]
+    echo = harness.build(Echo, 4, mesh=mesh)
+    seen = harness.each(4, echo.given({"rows": [1, 2, 3, 4], "stop": Replicate(["</s>", "<eos>"])}, Replicate([9])))
+    for rank, part in enumerate(_split(harness, mesh, 4, 4)):
+        assert seen[rank][1] == ({"rows": [1, 2, 3, 4][part], "stop": ["</s>", "<eos>"]}, [9]), seen[rank]
+
+
+def decorator_names_what_is_split(harness: Harness) -> None:
+    """`split=` and `replicate=` name arguments, given by place or by keyword."""
+    mesh = FOUR["dp2 tp2"]
+    echo = harness.build(Echo, 4, mesh=mesh)
+    prompts, stop = ["a", "b", "c", "d"], ["</s>", "<eos>"]
+    parts = [prompts[part] for part in _split(harness, mesh, 4, 4)]
+    for method in (echo.only_prompts, echo.all_but_stop):
+        assert harness.each(4, method(prompts, stop)) == [(part, stop) for part in parts]
+        assert harness.each(4, method(stop=stop, prompts=prompts)) == [(part, stop) for part in parts]
+    with raises(DispatchError, "split= names prompts", "str", "no rows"):
+        echo.only_prompts("text")
+    assert harness.each(4, echo.only_prompts(None)) == [(None, None)] * harness.workers(4)
+
+
+def lengths_have_to_agree(harness: Harness) -> None:
+    """What one call splits has one length; the error names each part with its own, and what to do."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    with raises(DispatchError, "Echo.given", "args[0] has 4", "stop has 2", "Replicate"):
+        echo.given([1, 2, 3, 4], stop=["</s>", "<eos>"])
+    with raises(DispatchError, "args[0]['b'] has 1", "args[0]['a'] has 2"):
+        echo.given({"a": [1, 2], "b": [1]})
+    with raises(DispatchError, "Echo.given_by_worker", "args[0] has 3", "args[1] has 2"):
+        echo.given_by_worker([1, 2, 3], [1, 2])
+
+
+def generators_are_refused(harness: Harness) -> None:
+    """A generator or another iterator that runs once is neither split nor sent, at any depth."""
+    echo = harness.build(Echo, 2)
+    for method in (echo.given, echo.given_by_worker, echo.given_whole):
+        with raises(DispatchError, "generator", "list"):
+            method(i for i in range(3))
+        with raises(DispatchError, "map", "list"):
+            method({"rows": map(str, [1, 2])})
+
+
+def a_batch_smaller_than_the_mesh_leaves_empty_slices(harness: Harness) -> None:
+    """Data ranks without rows enter the call with an empty slice of the right type."""
+    mesh = EIGHT["dp8"]
+    echo = harness.build(Echo, 8, mesh=mesh)
+    batch = {"list": [1, 2], "tuple": (1, 2), "data": Batch([1, 2], [3, 4])}
+    seen = harness.each(8, echo.given(batch))
+    assert len(seen) == harness.workers(8)
+    for rank, part in enumerate(_split(harness, mesh, 8, 2)):
+        want = {"list": [1, 2][part], "tuple": (1, 2)[part], "data": Batch([1, 2][part], [3, 4][part])}
+        assert seen[rank][1] == (want,), seen[rank]
+    assert echo.rows([]) == [] and echo.rows(()) == () and echo.rows({"a": []}) == {"a": []}
+
+
+def strict_refuses_what_does_not_divide(harness: Harness) -> None:
+    """`uneven="strict"`: the error states the rows, the data ranks, and what would do."""
+    mesh = FOUR["dp4"]
+    echo = harness.build(Echo, 4, mesh=mesh)
+    assert echo.strict(list(range(8))) == list(range(8))
+    if not harness.in_process:
+        with raises(DispatchError, "Echo.strict", "6 rows", "4 data ranks", "4 or 8 would"):
+            echo.strict(list(range(6)))
+
+
+def pad_repeats_rows_and_drops_their_results(harness: Harness) -> None:
+    """`uneven="pad"`: equal shares, and as many rows come back as went in; fewer rows than ranks as well."""
+    mesh = EIGHT["dp4 cp2"]
+    echo = harness.build(Echo, 8, mesh=mesh)
+    for length in (1, 2, 5, 8, 11):
+        assert echo.padded(list(range(length))) == list(range(length)), length
+        shares = harness.shares(mesh)
+        assert set(harness.each(8, echo.padded_sizes(list(range(length))))) == {-(-length // shares)}, length
+    with raises(DispatchError, "0 rows", "at least 1"):
+        echo.padded([])
+
+
+def drop_leaves_the_rest_out(harness: Harness) -> None:
+    """`uneven="drop"`: what does not divide is left out; an error where nothing would be left."""
+    mesh = EIGHT["dp4 cp2"]
+    echo = harness.build(Echo, 8, mesh=mesh)
+    shares = harness.shares(mesh)
+    for length in (4, 5, 11):
+        assert echo.dropped(list(range(length))) == list(range(length - length % shares)), length
+    if shares > 1:
+        with raises(DispatchError, "3 rows", "4 data ranks", "at least 4"):
+            echo.dropped([1, 2, 3])
+
+
+def wrong_arguments_are_refused_before_anything_is_sent(harness: Harness) -> None:
+    """A TypeError on the caller that shows the signature; no worker hears of the call."""
+    faulty = harness.build(Faulty, 4)
+    untyped = cast("Any", faulty)
+    with raises(TypeError, "Faulty.takes(rows: ", "unexpected keyword argument 'row'"):
+        untyped.takes([1], row=[1])
+    with raises(TypeError, "Faulty.takes", "missing a required argument: 'rows'"):
+        untyped.takes()
+    with raises(TypeError, "too many positional arguments"):
+        untyped.takes([1], 2)
+    assert harness.each(4, faulty.count()) == [0] * harness.workers(4)
+
+
+def no_argument_is_mutated(harness: Harness) -> None:
+    """The caller's values are what they were, and those that a call takes apart are still the same objects."""
+    echo = harness.build(Echo, 8, mesh=EIGHT["dp4 cp2"])
+    inner = [1, 2, 3]
+    data = Batch([4, 5, 6], [7, 8, 9])
+    batch = {"rows": inner, "data": data}
+    for method in (echo.rows, echo.padded, echo.copies, echo.given_by_worker):
+        plain(method(batch))
+        assert batch == {"rows": [1, 2, 3], "data": Batch([4, 5, 6], [7, 8, 9])}
+        assert batch["rows"] is inner and batch["data"] is data
+
+
+CHECKS = (
+    slice_splits_lists_over_workers,
+    all_sends_everything_whole,
+    slice_dp_splits_by_data_rank_on_every_mesh,
+    slice_dp_without_a_mesh_splits_over_workers,
+    slice_dp_splits_nested_columns,
+    slice_dp_splits_arrays_and_tensors,
+    callable_dispatch_gets_length_index_and_mesh,
+    execute_first_runs_on_the_first_worker,
+    replicate_marks_what_goes_whole,
+    decorator_names_what_is_split,
+    lengths_have_to_agree,
+    generators_are_refused,
+    a_batch_smaller_than_the_mesh_leaves_empty_slices,
+    strict_refuses_what_does_not_divide,
+    pad_repeats_rows_and_drops_their_results,
+    drop_leaves_the_rest_out,
+    wrong_arguments_are_refused_before_anything_is_sent,
+    no_argument_is_mutated,
+)

@@ -1,0 +1,201 @@
+"""Checks: errors and deadlines."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_remote.call.submit import submit
+from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.faults import Faulty
+from twinkle_remote.conformance.subjects.layouts import FOUR
+from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twinkle_remote.conformance.harness import Harness
+
+
+def failures_are_of_the_type_that_was_raised(harness: Harness) -> None:
+    """An exception of a worker arrives as a `RemoteCallError` that is also an instance of its type, with its state."""
+    faulty = harness.build(Faulty, 2)
+    for kind, expected in (
+        ("key", KeyError),
+        ("value", ValueError),
+        ("file", FileNotFoundError),
+        ("unicode", UnicodeDecodeError),
+        ("group", ExceptionGroup),
+        ("stop", StopIteration),
+        ("assertion", AssertionError),
+    ):
+        with raises(expected) as caught:
+            plain(faulty.raises(kind))
+        assert isinstance(caught.error, RemoteCallError | TwinkleError), kind
+    with raises(OSError) as caught:
+        plain(faulty.raises("file"))
+    assert isinstance(caught.error, FileNotFoundError)
+    assert caught.error.errno == 2 and caught.error.filename == "weights.pt"
+    with raises(ExceptionGroup) as caught:
+        plain(faulty.raises("group"))
+    assert isinstance(caught.error, ExceptionGroup) and [type(e) for e in caught.error.exceptions] == [
+        ValueError,
+        TypeError,
+    ]
+    with raises(KeyError) as caught:
+        plain(faulty.raises("key"))
+    assert caught.error is not None and caught.error.args == ("missing",)
+
+
+def failures_say_where_and_why(harness: Harness) -> None:
+    """Class.method, group, rank of how many with its coordinate, node, pid, the worker's frames, the caller's line."""
+    mesh = FOUR["dp2 tp2"]
+    faulty = harness.build(Faulty, 4, mesh=mesh)
+    workers = harness.workers(4)
+    place = " dp=0 tp=0" if harness.in_process else " dp=1 tp=0"
+    last = 0 if harness.in_process else 2
+    with raises(
+        KeyError,
+        f"Faulty.raises failed on {harness.groups[4]}[{last}/{workers}{place}]",
+        "pid ",
+        "KeyError: 'missing'",
+        f"called from {__file__}:",
+        "faults.py",
+        "raise make_error(kind)",
+    ) as caught:
+        plain(faulty.raises("key", (2, 0) if harness.in_process else (2,)))
+    assert "worker.py" not in caught.text and "method.py" not in caught.text, caught.text
+
+
+def unusual_exceptions_still_tell(harness: Harness) -> None:
+    """What cannot be pickled, lies about itself, or has no text arrives as an error with type and frames."""
+    faulty = harness.build(Faulty, 2)
+    for kind, parts in (
+        ("needy", ("NeedyError: code 7",)),
+        ("unpicklable", ("UnpicklableError: cannot travel",)),
+        ("liar", ("LiarError: truth",)),
+        ("mute", ("MuteError",)),
+    ):
+        with raises(RemoteCallError, "Faulty.raises failed on", "make_error", *parts):
+            plain(faulty.raises(kind))
+    if not harness.in_process:
+        with raises(RemoteCallError, "SystemExit: 3"):
+            plain(faulty.raises("exit"))
+    assert harness.each(2, faulty.count())[0] >= 4
+
+
+def victims_are_folded_under_the_first_failure(harness: Harness) -> None:
+    """One message for a call that fails on every rank: the first, and the others in a line."""
+    faulty = harness.build(Faulty, 4)
+    if harness.in_process:
+        return
+    lazy = submit(faulty.fails_in_turn)
+    lazy_done(lazy, harness)
+    with raises(RuntimeError, "failed on rank 3", "and 3 more", "RuntimeError: victim") as caught:
+        lazy.result()
+    assert caught.text.count("RuntimeError: victim") == 1 and isinstance(caught.error, RemoteCallError)
+    assert len(caught.error.failures) == 4
+
+
+@needs(apart=True)
+def the_first_failure_surfaces_at_once(harness: Harness) -> None:
+    """A failure is raised while other ranks still hang, whatever their rank."""
+    faulty = harness.build(Faulty, 2)
+    with gate(harness) as path:
+        began = time.monotonic()
+        with raises(KeyError, "failed on", "[1/2"):
+            plain(faulty.fails_while_others_wait(path))
+        assert time.monotonic() - began < 10.0
+
+
+def failed_calls_leave_the_group_usable(harness: Harness) -> None:
+    """After an error the same component answers, and so do others on its group."""
+    faulty = harness.build(Faulty, 4)
+    with raises(ValueError, "bad value"):
+        plain(faulty.raises("value", (0, 1, 2, 3)))
+    assert faulty.takes([1, 2, 3]) == [1, 2, 3]
+    assert harness.build(Faulty, 4).takes([4]) == [4]
+
+
+def constructors_that_fail_say_so(harness: Harness) -> None:
+    """A constructor that raises on one rank: the error of that rank, and a group that is usable."""
+    rank = 0 if harness.in_process else 2
+    with raises(ValueError, f"no start on rank {rank}") as caught:
+        harness.build(Faulty, 4, rank)
+    if not harness.in_process:
+        assert "Faulty.__init__ failed on" in caught.text and isinstance(caught.error, RemoteCallError)
+    assert harness.build(Faulty, 4).takes([1]) == [1]
+
+
+@needs(apart=True)
+def deadlines_name_the_ranks_that_are_late(harness: Harness) -> None:
+    """`CallTimeoutError`: which ranks are done, which are pending, and where these are; lazy and sync alike."""
+    mesh = FOUR["dp4"]
+    for name in ("stalls", "stalls_sync"):
+        faulty = harness.build(Faulty, 4, mesh=mesh)
+        with gate(harness) as path:
+            began = time.monotonic()
+            with raises(
+                CallTimeoutError, "0.3 s", "ranks [0, 2] are done", "[1, 3] are not", "dp=1", "called from"
+            ) as caught:
+                plain(getattr(faulty, name)(path, [1, 3]))
+            assert isinstance(caught.error, CallTimeoutError) and isinstance(caught.error, TimeoutError)
+            assert caught.error.done == (0, 2) and caught.error.pending == (1, 3)
+            assert time.monotonic() - began < 10.0
+        assert faulty.takes([1, 2]) == [1, 2]
+
+
+@needs(apart=True)
+def waiting_may_have_a_limit_of_its_own(harness: Harness) -> None:
+    """`result(timeout)` gives up without ending the call, which can be waited for again."""
+    faulty = harness.build(Faulty, 2)
+    with gate(harness) as path:
+        lazy = submit(faulty.stalls_for_ever, path, [0])
+        with raises(CallTimeoutError, "is not done after"):
+            lazy.result(timeout=harness.patience)
+        assert not lazy.done()
+    assert lazy.result(timeout=30.0) == "open"
+
+
+@needs(apart=True)
+def consumers_are_not_later_than_their_producers(harness: Harness) -> None:
+    """A call that waits for a result whose deadline passes raises that deadline's error."""
+    faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
+    with gate(harness) as path:
+        lazy = submit(faulty.stalls, path, [0])
+        with raises(CallTimeoutError, "Faulty.stalls", "[0] are not"):
+            plain(cast("Any", sink).takes(lazy))
+    assert sink.takes([1]) == [1]
+
+
+@contextmanager
+def gate(harness: Harness) -> Iterator[str]:
+    """A path that workers wait for; it exists after the block."""
+    path = f"{harness.folder}/gate-{time.monotonic_ns()}"
+    try:
+        yield path
+    finally:
+        with open(path, "w"):
+            pass
+
+
+def lazy_done(lazy: Any, harness: Harness) -> None:
+    """Wait until every rank has answered, failed ones too."""
+    until = time.monotonic() + 30.0
+    while not lazy.done() and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+CHECKS = (
+    failures_are_of_the_type_that_was_raised,
+    failures_say_where_and_why,
+    unusual_exceptions_still_tell,
+    victims_are_folded_under_the_first_failure,
+    the_first_failure_surfaces_at_once,
+    failed_calls_leave_the_group_usable,
+    constructors_that_fail_say_so,
+    deadlines_name_the_ranks_that_are_late,
+    waiting_may_have_a_limit_of_its_own,
+    consumers_are_not_later_than_their_producers,
+)

@@ -1,0 +1,232 @@
+"""Checks: lazy results, and how they move from one component to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.submit import submit
+from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.components import Counter, Echo, Holder, Reducer
+from twinkle_remote.conformance.subjects.faults import Faulty
+from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
+from twinkle_remote.errors import DispatchError
+from twinkle_remote.sessions.runtime import stats
+
+if TYPE_CHECKING:
+    from twinkle_remote.conformance.harness import Harness
+
+
+def lazy_results_behave_like_the_value(harness: Harness) -> None:
+    """Iterating, `len`, indexing, `bool`, comparing, arithmetic, formatting and calling use the value."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    lazy = submit(echo.rows, [3, 1, 2])
+    assert isinstance(lazy, Lazy)
+    assert list(lazy) == [3, 1, 2] and len(lazy) == 3 and lazy[0] == 3 and lazy[1:] == [1, 2] and bool(lazy)
+    assert lazy == [3, 1, 2] and lazy != [1] and 3 in lazy and sorted(lazy) == [1, 2, 3] and lazy() == [3, 1, 2]
+    assert [*lazy, 4] == [3, 1, 2, 4] and str(lazy) == f"{lazy}" == "[3, 1, 2]"
+    assert list(reversed(lazy)) == [2, 1, 3] and lazy.index(2) == 2 and lazy == submit(echo.rows, [3, 1, 2])
+    total = submit(harness.build(Reducer, 4).total, [1.0, 2.0])
+    assert total + 1 == 4.0 and 1 + total == 4.0 and -total == -3.0 and total > 2 and round(total) == 3
+    assert float(total) == 3.0 and int(total) == 3 and f"{total:.2f}" == "3.00" and 6 / total == 2.0
+    with raises(TypeError, "Echo.rows", "on the workers"):
+        lazy[0] = 5
+
+
+@needs("numpy", "torch")
+def lazy_results_are_arrays_to_array_libraries(harness: Harness) -> None:
+    """Array libraries take a lazy result for the array or tensor that it is."""
+    numpy, torch = import_module("numpy"), import_module("torch")
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    array = submit(echo.rows, numpy.arange(6.0))
+    assert numpy.asarray(array).tolist() == [0, 1, 2, 3, 4, 5] and numpy.sum(array) == 15 and array.mean() == 2.5
+    assert (array * 2).tolist() == [0, 2, 4, 6, 8, 10] and (array == numpy.arange(6.0)).all()
+    tensor = submit(echo.rows, torch.arange(6))
+    assert torch.sum(tensor).item() == 15 and tensor.shape == (6,) and torch.stack([tensor, tensor]).shape == (2, 6)
+
+
+def lazy_results_tell_what_they_are(harness: Harness) -> None:
+    """`repr` names call, group, mesh and state without fetching."""
+    lazy = submit(harness.build(Echo, 4, mesh=FOUR["dp2 tp2"]).rows, [1, 2])
+    workers = harness.workers(4)
+    assert f"Lazy Echo.rows on {harness.groups[4]}[{workers}]" in repr(lazy) and "dp=" in repr(lazy), repr(lazy)
+    lazy.wait()
+    assert lazy.done() and repr(lazy).endswith(", done>"), repr(lazy)
+    assert lazy.result() == [1, 2] and repr(lazy).endswith(", fetched>"), repr(lazy)
+
+
+def lazy_results_can_be_awaited(harness: Harness) -> None:
+    """`await` gives the value, several at once, and raises what the workers raised."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    faulty = harness.build(Faulty, 2)
+
+    async def use() -> list[Any]:
+        first, second = submit(echo.rows, [1, 2, 3]), submit(echo.rows, [4])
+        with raises(KeyError, "Faulty.raises failed on"):
+            await submit(faulty.raises, "key")
+        return list(await asyncio.gather(_value(first), _value(second)))
+
+    assert asyncio.run(use()) == [[1, 2, 3], [4]]
+
+
+async def _value(lazy: Lazy[Any]) -> Any:
+    return await lazy
+
+
+def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
+    """Lazy and eager, from every mesh to every mesh: each rank is given the same rows, for every length."""
+    for source in (*EIGHT.values(), None):
+        echo = harness.build(Echo, 8, mesh=source)
+        for target in (*FOUR.values(), None):
+            sink = harness.build(Echo, 4, mesh=target)
+            for length in (0, 1, 5, 8):
+                batch = {"rows": list(range(length)), "tag": "t"}
+                eager = harness.each(4, sink.given(batch, key=[0] * length))
+                assert harness.each(4, sink.given(submit(echo.rows, batch), key=[0] * length)) == eager
+                by_worker = harness.each(4, sink.given_by_worker(batch["rows"]))
+                assert harness.each(4, sink.given_by_worker(submit(echo.rows_by_worker, batch["rows"]))) == by_worker
+
+
+def handing_over_takes_unequal_lengths(harness: Harness) -> None:
+    """Results of different lengths, 0 among them, are cut anew and equally."""
+    for target in FOUR.values():
+        sink = harness.build(Echo, 4, mesh=target)
+        echo = harness.build(Echo, 8, mesh=EIGHT["dp8"])
+        lazy = submit(echo.unequal, [0, 5, 0, 0, 3, 1, 0, 0])
+        rows = [5, 5, 5, 5, 5, 3, 3, 3, 1]
+        assert harness.each(4, sink.given(lazy)) == harness.each(4, sink.given(rows))
+        assert sink.padded(submit(echo.unequal, [0, 5, 0, 0, 3, 1, 0, 0])) == rows
+        assert sink.rows(submit(echo.unequal, [0] * 8)) == []
+
+
+def handing_over_works_at_any_depth(harness: Harness) -> None:
+    """Lazy results inside dicts, lists, tuples and dataclasses are found, and split where a value would be."""
+    echo, sink = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
+    for wrap in (
+        lambda rows: {"a": {"b": rows}, "c": [1, 2, 3, 4]},
+        lambda rows: Holder(rows),
+        lambda rows: {"holder": Holder({"rows": rows})},
+        lambda rows: {"kept": Replicate([rows, rows])},
+    ):
+        lazy = wrap(submit(echo.rows, [5, 6, 7, 8]))
+        assert harness.each(2, sink.given(lazy)) == harness.each(2, sink.given(wrap([5, 6, 7, 8])))
+        assert harness.each(2, sink.given_whole(lazy)) == harness.each(2, sink.given_whole(wrap([5, 6, 7, 8])))
+    many = [submit(echo.rows, [1, 2]), submit(echo.rows, [3])]
+    assert harness.each(2, sink.given(many)) == harness.each(2, sink.given([[1, 2], [3]]))
+    assert harness.each(2, sink.given_whole((many[0], {"k": many[1]}))) == harness.each(
+        2, sink.given_whole(([1, 2], {"k": [3]}))
+    )
+
+
+def handing_over_keeps_every_collect(harness: Harness) -> None:
+    """What "none", "first", "mean", "sum", "last_pp" and a callable collect is what the next call is given."""
+    mesh = FOUR["pp2 dp2"]
+    echo, reducer = harness.build(Echo, 4, mesh=mesh), harness.build(Reducer, 4, mesh=mesh)
+    sink = harness.build(Echo, 2, mesh=TWO)
+    for call in (
+        lambda: submit(echo.ranks),
+        lambda: submit(echo.rank_of_first),
+        lambda: submit(echo.ranks_of_last_stage),
+        lambda: submit(echo.by_function),
+        lambda: submit(echo.nothing),
+        lambda: submit(echo.two_columns, [1, 2, 3]),
+        lambda: submit(reducer.total, [1.0, 2.0]),
+        lambda: submit(reducer.own_keys),
+    ):
+        value = call().result()
+        if isinstance(value, tuple | list | dict) and len(value) != 2:
+            assert harness.each(2, sink.given(call())) == harness.each(2, sink.given(value)), value
+        assert harness.each(2, sink.given_whole(call())) == harness.each(2, sink.given_whole(value)), value
+
+
+def slice_divides_lazy_lists_alone(harness: Harness) -> None:
+    """Dispatch "slice": a lazy list is divided over the workers, any other lazy value goes whole."""
+    mesh = FOUR["dp2 tp2"]
+    echo, sink = harness.build(Echo, 2, mesh=TWO), harness.build(Echo, 4, mesh=mesh)
+    for value in ([1, 2, 3, 4, 5], (1, 2, 3, 4, 5), {"rows": [1, 2, 3]}, None):
+        lazy = submit(echo.rows, value) if value is not None else submit(echo.nothing)
+        assert harness.each(4, sink.given_by_worker(lazy)) == harness.each(4, sink.given_by_worker(value)), value
+    rows = submit(sink.rows_by_worker, submit(echo.rows, [1, 2, 3, 4, 5]))
+    assert echo.rows(rows) == [1, 2, 3, 4, 5]
+    same = submit(sink.rows_by_worker, submit(echo.rows, (7,)))
+    assert echo.copies(same) == (7,) * (harness.shares(mesh) * harness.shares(TWO))
+
+
+def handed_over_lengths_have_to_agree(harness: Harness) -> None:
+    """A lazy argument with another number of rows than the rest of the call: an error with both numbers."""
+    echo, sink = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
+    with raises(DispatchError, "Echo.given", "3", "5", "Replicate"):
+        harness.each(2, sink.given(submit(echo.rows, [1, 2, 3]), [1, 2, 3, 4, 5]))
+    with raises(DispatchError, "Echo.given", "3", "2", "Replicate"):
+        harness.each(2, sink.given(submit(echo.rows, [1, 2, 3]), submit(echo.rows, [1, 2])))
+    if not harness.in_process:
+        with raises(DispatchError, "Echo.strict", "3 rows", "2 data ranks"):
+            plain(sink.strict(submit(echo.rows, [1, 2, 3])))
+
+
+def a_failed_producer_fails_its_consumers(harness: Harness) -> None:
+    """A call that was to be given a failed result does not run; the error is the producer's, and says so."""
+    faulty, sink = harness.build(Faulty, 4, mesh=FOUR["dp4"]), harness.build(Faulty, 2, mesh=TWO)
+    lazy = submit(faulty.broken_rows, [1, 2, 3, 4])
+    takes: Any = sink.takes
+    next_one = submit(takes, lazy)
+    last = submit(takes, next_one)
+    for consumer in (last, next_one):
+        with raises(KeyError, "Faulty.takes did not run", "Faulty.broken_rows failed on", f"{harness.groups[4]}[0/"):
+            consumer.result()
+    assert harness.each(2, sink.count()) == [0] * harness.workers(2)
+
+
+@needs(apart=True)
+def results_move_from_worker_to_worker(harness: Harness) -> None:
+    """A lazy result that is handed over is not fetched here, and each consumer fetches no more than its rows."""
+    source, target = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
+    rows = [bytes(1000) for _ in range(400)]
+    submit(target.sizes, submit(source.rows, rows)).wait()
+    made, used = stats()[-2:]
+    assert (made.method, used.method) == ("Echo.rows", "Echo.sizes")
+    assert made.driver_fetched == 0 and sum(used.worker_fetched.values()) <= 1.05 * 400 * 1000 + 4096, used
+
+
+def lazy_collect_and_sync_say_when(harness: Harness) -> None:
+    """`lazy_collect=False` gives the value itself; `sync=True` returns when every worker is done."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    assert type(echo.at_once([1, 2])) is list
+    done = echo.after_all([1, 2])
+    assert done == [1, 2] and (harness.in_process or (isinstance(done, Lazy) and done.done()))
+    assert isinstance(plain(harness.build(Counter, 2).itself()), Counter)
+
+
+@needs(apart=True)
+def calls_return_before_they_are_done(harness: Harness) -> None:
+    """A lazy call returns at once, and the workers run beside the caller, each its own calls in order."""
+    faulty = harness.build(Faulty, 2)
+    gate = f"{harness.folder}/gate-{time.monotonic_ns()}"
+    held = submit(faulty.stalls_for_ever, gate, [0])
+    behind = submit(faulty.takes, [1, 2])
+    assert not held.done() and not behind.done()
+    with open(gate, "w"):
+        pass
+    assert held.result() == "open" and behind.result() == [1, 2]
+
+
+CHECKS = (
+    lazy_results_behave_like_the_value,
+    lazy_results_are_arrays_to_array_libraries,
+    lazy_results_tell_what_they_are,
+    lazy_results_can_be_awaited,
+    handing_over_gives_each_rank_the_same_rows,
+    handing_over_takes_unequal_lengths,
+    handing_over_works_at_any_depth,
+    handing_over_keeps_every_collect,
+    slice_divides_lazy_lists_alone,
+    handed_over_lengths_have_to_agree,
+    a_failed_producer_fails_its_consumers,
+    results_move_from_worker_to_worker,
+    lazy_collect_and_sync_say_when,
+    calls_return_before_they_are_done,
+)

@@ -1,0 +1,272 @@
+"""Checks: components as objects: construction, handles, iteration, context managers, properties."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_mesh import DeviceMesh
+from twinkle_remote.component.create import on
+from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects import classes
+from twinkle_remote.conformance.subjects.components import Caller, Counter, Echo, Managed, Placed
+from twinkle_remote.conformance.subjects.faults import Faulty
+from twinkle_remote.conformance.subjects.layouts import FOUR, TWO
+from twinkle_remote.conformance.subjects.loops import Epochs, Numbers, Restarting, Saved, Source, Yielding
+from twinkle_remote.errors import PlacementError
+from twinkle_remote.protocol.component import is_handle
+
+if TYPE_CHECKING:
+    from twinkle_remote.conformance.harness import Harness
+
+
+def without_a_group_an_object_is_just_built(harness: Harness) -> None:
+    """No `remote_group`: an object of this process, with its attributes and methods."""
+    counter = Counter(5)
+    assert not is_handle(counter) and counter.value == 5 and counter.add(2) == 7 and counter.current == 7
+    assert counter.private() == 7 and type(counter) is Counter
+
+
+def both_spellings_build_the_same(harness: Harness) -> None:
+    """`cls(..., remote_group=...)` and `on(...).create(cls, ...)`."""
+    spelled = cast("Any", Counter)(3, remote_group=harness.groups[2])
+    assert spelled.add(1) == on(harness.groups[2]).create(Counter, start=3).add(1) == 4
+
+
+def placement_keywords_go_to_those_who_declare_them(harness: Harness) -> None:
+    """`remote_group`, `device_mesh` and `instance_id` are taken off unless the class declares them."""
+    mesh = FOUR["dp2 tp2"]
+    name = harness.groups[4]
+    placed = harness.build(Placed, 4, mesh=mesh, instance_id=f"placed-{id(harness)}")
+    group, instance, sizes, is_context, where, coordinate = plain(placed.told())
+    assert (group, instance, where) == (name, f"placed-{id(harness)}", name)
+    assert sizes == ((1, 1) if harness.in_process else (2, 2)) and is_context
+    assert coordinate == {"dp": 0, "tp": 0}
+    assert harness.build(Counter, 4, 1, mesh=mesh).add() == 2
+
+
+def handles_are_instances_that_only_call(harness: Harness) -> None:
+    """`isinstance(handle, cls)`; reading or setting anything but a remote function says what to do instead."""
+    counter = harness.build(Counter, 2, 5)
+    assert isinstance(counter, Counter)
+    assert counter.twice(4) == 8 and counter.named() == "Counter"
+    if harness.in_process:
+        return
+    assert is_handle(counter) and "Counter on" in repr(counter) and str(counter) == repr(counter)
+    for name, hint in (
+        ("value", "a method that returns it"),
+        ("hidden", "the property's getter"),
+        ("private", "the method"),
+        ("kind", "a method that returns it"),
+        ("unheard_of", "a method that returns it"),
+    ):
+        with raises(AttributeError, f"Counter.{name} lives on the workers of group", f"decorate {hint}"):
+            getattr(counter, name)
+    with raises(AttributeError, "Counter.value", "set it in a method"):
+        counter.value = 3
+    with raises(AttributeError, "Counter.__call__", "decorate the method"):
+        counter()
+    assert not hasattr(counter, "value") and "add" in dir(counter)
+
+
+def handles_stand_for_one_component(harness: Harness) -> None:
+    """Copies of a handle, pickled ones too, are equal and call the same component."""
+    counter = harness.build(Counter, 2)
+    if harness.in_process:
+        return
+    twin = pickle.loads(pickle.dumps(counter))
+    assert twin == counter and hash(twin) == hash(counter) and twin != harness.build(Counter, 2)
+    assert counter.add() == 1 and twin.add() == 2
+
+
+def instances_are_independent(harness: Harness) -> None:
+    """Twice the same class on one group is two components, built on one source line or not."""
+    first, second = (harness.build(Counter, 2, start) for start in (0, 100))
+    assert (first.add(1), second.add(1), first.add(1)) == (1, 101, 2)
+
+
+def instance_ids_are_taken_once(harness: Harness) -> None:
+    """An `instance_id` that is taken on the group is refused."""
+    first = harness.build(Counter, 2, instance_id="only")
+    with raises(PlacementError, "instance_id='only' is taken", harness.groups[2]):
+        harness.build(Counter, 2, instance_id="only")
+    assert first.add(1) == 1
+
+
+def first_classes_live_on_the_first_worker(harness: Harness) -> None:
+    """A class with execute "first": one object, called there, whose value is bare; also in a loop."""
+    source = harness.build(Source, 4, mesh=FOUR["dp4"])
+    assert source.where() == (0, harness.workers(4))
+    assert [plain(batch) for batch in source] == [{"rows": [1, 2, 3]}, {"rows": [4]}]
+
+
+def unknown_groups_are_refused(harness: Harness) -> None:
+    """A group that there is not: the error lists those that there are."""
+    with raises(PlacementError, "no group 'nowhere'", harness.groups[4], harness.groups[1]):
+        on("nowhere").create(Counter)
+
+
+def meshes_have_to_fit_the_group(harness: Harness) -> None:
+    """A mesh of another size than the group, or of other ranks: the error has both sizes."""
+    with raises(PlacementError, "device_mesh has 4 ranks", "has 2 workers", "ranks=4", "world_size=2"):
+        harness.build(Counter, 2, mesh=FOUR["dp4"])
+    with raises(PlacementError, "ranks 0 to 1"):
+        harness.build(Counter, 2, mesh=DeviceMesh.from_ranks([4, 5], ("dp",)))
+
+
+def constructor_arguments_are_checked_on_the_caller(harness: Harness) -> None:
+    """A TypeError with the signature, before anything is sent."""
+    with raises(TypeError, "stop"):
+        cast("Any", harness).build(Numbers, 2)
+    with raises(TypeError, "step"):
+        harness.build(Numbers, 2, 3, step=2)
+
+
+def handles_work_where_they_are_passed(harness: Harness) -> None:
+    """A handle in a constructor's arguments or a call's is used there, from every rank."""
+    counter = harness.build(Counter, 1, 10)
+    caller = harness.build(Caller, 2, counter)
+    called = harness.each(2, caller.call_other(1))
+    assert sorted(called) == [11 + i for i in range(harness.workers(2))]
+    other = harness.build(Counter, 4, 50)
+    assert caller.call_given(other, 5) == 55 and other.add(0) == 55
+
+
+def handles_of_the_own_group_call_the_own_rank(harness: Harness) -> None:
+    """On a worker that holds the component, a call of its handle just runs there."""
+    counter = harness.build(Counter, 2, 1)
+    caller = harness.build(Caller, 2, counter)
+    assert harness.each(2, caller.call_other(2)) == [3] * harness.workers(2)
+    assert counter.add(0) == 3
+
+
+def components_of_the_own_group_are_built_in_the_process(harness: Harness) -> None:
+    """Built on a worker of that very group, a component is the object itself."""
+    caller = harness.build(Caller, 2, harness.build(Counter, 1), mine=True)
+    assert caller.own_type() == "Counter 101 True"
+
+
+def iterators_end_and_lose_nothing(harness: Harness) -> None:
+    """`for` over an iterator: every step, then the end; what a `break` leaves is there for the next loop."""
+    for mesh, data in ((None, range(2)), (TWO, range(2)), (DeviceMesh.from_sizes(dp_size=1, tp_size=2), range(1))):
+        numbers = harness.build(Numbers, 2, 5, mesh=mesh)
+        shares = range(1) if harness.in_process else data
+        steps = [[10 * step + rank for rank in shares] for step in range(1, 6)]
+        assert len(numbers) == 5
+        seen = []
+        for batch in numbers:
+            seen.append(plain(batch))
+            if len(seen) == 2:
+                break
+        seen.append(plain(next(numbers)))
+        seen.extend(plain(batch) for batch in numbers)
+        assert seen == steps, seen
+        assert list(numbers) == []
+        with raises(StopIteration):
+            next(numbers)
+
+
+def iterators_that_restart_do(harness: Harness) -> None:
+    """What a loop over the object itself would see, a loop over the handle sees: restarting, going on, a new epoch."""
+    restarting = harness.build(Restarting, 1, 3)
+    assert [[plain(batch) for batch in restarting] for _ in range(2)] == [[[10], [20], [30]]] * 2
+    assert plain(next(iter(restarting))) == [10] and plain(next(restarting)) == [20]
+    assert plain(next(iter(restarting))) == [10]
+    epochs = harness.build(Epochs, 1, 3)
+    assert [[plain(batch) for batch in epochs] for _ in range(3)] == [[[10], [20], [30]]] * 3
+    yielding = harness.build(Yielding, 1, 4)
+    for batch in yielding:
+        assert plain(batch) == [1]
+        break
+    assert [plain(batch) for batch in yielding] == [[2], [3], [4]]
+
+
+@needs(apart=True)
+def steps_are_asked_for_ahead_where_nobody_can_notice(harness: Harness) -> None:
+    """A plain iterator is one step ahead of the loop; one with a `state_dict` is not."""
+    numbers = harness.build(Numbers, 1, 5)
+    assert plain(next(iter(numbers))) == [10] and numbers.position() == 2
+    saved = harness.build(Saved, 1, 5)
+    assert plain(next(iter(saved))) == [10] and saved.state_dict() == {"at": 1}
+
+
+def context_managers_enter_and_exit_on_the_workers(harness: Harness) -> None:
+    """`with handle:` calls both methods there; the error is passed, and may be swallowed."""
+    managed = harness.build(Managed, 2)
+    with managed as entered:
+        assert entered is managed or is_handle(entered)
+    with managed:
+        raise KeyError("swallowed")
+    with raises(ValueError, "passed on"), managed:
+        raise ValueError("passed on")
+    log = plain(managed.entries())
+    assert log == ["enter", "exit", "enter", "exit KeyError 'swallowed'", "enter", "exit ValueError passed on"], log
+
+
+def properties_are_read_on_the_workers(harness: Harness) -> None:
+    """A property over a remote function."""
+    counter = harness.build(Counter, 2, 7)
+    assert counter.current == 7 and counter.add(1) == 8 and counter.current == 8
+
+
+def methods_that_return_the_component_return_the_handle(harness: Harness) -> None:
+    """Chained calls: what a method returns of itself is what the caller holds."""
+    counter = harness.build(Counter, 2, 1)
+    assert plain(counter.itself()) is counter and plain(counter.itself()).add(1) == 2
+
+
+def every_kind_of_class_can_be_remote(harness: Harness) -> None:
+    """Subclasses with and without a constructor, abstract and generic ones, dataclasses, slots, `__new__` and more."""
+    group = harness.groups[2]
+    for cls, args, want in classes.EXAMPLES:
+        made: Any = on(group).create(cls, *args)
+        assert isinstance(made, cls), cls
+        got = plain(made.tell("x"))
+        assert got == want, (cls, got)
+        local = cls(*args)
+        assert plain(local.tell("x")) == want, cls
+    with raises(TypeError, "Shape"):
+        on(group).create(cast("Any", classes.Shape))
+
+
+def components_are_no_data(harness: Harness) -> None:
+    """A component that is a dataclass, or a kind of list, is passed on, not taken apart."""
+    echo = harness.build(Echo, 2, mesh=TWO)
+    for cls, args, _ in classes.EXAMPLES:
+        made: Any = on(harness.groups[2]).create(cast("Any", cls), *args)
+        assert echo.type_of(made) == cls.__name__, cls
+        assert echo.rows({"rows": [1, 2]}) == {"rows": [1, 2]}
+
+
+def faulty_classes_do_not_spoil_the_group(harness: Harness) -> None:
+    """After refused constructions the group takes the next component."""
+    with raises(TypeError):
+        cast("Any", harness).build(Faulty, 2, 1, 2, 3)
+    assert harness.build(Faulty, 2).takes([1]) == [1]
+
+
+CHECKS = (
+    without_a_group_an_object_is_just_built,
+    both_spellings_build_the_same,
+    placement_keywords_go_to_those_who_declare_them,
+    handles_are_instances_that_only_call,
+    handles_stand_for_one_component,
+    instances_are_independent,
+    instance_ids_are_taken_once,
+    first_classes_live_on_the_first_worker,
+    unknown_groups_are_refused,
+    meshes_have_to_fit_the_group,
+    constructor_arguments_are_checked_on_the_caller,
+    handles_work_where_they_are_passed,
+    handles_of_the_own_group_call_the_own_rank,
+    components_of_the_own_group_are_built_in_the_process,
+    iterators_end_and_lose_nothing,
+    iterators_that_restart_do,
+    steps_are_asked_for_ahead_where_nobody_can_notice,
+    context_managers_enter_and_exit_on_the_workers,
+    properties_are_read_on_the_workers,
+    methods_that_return_the_component_return_the_handle,
+    every_kind_of_class_can_be_remote,
+    components_are_no_data,
+    faulty_classes_do_not_spoil_the_group,
+)

@@ -1,0 +1,1 @@
+"""The components that the conformance suite runs."""

@@ -1,0 +1,136 @@
+"""A component that raises and stalls, and exceptions of every kind."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.component.decorators import remote_class, remote_function
+from twinkle_remote.context import current_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@remote_class()
+class Faulty:
+    """Raises and stalls."""
+
+    def __init__(self, fail_on: int | None = None) -> None:
+        if fail_on is not None and current_worker().rank == fail_on:
+            raise ValueError(f"no start on rank {fail_on}")
+        self.calls = 0
+
+    @remote_function(dispatch="all", collect="first")
+    def raises(self, kind: str, ranks: Sequence[int] = (0,)) -> int:
+        """Raise an error of a kind on some ranks."""
+        self.calls += 1
+        if current_worker().rank in ranks:
+            raise make_error(kind)
+        return self.calls
+
+    @remote_function(dispatch="all")
+    def count(self) -> int:
+        """Calls of `raises` and `takes` so far."""
+        return self.calls
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def takes(self, rows: list[int]) -> list[int]:
+        """Count a call, and give the rows back."""
+        self.calls += 1
+        return rows
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def broken_rows(self, rows: list[int]) -> list[int]:
+        """Rows that one rank fails to give."""
+        if current_worker().rank == 0:
+            raise KeyError("row")
+        return rows
+
+    @remote_function(dispatch="all", collect="first", timeout=0.3)
+    def stalls(self, gate: str, ranks: Sequence[int]) -> str:
+        """Hang on some ranks until a gate is opened."""
+        return self._stall(gate, ranks)
+
+    @remote_function(dispatch="all", collect="first", timeout=0.3, sync=True)
+    def stalls_sync(self, gate: str, ranks: Sequence[int]) -> str:
+        """The same, waited for in the call."""
+        return self._stall(gate, ranks)
+
+    @remote_function(dispatch="all", collect="first")
+    def stalls_for_ever(self, gate: str, ranks: Sequence[int]) -> str:
+        """The same, without a deadline of its own."""
+        return self._stall(gate, ranks)
+
+    @remote_function(dispatch="all", collect="first")
+    def fails_while_others_wait(self, gate: str) -> str:
+        """Rank 1 raises, while the others hang until a gate is opened."""
+        if current_worker().rank == 1:
+            raise KeyError("first")
+        return self._stall(gate, range(current_worker().world_size))
+
+    @remote_function(dispatch="all", collect="first")
+    def fails_in_turn(self) -> None:
+        """Every rank raises; the highest is the first."""
+        worker = current_worker()
+        assert worker.rank is not None
+        time.sleep(0.05 * (worker.world_size - 1 - worker.rank))
+        raise RuntimeError(f"failed on rank {worker.rank}" if worker.rank == worker.world_size - 1 else "victim")
+
+    def _stall(self, gate: str, ranks: Sequence[int]) -> str:
+        if current_worker().rank in ranks:
+            until = time.monotonic() + 20.0
+            while not os.path.exists(gate) and time.monotonic() < until:
+                time.sleep(0.005)
+        return "open"
+
+
+class NeedyError(Exception):
+    """An exception whose constructor takes what its arguments do not tell."""
+
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+        self.detail = detail
+
+
+class LiarError(Exception):
+    """An exception that unpickles as something else."""
+
+    def __reduce__(self) -> Any:
+        return str, ("lie",)
+
+
+class UnpicklableError(Exception):
+    """An exception that cannot travel."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.hold = lambda: None
+
+
+class MuteError(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def make_error(kind: str) -> BaseException:
+    """An exception of a kind."""
+    errors: dict[str, BaseException] = {
+        "key": KeyError("missing"),
+        "value": ValueError("bad value"),
+        "file": FileNotFoundError(2, "No such file", "weights.pt"),
+        "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        "needy": NeedyError(7, detail="why"),
+        "liar": LiarError("truth"),
+        "unpicklable": UnpicklableError("cannot travel"),
+        "mute": MuteError(),
+        "group": ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
+        "stop": StopIteration("early"),
+        "exit": SystemExit(3),
+        "assertion": AssertionError("unequal"),
+    }
+    return errors[kind]

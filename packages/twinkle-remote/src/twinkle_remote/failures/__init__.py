@@ -1,0 +1,1 @@
+"""Exceptions that travel: captured on a worker, raised again on the caller."""

@@ -1,0 +1,1 @@
+"""A session from `initialize` to `shutdown`: its backend, its calls in flight, its figures."""

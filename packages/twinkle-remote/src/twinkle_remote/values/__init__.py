@@ -1,0 +1,1 @@
+"""Values with rows: how they are cut, joined and reduced."""

@@ -1,0 +1,101 @@
+"""Sums and means of nested values; the structure stays, and a vector never becomes a scalar."""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import CollectError
+from twinkle_remote.values.rows import below, columns, equal, is_mapping, rebuild, splitter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
+    """The sum or mean of values of one shape.
+
+    Args:
+        how: "sum" or "mean".
+        values: At least one: numbers, arrays, tensors, or dicts, dataclasses, lists and tuples of them. Dicts may
+            differ in keys: each key is reduced over the values that have it. Equal strings and None stay.
+        weights: One for each value, at or above 0; those of weight 0 are left out. None weighs all the same.
+        path: What the values are, for messages.
+
+    Raises:
+        CollectError: Shapes or types disagree, or the weights add up to 0.
+    """
+    if weights is None:
+        return _reduce(how, values, None, path)
+    if not (min(weights) >= 0 and sum(weights) > 0):
+        raise CollectError(f"{path}: weights are at or above 0 and not all 0, got {list(weights)}")
+    kept = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
+    return _reduce(how, [value for value, _ in kept], [weight for _, weight in kept], path)
+
+
+def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
+    first = values[0]
+    parts = columns(first)
+    if parts is not None:
+        _alike(values, path)
+        if not is_mapping(first):
+            tables = [columns(value) or {} for value in values]
+            fields = [_over_key(how, key, tables, weights, below(path, first, key)) for key in parts]
+            return rebuild(first, fields)
+        keys = dict.fromkeys(key for value in values for key in value)
+        fresh = {key: _over_key(how, key, values, weights, below(path, first, key)) for key in keys}
+        if type(first) is dict:
+            return fresh
+        whole = rebuild(first, [fresh.pop(key) for key in parts])
+        for key, part in fresh.items():
+            whole[key] = part
+        return whole
+    if isinstance(first, list | tuple):
+        _alike(values, path)
+        sizes = sorted({len(value) for value in values})
+        if len(sizes) > 1:
+            raise CollectError(f"{path}: lists are reduced element by element, but their lengths are {sizes}")
+        items = [_reduce(how, item, weights, f"{path}[{i}]") for i, item in enumerate(zip(*values, strict=True))]
+        return items if isinstance(first, list) else tuple(items)
+    return _leaf(how, values, weights, path)
+
+
+def _over_key(how: str, key: Any, tables: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
+    having = [i for i, table in enumerate(tables) if key in table]
+    shares = None if weights is None else [weights[i] for i in having]
+    return _reduce(how, [tables[i][key] for i in having], shares, path)
+
+
+def _leaf(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
+    first = values[0]
+    splitter = splitter_of(type(first))
+    if splitter is None and not isinstance(first, numbers.Number) and not hasattr(first, "dtype"):
+        if all(equal(value, first) for value in values[1:]):
+            return first
+        shown = ", ".join(f"{type(value).__name__} {value!r:.40}" for value in values[:4])
+        raise CollectError(f"{path}: {how} needs numbers, arrays or tensors that are alike, got {shown}")
+    if splitter is not None:
+        shapes = sorted({tuple(getattr(value, "shape", ())) for value in values})
+        if len(shapes) != 1:
+            raise CollectError(f"{path}: arrays are reduced elementwise, but their shapes are {shapes}")
+    try:
+        if splitter is not None and hasattr(splitter, "reduce"):
+            return splitter.reduce(how, values, weights)
+        return _plain(how, values, weights)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise CollectError(f"{path}: {how} of {kinds}: {error}") from error
+
+
+def _plain(how: str, values: Sequence[Any], weights: Sequence[float] | None) -> Any:
+    scaled = values if weights is None else [value * weight for value, weight in zip(values, weights, strict=True)]
+    total = scaled[0] + 0
+    for value in scaled[1:]:
+        total = total + value
+    return total if how == "sum" else total / (len(values) if weights is None else sum(weights))
+
+
+def _alike(values: Sequence[Any], path: str) -> None:
+    kinds = sorted({type(value).__name__ for value in values})
+    if len(kinds) > 1:
+        raise CollectError(f"{path}: values of one shape are reduced, got {', '.join(kinds)}")

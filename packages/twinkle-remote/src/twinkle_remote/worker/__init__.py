@@ -1,0 +1,1 @@
+"""What runs on a worker: a task with its inputs."""

@@ -1,0 +1,183 @@
+"""What runs on every worker of every backend: one task in, one outcome out, no exception past this point."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.lazy import without_lazy
+from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
+from twinkle_remote.failures.capture import capture
+from twinkle_remote.protocol.messages import Itself, Outcome
+from twinkle_remote.values.rows import PLAIN, rows_of
+from twinkle_remote.values.snapshot import snapshot
+from twinkle_remote.worker.inputs import Inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, MutableMapping, Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.failures.capture import WorkerInfo
+    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.messages import Store, Task
+
+_STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
+_running: ContextVar[Worker | None] = ContextVar("twinkle_running_worker", default=None)
+
+
+class Worker:
+    """The components of one rank.
+
+    Args:
+        info: Who this worker is.
+        store: Where it reads stored and handed-over values, and keeps its results.
+        live: The driver shares this process: exceptions need not be pickled, and containers are copied instead.
+        instances: Where components are kept; by default for the worker's life.
+    """
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        store: Store,
+        *,
+        live: bool = False,
+        instances: MutableMapping[str, Any] | None = None,
+    ) -> None:
+        self.info = info
+        self._store = store
+        self._live = live
+        self._instances: MutableMapping[str, Any] = {} if instances is None else instances
+        self._meshes: dict[str, DeviceMesh | None] = {}
+        self._iterators: dict[str, Iterator[Any]] = {}
+
+    def run(self, task: Task, inputs: Sequence[Outcome]) -> Outcome:
+        """Run one task.
+
+        Args:
+            task: What to do.
+            inputs: Outcomes of the replies that the task's hand-overs are made of.
+
+        Returns:
+            The outcome; it has a failure where anything raised an `Exception`.
+        """
+        context = self._context(task.mesh if task.kind == "create" else self._meshes.get(task.instance))
+        began = time.time()
+        outcome = Outcome(self.info.rank, started=began)
+        for given in inputs:
+            if given.failure is not None:
+                outcome.failure = given.failure.as_upstream()
+                return outcome
+        token = _running.set(self)
+        try:
+            arguments = Inputs(task, inputs, self._store)
+            args, kwargs = arguments.values()
+            if self._live:
+                args, kwargs = snapshot(args), snapshot(kwargs)
+            outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
+            outcome.started = time.time()
+            outcome.fetch_seconds = outcome.started - began
+            with working_as(context):
+                value = without_lazy(self._perform(task, args, kwargs))
+            self._finish(task, outcome, value)
+        except StopIteration as stop:
+            if task.kind == "next":
+                outcome.ended = True
+                self._iterators[task.instance] = iter(())  # a step that was asked for ahead ends too, and takes nothing
+            else:
+                outcome.failure = self._capture(stop, task, context)
+        except Exception as error:  # every exception of a user's method becomes an outcome
+            outcome.failure = self._capture(error, task, context)
+        finally:
+            _running.reset(token)
+        outcome.seconds = time.time() - outcome.started
+        return outcome
+
+    def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
+        """Take in a component that was built elsewhere in this process; False when it cannot be referred to.
+
+        Raises:
+            PlacementError: The id is taken.
+        """
+        self._check_free(instance)
+        try:
+            self._instances[instance] = value
+        except TypeError:  # a class with __slots__ and no __weakref__
+            return False
+        self._meshes[instance] = mesh
+        return True
+
+    def holds(self, component: Component) -> bool:
+        """Whether the component lives here."""
+        return component.group == self.info.group and component.instance in self._instances
+
+    def call(
+        self, component: Component, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a method of a component that lives here from a method of another one: it just runs."""
+        with working_as(self._context(self._meshes.get(component.instance))):
+            return function(self._instances[component.instance], *args, **kwargs)
+
+    def _context(self, mesh: DeviceMesh | None) -> WorkerContext:
+        return WorkerContext(self.info.group, self.info.rank, self.info.size, mesh)
+
+    def _finish(self, task: Task, outcome: Outcome, value: object) -> None:
+        if isinstance(value, _STREAMS):
+            raise CollectError(
+                f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
+                "class __iter__ and __next__"
+            )
+        if type(value) not in PLAIN:
+            try:
+                outcome.rows = rows_of(value, "result")
+            except DispatchError:  # ragged columns: nothing that a later call could split
+                outcome.rows = None
+            outcome.is_list = isinstance(value, list)
+        outcome.payload, outcome.produced = self._store.keep(snapshot(value) if self._live else value)
+
+    def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Any:
+        return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)
+
+    def _check_free(self, instance: str) -> None:
+        if instance in self._instances:
+            raise PlacementError(f"instance_id={instance!r} is taken on group {self.info.group!r}: give another one")
+
+    def _perform(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = task.instance
+        if task.kind == "create":
+            self._check_free(name)
+            self._meshes[name] = task.mesh
+            self._instances[name] = task.target(*args, **kwargs)
+            return None
+        if task.kind == "drop":
+            for held in (self._instances, self._meshes, self._iterators):
+                held.pop(name, None)
+            return None
+        try:
+            instance = self._instances[name]
+        except KeyError:
+            raise NotInitializedError(
+                f"{task.name}: {self.info.label()} holds no {name!r}: it was built before a shutdown; build it again"
+            ) from None
+        if task.kind == "function":
+            return task.target(instance, *args, **kwargs)
+        if task.kind == "iterate":
+            iterator = iter(instance)
+            self._iterators[name] = iterator
+            return iterator is instance
+        if task.kind == "next":
+            return next(self._iterators.get(name, instance))
+        value = _value(instance, task.target, args, kwargs)
+        return Itself.ITSELF if value is instance else value
+
+
+def running_worker() -> Worker | None:
+    """The worker whose task is running here; None on the driver."""
+    return _running.get()
+
+
+def _value(instance: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = getattr(instance, name)
+    return found if isinstance(getattr(type(instance), name, None), property) else found(*args, **kwargs)

@@ -1,0 +1,267 @@
+"""Loader processes: started any way, killed at any time, never waited for without end."""
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from twinkle_data import BadSampleError, Batch, DataLoader, LoaderProcessError
+from twinkle_data.loading.processes import ProcessOptions
+
+
+class Numbers:
+    """Plain numbers, pickled by value."""
+
+    def __init__(self, length: int = 40) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Deadly(Numbers):
+    """Kills, or stops, the process that reads one index, as often as there are marks left.
+
+    Args:
+        folder: Holds one file for each death that is still to come.
+        sent: The signal.
+        index: The deadly index.
+    """
+
+    def __init__(self, folder: Path, sent: int, index: int = 13) -> None:
+        super().__init__()
+        self.folder = folder
+        self.sent = sent
+        self.index = index
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.index:
+            for mark in sorted(self.folder.iterdir()):
+                mark.unlink()
+                os.kill(os.getpid(), self.sent)
+                threading.Event().wait(30)
+        return index
+
+
+def deaths(folder: Path, count: int) -> Path:
+    for number in range(count):
+        (folder / str(number)).touch()
+    return folder
+
+
+def build() -> Numbers:
+    return Numbers(24)
+
+
+ORDER = [list(range(start, start + 4)) for start in range(0, 40, 4)]
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    import multiprocessing
+
+    before = {process.pid for process in multiprocessing.active_children()}
+    yield
+    left = [process for process in multiprocessing.active_children() if process.pid not in before]
+    assert not left
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_the_number_of_processes_changes_nothing(workers: int) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Numbers(), batch_size=4, shuffle=True, seed=2, num_workers=workers, tail="pad"
+    )
+    plain: DataLoader[Batch[int]] = DataLoader(list(range(40)), batch_size=4, shuffle=True, seed=2)
+    for batch, expected in zip(loader, plain, strict=True):
+        assert (list(batch), batch.indices, batch.position) == (list(expected), list(expected), expected.position)
+        assert loader.position == plain.position, "what was delivered counts, not what was read ahead"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_start_methods(method: str) -> None:
+    loader: DataLoader[Any] = DataLoader(
+        build, batch_size=4, num_workers=1, multiprocessing_context=method, collate_fn=default_collate
+    )
+    assert torch.cat(list(loader)).tolist() == list(range(24))
+
+
+def test_a_loader_travels_with_its_position() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Numbers(), batch_size=4, num_workers=1, persistent_workers=True)
+    next(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    loader.close()
+    assert [list(batch) for batch in copy] == ORDER[1:]
+    copy.close()
+
+
+def test_processes_that_persist_read_over_the_end_of_an_epoch() -> None:
+    loader: DataLoader[Any] = DataLoader(
+        Numbers(), batch_size=4, num_workers=1, persistent_workers=True, collate_fn=_who
+    )
+    first = {pid for pid, _ in loader}
+    for pid, batch in loader:
+        assert pid in first
+        if batch.position == 8:
+            break
+    assert loader.state_dict()["epoch"] == 1
+    again = list(loader)
+    assert {pid for pid, _ in again} == first
+    assert [list(batch) for _, batch in again] == ORDER[3:]
+    loader.set_epoch(7)
+    assert {pid for pid, _ in loader} != first
+    loader.close()
+
+
+def _who(batch: Batch[int]) -> tuple[int, Batch[int]]:
+    return os.getpid(), batch
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_process_loses_and_repeats_nothing(tmp_path: Path, sent: int) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Deadly(deaths(tmp_path, 1), sent), batch_size=4, num_workers=2)
+    assert [list(batch) for batch in loader] == ORDER
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stopped_process_is_given_up(tmp_path: Path) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 1), signal.SIGSTOP), batch_size=4, num_workers=1, timeout_s=1.0
+    )
+    assert [list(batch) for batch in loader] == ORDER
+
+
+def test_a_death_does_not_strike_the_main_thread(tmp_path: Path) -> None:
+    own: Any = torch.utils.data.DataLoader([1, 2], num_workers=1)  # type: ignore[arg-type]  # a list is a dataset
+    assert len(list(own)) == 2, "torch's SIGCHLD handler is there from here on"
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 3), signal.SIGKILL), batch_size=4, num_workers=1
+    )
+    seen: list[list[int]] = []
+    reading = threading.Thread(target=lambda: seen.extend(list(batch) for batch in loader))
+    reading.start()
+    reading.join(60)
+    assert seen == ORDER
+
+
+@pytest.mark.parametrize(("workers", "ahead", "restarts"), [(1, 4, 1), (2, 3, 1), (2, 1, 2)])
+def test_a_deadly_batch_takes_none_before_it_along(tmp_path: Path, workers: int, ahead: int, restarts: int) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 9), signal.SIGKILL),
+        batch_size=4,
+        num_workers=workers,
+        prefetch_factor=ahead,
+        restarts=restarts,
+    )
+    delivered = []
+    with pytest.raises(LoaderProcessError, match=rf"lost {restarts + 1} times in a row .*position 12"):  # noqa: PT012
+        for batch in loader:
+            delivered.append(list(batch))
+    assert delivered == ORDER[:3]
+
+
+def test_restarts_are_bounded(tmp_path: Path) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 9), signal.SIGKILL), batch_size=4, num_workers=1, restarts=1
+    )
+    loop = iter(loader)
+    assert [list(next(loop)) for _ in range(3)] == ORDER[:3]
+    with pytest.raises(LoaderProcessError, match=r"lost 2 times in a row while reading epoch 0, position 12.*13"):
+        next(loop)
+    assert loader.position == 12
+    for mark in tmp_path.iterdir():
+        mark.unlink()
+    assert [list(batch) for batch in loader] == ORDER[3:]
+
+
+def test_a_process_killed_from_outside(tmp_path: Path) -> None:
+    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=4, num_workers=1, collate_fn=_who)
+    pid, first = next(loader)
+    os.kill(pid, signal.SIGKILL)
+    rest = [list(batch) for _, batch in [next(loader) for _ in range(9)]]
+    assert [list(first), *rest] == ORDER
+
+
+class Unreadable(Numbers):
+    def __getitem__(self, index: int) -> int:
+        if index == 9:
+            raise ValueError(f"nothing at {index}")
+        return index
+
+
+def test_errors_come_out_with_their_trace() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Unreadable(), batch_size=4, num_workers=1)
+    next(loader)
+    next(loader)
+    with pytest.raises(BadSampleError, match=r"sample 9 .*nothing at 9") as caught:
+        next(loader)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.index == 9
+    assert any("in __getitem__" in note for note in caught.value.__notes__)
+    assert loader.position == 8
+
+
+def test_what_is_learnt_in_a_process_reaches_the_state() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Unreadable(), batch_size=4, num_workers=2, on_error="skip")
+    next(loader)
+    assert loader.state_dict()["quarantine"] == [], "the step that met it was read ahead, not delivered"
+    batches = list(loader)
+    assert batches[1].valid == [True, False, True, True]
+    assert loader.state_dict()["quarantine"] == [9]
+
+
+class Locked(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return threading.Lock()
+
+
+def test_what_cannot_be_pickled_is_an_error_at_once() -> None:
+    loader: DataLoader[Batch[Any]] = DataLoader(Locked(), batch_size=4, num_workers=1)
+    begun = time.monotonic()
+    with pytest.raises(TypeError, match="cannot travel out of its loader process"):
+        next(loader)
+    assert time.monotonic() - begun < 20
+
+
+def test_batches_can_be_pinned() -> None:
+    loader: DataLoader[Batch[torch.Tensor]] = DataLoader(torch.arange(8.0), batch_size=4, pin_memory=True)
+    batch = next(loader)
+    assert (torch.stack(batch).tolist(), batch.indices) == ([0.0, 1.0, 2.0, 3.0], [0, 1, 2, 3])
+
+
+def _number(number: int) -> None:
+    os.environ["LOADER_NUMBER"] = str(number)
+
+
+def test_worker_init_fn_is_called() -> None:
+    loader: DataLoader[str] = DataLoader(
+        Numbers(), batch_size=4, num_workers=1, worker_init_fn=_number, collate_fn=_env
+    )
+    assert set(loader) == {"0"}
+
+
+def _env(batch: Batch[int]) -> str:
+    return os.environ["LOADER_NUMBER"]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": -1}, {"restarts": -1}, {"prefetch_factor": 0}, {"timeout_s": 0}])
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ProcessOptions(**options)
+
+
+def test_torchs_profiler_sees_the_waiting() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(list(range(8)), batch_size=4, num_workers=1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert [list(batch) for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert any("_MultiProcessingDataLoaderIter" in event.key for event in profile.key_averages())

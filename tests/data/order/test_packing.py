@@ -1,0 +1,133 @@
+"""Packing: budgets kept, equally many packs on every rank, resumed to the sample."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twinkle_data import Batch, DataLoader
+from twinkle_data.order.packing import pack
+from twinkle_data.order.tails import Tail
+from twinkle_mesh import DeviceMesh, use_rank
+
+LENGTHS = [(index * 37) % 50 + 1 for index in range(300)]
+
+
+def loader(**options: Any) -> DataLoader[Batch[Batch[int]]]:
+    usual: dict[str, Any] = {"batch_size": 64, "lengths": LENGTHS, "max_tokens": 100, "tail": "short", "shuffle": True}
+    return DataLoader(list(range(300)), **(usual | options))
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 8), st.integers(40, 120))
+@settings(max_examples=200, deadline=None)
+def test_packs_hold_everything_once(lengths: list[int], packs: int, max_tokens: int) -> None:
+    bins = pack(lengths, packs, max_tokens)
+    if bins is None:
+        assert sum(lengths) > packs * (max_tokens - 40), "only what nearly fills the packs does not fit"
+        return
+    assert len(bins) == packs
+    assert sorted(sample for own in bins for sample in own) == list(range(len(lengths)))
+    assert all(sum(lengths[sample] for sample in own) <= max_tokens for own in bins)
+    assert all(own == sorted(own) for own in bins)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 6), st.integers(50, 200)), max_size=4),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=20, deadline=None)
+def test_interrupted_runs_deliver_every_sample_once(stretches: list[tuple[int, int, int, int]], seed: int) -> None:
+    seen: list[int] = []
+    state: dict[str, Any] | None = None
+    for ranks, micro_batches, steps, max_tokens in [*stretches, (1, 1, 10**6, 100)]:
+        mesh = DeviceMesh.from_sizes(dp_size=ranks)
+        loops = []
+        for rank in range(ranks):
+            own = loader(
+                seed=seed, device_mesh=mesh, micro_batches=micro_batches, max_tokens=max_tokens, batch_size=12 * ranks
+            )
+            if state is not None:
+                own.load_state_dict(state)
+            loops.append((rank, own, len(own)))
+        if loops[0][1].epoch:
+            break
+        for step in range(steps):
+            batches = []
+            for rank, own, _ in loops:
+                if own.epoch == 0:
+                    with use_rank(rank):
+                        batches.append(next(own))
+            if not batches:
+                assert all(promised == step for _, _, promised in loops), "len() is exact"
+                break
+            assert len({(len(batch), batch.position) for batch in batches}) == 1
+            assert len(batches[0]) == micro_batches
+            for batch in batches:
+                for own_pack, valid in zip(batch, batch.valid, strict=True):
+                    assert sum(LENGTHS[index] for index in own_pack.indices) <= max_tokens
+                    assert valid == bool(own_pack)
+            rows = [index for batch in batches for own_pack in batch for index in own_pack.indices]
+            assert len(set(rows)) == len(rows)
+            seen += rows
+        state = loops[0][1].state_dict()
+    assert sorted(seen) == list(range(300))
+
+
+def test_a_step_is_a_run_of_the_order() -> None:
+    own = loader(micro_batches=3)
+    order = [index for batch in DataLoader(list(range(300)), batch_size=1, shuffle=True) for index in batch.indices]
+    for batch in own:
+        rows = [index for own_pack in batch for index in own_pack.indices]
+        assert sorted(rows) == sorted(order[batch.position : batch.position + len(rows)])
+
+
+def test_packs_are_well_filled() -> None:
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 512, size=2000)
+    own: DataLoader[Batch[Batch[int]]] = DataLoader(
+        range(2000), batch_size=10**6, lengths=lengths.tolist(), max_tokens=4096, micro_batches=4, tail="drop"
+    )
+    filled = [lengths[own_pack.indices].sum() / 4096 for batch in own for own_pack in batch]
+    assert np.mean(filled) > 0.97
+
+
+@pytest.mark.parametrize("tail", ["drop", "short", "pad"])
+def test_the_last_step(tail: Tail) -> None:
+    own: DataLoader[Batch[Batch[int]]] = DataLoader(
+        list(range(9)), batch_size=8, lengths=[10] * 9, max_tokens=20, micro_batches=2, tail=tail
+    )
+    batches = list(own)
+    assert len(batches) == (2 if tail == "drop" else 3)
+    if tail != "drop":
+        assert batches[-1] == [[8], []]
+        assert batches[-1].valid == [True, False]
+        assert batches[-1].indices == [8, -1]
+
+
+def test_collate_gets_packs() -> None:
+    def count(batch: Batch[Batch[int]]) -> list[int]:
+        return [len(own_pack) for own_pack in batch]
+
+    own: DataLoader[list[int]] = DataLoader(
+        list(range(8)), batch_size=8, lengths=[10] * 8, max_tokens=20, micro_batches=2, collate_fn=count
+    )
+    assert list(own) == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": None}, "packing needs both"),
+        ({"max_tokens": None}, "packing needs both"),
+        ({"max_tokens": 49}, r"6 of 300 samples .* the first is sample 27 with 50"),
+        ({"lengths": [1] * 299}, "one number of tokens for each of 300 samples"),
+        ({"micro_batches": 0}, "micro_batches=0"),
+        ({"batch_size": 1000, "max_tokens": 10**6, "tail": "drop"}, "no full step"),
+        ({"lengths": None, "max_tokens": None, "micro_batches": 2}, "belongs to packing"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loader(**options)

@@ -1,0 +1,139 @@
+"""Datasets of every kind, and fingerprints that tell them apart."""
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from twinkle_data import Batch, DataLoader
+from twinkle_data.sources.fingerprint import digest
+from twinkle_data.sources.indexed import Columns, Objects, open_source
+
+
+class Squares:
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class Doubled(list[int]):
+    """A list that is the user's own code."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return 2 * super().__getitem__(index)
+
+
+class Table(Squares):
+    """Reads several rows at once, as Hugging Face's datasets do."""
+
+    _fingerprint = "0123"
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("rows are read together")
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, int]]:
+        return [{"square": index * index} for index in indices]
+
+
+class Unpicklable(Squares):
+    def __reduce__(self) -> Any:
+        raise TypeError("not me")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "first"),
+    [
+        ([5, 6, 7], 5),
+        ((5, 6, 7), 5),
+        (range(5, 8), 5),
+        (np.arange(5, 8), 5),
+        (torch.arange(5, 8), 5),
+        ({"a": np.arange(5, 8), "b": ["x", "y", "z"]}, {"a": 5, "b": "x"}),
+        (torch.utils.data.TensorDataset(torch.arange(5, 8)), (torch.tensor(5),)),
+        (torch.utils.data.Subset([4, 5, 6], [1, 2]), 5),  # type: ignore[arg-type]  # a list is indexed like a dataset
+        (Squares, 0),
+        (lambda: [5, 6], 5),
+        (Table(), {"square": 0}),
+        (Doubled([3, 4]), 6),
+    ],
+)
+def test_every_kind(dataset: object, first: object) -> None:
+    loader: DataLoader[Batch[Any]] = DataLoader(dataset, batch_size=2)
+    batch = next(loader)
+    assert len(batch) == 2
+    assert batch[0] == first
+
+
+def test_columns_have_one_length() -> None:
+    with pytest.raises(ValueError, match=r"one length, got \{'a': 1, 'b': 2\}"):
+        Columns({"a": [1], "b": [1, 2]})
+    with pytest.raises(ValueError, match="no column"):
+        Columns({})
+
+
+@pytest.mark.parametrize("dataset", [3, "text", b"bytes", object()])
+def test_what_is_no_dataset(dataset: object) -> None:
+    with pytest.raises(TypeError, match="a list"):
+        open_source(dataset)
+
+
+def test_what_a_callable_built_is_built_again_elsewhere() -> None:
+    built = open_source(Unpicklable)
+    copy = pickle.loads(pickle.dumps(built))
+    assert copy.read(3) == 9
+    local = open_source(lambda: Squares())
+    assert isinstance(local, Objects)
+    assert pickle.loads(pickle.dumps(local)).read(3) == 9
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ([1, 2], [1, 3]),
+        ([1, 2], [1, 2.0]),
+        ([True], [1]),
+        (["ab", "c"], ["a", "bc"]),
+        ([b"a"], ["a"]),
+        ([[1], [2]], [[1, 2], []]),
+        ({"a": 1}, {"b": 1}),
+        (np.arange(3), np.arange(3.0)),
+        (np.arange(6), np.arange(6).reshape(2, 3)),
+        (torch.arange(3), torch.arange(1, 4)),
+        (np.float32(1), [np.float32(1)]),
+        (Squares(), Table()),
+        (None, 0),
+    ],
+)
+def test_digests_tell_apart(pair: tuple[object, object]) -> None:
+    assert digest(pair[0]) != digest(pair[1])
+    assert digest(pair[0]) == digest(pair[0])
+
+
+def test_digests_are_the_same_everywhere() -> None:
+    value = "[{'a': [1, 2.5, None], 'b': 'x'}, b'y', np.arange(3), torch.ones(2, dtype=torch.bfloat16), object()]"
+    program = f"import numpy as np, torch; from twinkle_data.sources.fingerprint import digest; print(digest({value}))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.strip() == digest(eval(value, {"np": np, "torch": torch, "object": object}))
+    assert digest(np.arange(3, dtype=">i4")) == digest(np.arange(3, dtype="<i4"))
+
+
+def test_objects_may_name_themselves() -> None:
+    first, second = Squares(), Squares()
+    assert Objects(first).fingerprint == Objects(second).fingerprint
+    second.fingerprint = "v2"
+    assert Objects(first).fingerprint != Objects(second).fingerprint
+    given = DataLoader(first, batch_size=2, fingerprint="mine").state_dict()
+    assert given == DataLoader(second, batch_size=2, fingerprint="mine").state_dict()
+
+
+def test_large_lists_are_probed() -> None:
+    rows = list(range(100_000))
+    assert open_source(rows).fingerprint != open_source([*rows[:-1], -1]).fingerprint

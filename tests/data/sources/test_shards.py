@@ -1,0 +1,199 @@
+"""Datasets that are gone through: sharded, resumed where they can be, and refused clearly where they cannot."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+
+from twinkle_data import BadSampleError, Batch, DataLoader, NotResumableError, Shards
+from twinkle_data.order.tails import Tail
+from twinkle_data.sources.shards import ShardedOrder, ShardStream
+from twinkle_mesh import DeviceMesh, use_rank
+
+LENGTHS = [3, 0, 7, 5, 7]
+OPENED: list[tuple[int, int]] = []
+
+
+def start(shard: int, offset: int) -> Iterator[tuple[int, int]]:
+    OPENED.append((shard, offset))
+    for place in range(offset, LENGTHS[shard]):
+        yield shard, place
+
+
+def sized() -> Shards:
+    return Shards(start, 5, LENGTHS)
+
+
+def unsized() -> Shards:
+    return Shards(start, 5)
+
+
+class Counting(IterableDataset[int]):
+    """A torch iterable dataset without a state."""
+
+    def __init__(self, length: int = 22) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.length)
+
+
+class Stateful(Counting):
+    """One with a state, which like Hugging Face's begins every pass where the last loaded state says."""
+
+    def __init__(self, length: int = 22) -> None:
+        super().__init__(length)
+        self.begin = self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = self.begin
+        while self.at < self.length:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = self.at = state["at"]
+
+
+def rows_of(batches: list[Batch[Any]]) -> list[Any]:
+    return [sample for batch in batches for sample, valid in zip(batch, batch.valid, strict=True) if valid]
+
+
+def order_by_hand(lengths: list[int]) -> list[tuple[int, int]]:
+    return sorted(
+        ((shard, place) for shard, length in enumerate(lengths) for place in range(length)),
+        key=lambda pair: (pair[1], pair[0]),
+    )
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=7), st.booleans(), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_known_and_unknown_lengths_give_one_order(lengths: list[int], shuffle: bool, epoch: int) -> None:
+    def begin(shard: int, offset: int) -> Iterator[tuple[int, int]]:
+        return iter([(shard, place) for place in range(offset, lengths[shard])])
+
+    order = ShardedOrder(lengths, 5, shuffle=shuffle)
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    indices = order.take(epoch, np.arange(sum(lengths)))
+    shards = np.searchsorted(starts, indices, side="right") - 1
+    pairs = list(zip(shards.tolist(), (indices - starts[shards]).tolist(), strict=True))
+    stream = ShardStream(Shards(begin, len(lengths)), 5, shuffle=shuffle)
+    assert list(stream.begin(epoch, None)) == pairs
+    if not shuffle:
+        assert pairs == order_by_hand(lengths)
+
+
+@pytest.mark.parametrize("make", [sized, unsized])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("tail", ["drop", "short", "pad"])
+def test_shards_in_a_loader(make: Any, workers: int, tail: Tail) -> None:
+    loader: DataLoader[Batch[Any]] = DataLoader(make, batch_size=4, num_workers=workers, tail=tail)
+    expected = order_by_hand(LENGTHS)
+    for epoch in range(2):
+        batches = list(loader)
+        assert rows_of(batches) == (expected[:20] if tail == "drop" else expected)
+        assert [batch.position for batch in batches] == list(range(0, 20 if tail == "drop" else 22, 4))
+        assert (loader.epoch, loader.position) == (epoch + 1, 0)
+
+
+@pytest.mark.parametrize("make", [sized, unsized, Stateful])
+@pytest.mark.parametrize("stop", [0, 1, 3, 5])
+def test_resume_on_other_ranks(make: Any, stop: int) -> None:
+    whole = rows_of(list(DataLoader(make(), batch_size=4, tail="short")))
+    loader: DataLoader[Batch[Any]] = DataLoader(make(), batch_size=4, tail="short", seed=1)
+    for _ in range(stop):
+        next(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+    rows: dict[int, list[Any]] = {}
+    for rank in range(4):
+        with use_rank(rank):
+            own: DataLoader[Batch[Any]] = DataLoader(make(), batch_size=6, tail="short", seed=1, device_mesh=mesh)
+            own.load_state_dict(state)
+            steps = [list(batch) for batch in own]
+            assert rows.setdefault(mesh.data_rank(), steps) == steps
+            assert rows_of(list(own))[:1] == [rows_of([*DataLoader(make(), batch_size=6, device_mesh=mesh)])[0]]
+    assert len(rows[0]) == len(rows[1])
+    assert [sample for left, right in zip(rows[0], rows[1], strict=True) for sample in left + right] == whole[
+        4 * stop :
+    ]
+
+
+def test_only_what_is_needed_is_opened() -> None:
+    OPENED.clear()
+    loader: DataLoader[Batch[Any]] = DataLoader(sized(), batch_size=4, tail="short")
+    loader.load_state_dict({**loader.state_dict(), "position": 16})
+    assert rows_of(list(loader)) == order_by_hand(LENGTHS)[16:]
+    assert len(OPENED) == 3
+    assert min(offset for _, offset in OPENED) == 4
+
+
+def test_a_stream_without_a_state_is_refused_clearly() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Counting(), batch_size=4)
+    next(loader)
+    with pytest.raises(NotResumableError, match="cannot be resumed within an epoch"):
+        loader.state_dict()
+    assert len(list(loader)) == 4, "in this process it goes on"
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    again: DataLoader[Batch[int]] = DataLoader(Counting(), batch_size=4)
+    again.load_state_dict(state)
+    assert len(list(again)) == 5
+    with pytest.raises(NotResumableError):
+        again.load_state_dict({**state, "position": 4})
+
+
+def test_a_callable_that_makes_generators() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(lambda: (number for number in range(5)), batch_size=2, tail="pad")
+    assert [rows_of(list(loader)) for _ in range(2)] == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_what_cannot_be_gone_through_again_is_refused() -> None:
+    with pytest.raises(TypeError, match="a generator can be gone through only once"):
+        DataLoader((number for number in range(5)), batch_size=2)
+    with pytest.raises(ValueError, match="shuffle=True needs samples by index"):
+        DataLoader(Counting(), batch_size=2, shuffle=True)
+    with pytest.raises(ValueError, match="on_error='skip' needs samples by index"):
+        DataLoader(Counting(), batch_size=2, on_error="skip")
+    with pytest.raises(TypeError, match="has no length"):
+        len(DataLoader(Counting(), batch_size=2))
+
+
+def test_too_few_samples_are_an_error() -> None:
+    with pytest.raises(ValueError, match="has no step: it ended after 3 samples"):
+        next(DataLoader(Counting(3), batch_size=4))
+    with pytest.raises(ValueError, match="has no step"):
+        next(DataLoader(Counting(0), batch_size=4, tail="short"))
+
+
+def test_an_error_in_a_stream_names_the_sample() -> None:
+    def broken() -> Iterator[int]:
+        yield from range(9)
+        raise KeyError("torn")
+
+    loader: DataLoader[Batch[int]] = DataLoader(broken, batch_size=3)
+    assert [list(next(loader)) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]], "what was read is delivered"
+    with pytest.raises(BadSampleError, match=r"broken raised at sample 9 of epoch 0: KeyError: 'torn'") as caught:
+        next(loader)
+    assert isinstance(caught.value, KeyError)
+
+
+def test_a_shard_that_is_shorter_than_it_said() -> None:
+    shards = Shards(lambda shard, offset: range(offset, 2), 2, [2, 3])
+    with pytest.raises(IndexError, match=r"sample 4 cannot be read .* shard 1 ended at 2 samples"):
+        list(DataLoader(shards, batch_size=5))
+
+
+def test_shards_are_checked() -> None:
+    with pytest.raises(ValueError, match="count=0"):
+        Shards(start, 0)
+    with pytest.raises(ValueError, match="for each of 2 shards"):
+        Shards(start, 2, [1])

@@ -1,0 +1,124 @@
+"""Which node each worker goes to, and what is said when there is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twinkle_mesh import DeviceGroup
+from twinkle_ray.cluster.nodes import Node
+from twinkle_ray.placement.assign import BusyError, InfeasibleError, Spot, named_devices, plan, report
+
+
+def gpus(*totals: int, free: tuple[int, ...] | None = None) -> list[Node]:
+    left = totals if free is None else free
+    return [
+        Node(f"id{i}", f"node{i}", {"CPU": 8, "GPU": total}, {"CPU": 8, "GPU": now})
+        for i, (total, now) in enumerate(zip(totals, left, strict=True))
+    ]
+
+
+def nodes_of(spots: object) -> list[int]:
+    assert isinstance(spots, list)
+    return [spot.node for spot in spots]
+
+
+@pytest.mark.parametrize(
+    ("totals", "sizes", "expected"),
+    [
+        ((8,), {"a": 4, "b": 4}, {"a": [0] * 4, "b": [0] * 4}),
+        ((8, 8), {"a": 4, "b": 8}, {"a": [1] * 4, "b": [0] * 8}),  # the large one is not split for the small one's sake
+        ((8, 4), {"a": 3}, {"a": [1] * 3}),  # the tightest node that holds all
+        ((4, 8, 2), {"a": 13}, {"a": [0] * 4 + [1] * 8 + [2]}),  # as few nodes as possible, ranks in order of node
+        ((2, 2, 2), {"a": 4, "b": 2}, {"a": [0, 0, 1, 1], "b": [2, 2]}),
+    ],
+)
+def test_groups_stay_together(totals: tuple[int, ...], sizes: dict[str, int], expected: dict[str, list[int]]) -> None:
+    found = plan([DeviceGroup(name, size, "GPU") for name, size in sizes.items()], gpus(*totals))
+    assert {name: nodes_of(spots) for name, spots in found.items()} == expected
+
+
+def test_a_workers_devices_are_on_one_node() -> None:
+    found = plan([DeviceGroup("a", 6, "GPU", gpus_per_worker=2)], gpus(3, 4, 2))
+    assert nodes_of(found["a"]) == [0, 1, 1]
+
+
+def test_named_devices_are_counted_from_the_first_node_on() -> None:
+    groups = [
+        DeviceGroup("a", [9, 2], "GPU"),
+        DeviceGroup("b", 2, "GPU", visible_devices="8,3"),
+        DeviceGroup("c", 4, "GPU"),
+    ]
+    found = plan(groups, gpus(8, 8))
+    assert found["a"] == [Spot(0, (2,)), Spot(1, (1,))]
+    assert found["b"] == [Spot(0, (3,)), Spot(1, (0,))]
+    assert nodes_of(found["c"]) == [0] * 4 or nodes_of(found["c"]) == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("ranks", "visible", "expected"),
+    [(2, "8,9,10", [8, 9]), ([9], "8,9", [9]), ([1, 0], "8,9", [9, 8]), ([3], None, [3]), (2, None, None)],
+)
+def test_visible_devices(ranks: int | list[int], visible: str | None, expected: list[int] | None) -> None:
+    found = named_devices(DeviceGroup("a", ranks, "GPU", visible_devices=visible))
+    assert (None if found is None else list(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "totals", "message"),
+    [
+        ([DeviceGroup("a", 9, "GPU")], (4, 4), "asks for 9 workers x 1 GPU, and 8 of these workers find a place"),
+        ([DeviceGroup("a", 4, "GPU", gpus_per_worker=4)], (3, 3), "0 of these workers find a place"),
+        ([DeviceGroup("a", 1, "NPU")], (4,), "no node has any NPU"),
+        ([DeviceGroup("a", [0, 8], "GPU")], (8,), r"names GPU \[8\], and the cluster has 8, counted from 0"),
+        ([DeviceGroup("a", [1], "GPU"), DeviceGroup("b", [1, 2], "GPU")], (8,), "'a' and 'b' both name GPU 1"),
+        ([DeviceGroup("a", [0, 1, 2, 3], "GPU", gpus_per_worker=2)], (3, 3), r"devices \[2, 3\] are on several nodes"),
+        ([DeviceGroup("a", [5], "GPU", visible_devices="2,3")], (8,), "0 to 1 would"),
+        ([DeviceGroup("a", 1, "CPU")], (), "the cluster has no nodes"),
+    ],
+)
+def test_what_never_fits_is_said(groups: list[DeviceGroup], totals: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InfeasibleError, match=message):
+        plan(groups, gpus(*totals))
+
+
+def test_what_others_hold_is_busy() -> None:
+    group = DeviceGroup("a", 4, "GPU")
+    with pytest.raises(BusyError) as caught:
+        plan([group], gpus(4, 2, free=(1, 2)))
+    assert str(caught.value) == (
+        "busy: group 'a' asks for 4 workers x 1 GPU, and 3 of these workers find a place\n"
+        "  asked: a = 4 workers x 1 GPU\n"
+        "  node node0: 1 of 4 GPU free\n"
+        "  node node1: 2 of 2 GPU free"
+    )
+    with pytest.raises(BusyError, match="node node0, where too few are free"):
+        plan([DeviceGroup("a", [0, 1], "GPU")], gpus(4, 2, free=(1, 2)))
+
+
+def test_custom_resources_are_found_whatever_their_case() -> None:
+    nodes = [Node("id", "node", {"accel": 2}, {"accel": 2})]
+    assert nodes_of(plan([DeviceGroup("a", 2, "accel")], nodes)["a"]) == [0, 0]
+    assert "2 of 2 accel free" in report([DeviceGroup("a", 2, "accel")], nodes)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 8), st.sampled_from([1, 2, 4])), min_size=1, max_size=4),
+)
+def test_no_node_gives_more_than_it_has(totals: list[int], asked: list[tuple[int, int]]) -> None:
+    groups = [DeviceGroup(f"g{i}", workers * per, "GPU", gpus_per_worker=per) for i, (workers, per) in enumerate(asked)]
+    try:
+        found = plan(groups, gpus(*totals))
+    except InfeasibleError:
+        return
+    used = [0] * len(totals)
+    for group in groups:
+        spots = found[group.name]
+        assert len(spots) == group.num_workers
+        assert [spot.node for spot in spots] == sorted(spot.node for spot in spots)
+        for spot in spots:
+            used[spot.node] += group.gpus_per_worker
+    assert all(taken <= has for taken, has in zip(used, totals, strict=True))

@@ -1,0 +1,57 @@
+"""Lines of several ranks that are equal become one, and no line is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinkle_ray.telemetry.logs import Fold
+
+
+def folded(*lines: tuple[str, str]) -> list[str]:
+    out: list[str] = []
+    fold = Fold(lambda line, _: out.append(line))
+    for label, line in lines:
+        fold.add(label, line, False)
+    fold.flush()
+    fold.flush()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([("a[0/2 dp=0]", "x")], ["a[0/2 dp=0] x"]),
+        ([("a[0/2]", "x"), ("a[1/2]", "x")], ["a[all 2] x"]),
+        ([("a[0/8]", "x"), ("a[2/8]", "x"), ("a[3/8]", "x"), ("a[4/8]", "x")], ["a[0,2-4 of 8] x"]),
+        ([("a[0/2]", "x"), ("b[1/2]", "x")], ["a[0/2] x", "b[1/2] x"]),
+        ([("a[0/2]", "x"), ("a[0/2]", "x"), ("a[1/2]", "x")], ["a[all 2] x", "a[0/2] x"]),
+        ([("a[0/2]", "loss 1"), ("a[1/2]", "loss 2")], ["a[0/2] loss 1", "a[1/2] loss 2"]),
+        ([("stranger", "x")], ["stranger x"]),
+    ],
+)
+def test_folding(lines: list[tuple[str, str]], expected: list[str]) -> None:
+    assert folded(*lines) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("xyz"))))
+def test_each_rank_keeps_its_lines(said: list[tuple[int, str]]) -> None:
+    out = folded(*((f"a[{rank}/4]", line) for rank, line in said))
+    counted: Counter[tuple[int, str]] = Counter()
+    for told in out:
+        label, line = told.rsplit(" ", 1)
+        inside = label.removeprefix("a[").removesuffix("]")
+        if inside == "all 4":
+            ranks = [0, 1, 2, 3]
+        elif "/" in inside:
+            ranks = [int(inside.partition("/")[0])]
+        else:
+            ranks = []
+            for part in inside.removesuffix(" of 4").split(","):
+                first, _, last = part.partition("-")
+                ranks.extend(range(int(first), int(last or first) + 1))
+        counted.update((rank, line) for rank in ranks)
+    assert counted == Counter(said)

@@ -1,0 +1,171 @@
+"""Failures after which the group is still usable: what is raised, when, and what it says."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import twinkle_remote as twinkle
+from twinkle_mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.ray
+MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+
+
+class OddError(Exception):
+    """Pickles, but not back."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"odd {first} {second}")
+
+
+class LockedError(Exception):
+    """Does not pickle."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+@twinkle.remote_class()
+class Fragile:
+    def __init__(self, bad_rank: int | None = None) -> None:
+        self.calls = 0
+        if twinkle.current_worker().rank == bad_rank:
+            raise ValueError("bad constructor")
+
+    @twinkle.remote_function(dispatch="all")
+    def fail(self, kind: str, ranks: list[int], busy_seconds: float = 0.0) -> Any:
+        self.calls += 1
+        if twinkle.current_worker().rank not in ranks:
+            threading.Event().wait(busy_seconds)
+            return "fine"
+        if kind == "key":
+            raise KeyError("missing")
+        if kind == "odd":
+            raise OddError(1, 2)
+        if kind == "locked":
+            raise LockedError
+        if kind == "large":
+            raise RuntimeError("x" * 200_000)
+        if kind == "exit":
+            sys.exit(3)
+        return threading.Lock()
+
+    @twinkle.remote_function(dispatch="all")
+    def count(self, anything: Any = None) -> int:
+        return self.calls
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def rows(self, rows: list[Any]) -> list[Any]:
+        if "bad" in rows:
+            raise KeyError("bad row")
+        return rows
+
+    @twinkle.remote_function(dispatch="all", timeout=3)
+    def late(self, calls: int = 0) -> int:
+        if twinkle.current_worker().rank == 1:
+            doze(calls)
+        return 1
+
+
+def doze(calls: int) -> None:
+    if calls:
+        doze(calls - 1)
+    else:
+        time.sleep(5)
+
+
+@pytest.fixture
+def fragile(ray_session: None) -> Iterator[Fragile]:
+    made = twinkle.on("four", MESH).create(Fragile)
+    yield made
+    assert made.fail("key", []) == ["fine"] * 4  # still usable
+
+
+def test_the_first_failure_is_told_while_others_are_busy(fragile: Fragile) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyError) as caught:
+        fragile.fail("key", [2], 5.0)
+    assert time.monotonic() - began < 3
+    assert isinstance(caught.value, twinkle.RemoteCallError)
+    text = str(caught.value)
+    assert text.startswith("Fragile.fail failed on four[2/4 dp=1 tp=0] (node ")
+    assert " pid " in text and "KeyError: 'missing'" in text
+    assert f"called from {__file__}:" in text
+    assert 'raise KeyError("missing")' in text
+    assert "twinkle_ray/workers/rank_actor.py" not in text
+
+
+def test_many_failures_are_one(fragile: Fragile) -> None:
+    with pytest.raises(KeyError) as caught:
+        fragile.fail("key", [0, 1, 2, 3])
+    assert str(caught.value).count("Traceback") == 1
+    assert 1 <= len(caught.value.failures) <= 4  # type: ignore[attr-defined]  # it is also a RemoteCallError
+
+
+@pytest.mark.parametrize(("kind", "message"), [("odd", "odd 1 2"), ("locked", "locked"), ("exit", "SystemExit: 3")])
+def test_what_does_not_pickle_is_told_as_text(fragile: Fragile, kind: str, message: str) -> None:
+    with pytest.raises(twinkle.RemoteCallError, match=message) as caught:
+        fragile.fail(kind, [1])
+    assert "four[1/4 dp=0 tp=1]" in str(caught.value)
+
+
+def test_a_large_message_arrives_at_once(fragile: Fragile) -> None:
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        fragile.fail("large", [3], 5.0)
+    assert time.monotonic() - began < 3
+    assert "x" * 200_000 in str(caught.value)
+
+
+def test_a_result_that_cannot_be_sent_names_its_type(fragile: Fragile) -> None:
+    with pytest.raises(TypeError, match="the result, a lock, cannot be sent"):
+        fragile.fail("result", [0])
+
+
+def test_an_argument_that_cannot_be_sent_is_named_and_nothing_runs(fragile: Fragile) -> None:
+    before = fragile.count()
+    with pytest.raises(twinkle.TwinkleError, match=r"Fragile.count: argument anything \(\[<unlocked.*cannot be sent"):
+        fragile.count(anything=[threading.Lock()])
+    assert fragile.count() == before
+
+
+def test_a_failed_producer_fails_its_consumers_and_nothing_hangs(fragile: Fragile) -> None:
+    other = twinkle.on("two", DeviceMesh.from_sizes(dp_size=2)).create(Fragile)
+    bad = twinkle.submit(fragile.rows, [1, 2, 3, "bad"])
+    onward = twinkle.submit(other.rows, bad)  # type: ignore[arg-type]  # a lazy list stands for the list
+    with pytest.raises(KeyError, match="bad row") as caught:
+        onward.result(20)
+    assert "Fragile.rows failed on four[" in str(caught.value)
+    assert other.rows([1]) == [1]
+
+
+def test_a_late_call_says_who_is_late_and_where(fragile: Fragile) -> None:
+    with pytest.raises(twinkle.CallTimeoutError) as caught:
+        fragile.late()
+    assert caught.value.done == (0, 2, 3)
+    assert caught.value.pending == (1,)
+    assert "four[1/4 dp=0 tp=1]" in str(caught.value)
+    assert "in late" in str(caught.value)
+
+
+def test_a_deep_stack_is_told_by_its_two_ends(fragile: Fragile) -> None:
+    with pytest.raises(twinkle.CallTimeoutError) as caught:
+        fragile.late(30)
+    rows = str(caught.value).splitlines()
+    assert [row for row in rows if "frames" in row] == ["      ... 18 frames ..."]
+    assert sum(row.endswith("in doze") for row in rows) == 13
+
+
+def test_a_constructor_that_fails_on_one_rank_leaves_the_group_usable(fragile: Fragile) -> None:
+    with pytest.raises(ValueError, match="bad constructor") as caught:
+        twinkle.on("four", MESH).create(Fragile, bad_rank=1)
+    assert "Fragile.__init__ failed on four[1/4 dp=0 tp=1]" in str(caught.value)

@@ -1,0 +1,105 @@
+"""Dispatch: what is collected is what was dispatched, on every mesh, for every length and type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinkle_remote import DispatchError
+from twinkle_remote.backends.memory import Memory
+from twinkle_remote.call.collect import combine, how_made, ranks_read
+from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.values.rows import rows_of, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinkle_mesh import DeviceMesh
+
+
+def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int], value: Any) -> tuple[list[Any], Any]:
+    """What each rank is given, and what is collected when each gives it back."""
+    shares = dispatch(spec, ["value"], (value,), {}, ranks=ranks, mesh=mesh, store=Memory(), name="Echo.rows")
+    given = [shares.arguments[index][0][0] for index in shares.of_rank]
+    read = ranks_read(spec, ranks, mesh, each=bool(shares.each))
+    back = combine(
+        how_made(spec, ranks),
+        [given[ranks.index(rank)] for rank in read],
+        name="Echo.rows",
+        mesh=mesh,
+        rows=shares.real if spec.uneven == "pad" else None,
+    )
+    return given, back
+
+
+@given(data=st.data(), rows=st.integers(0, 13))
+@pytest.mark.parametrize("how", ["slice_dp", "slice"])
+def test_collecting_what_was_dispatched_gives_it_back(
+    data: st.DataObject,
+    rows: int,
+    how: Any,
+    meshes: st.SearchStrategy[DeviceMesh],
+    batches: Callable[[int], st.SearchStrategy[Any]],
+    same: Callable[[Any, Any], bool],
+) -> None:
+    mesh = data.draw(st.none() | meshes)
+    ranks = list(range(3 if mesh is None else mesh.world_size))
+    value = data.draw(batches(rows))
+    if how == "slice":
+        value = list(range(rows))
+    given_to, back = call_identity(FunctionSpec(dispatch=how, collect="flatten"), mesh, ranks, value)
+    assert same(back, value)
+    sizes = [rows_of(part) for part in given_to]
+    if mesh is not None and how == "slice_dp":
+        assert sizes == [len(range(rows)[mesh.get_slice(rows, rank)]) for rank in ranks]
+        assert all(same(given_to[rank], given_to[peer]) for rank in ranks for peer in mesh.same_data(rank))
+    assert all(size is not None for size in sizes)
+
+
+@given(data=st.data(), rows=st.integers(1, 13), uneven=st.sampled_from(["pad", "drop", "strict"]))
+def test_uneven_rows_are_padded_or_dropped(
+    data: st.DataObject,
+    rows: int,
+    uneven: Any,
+    meshes: st.SearchStrategy[DeviceMesh],
+    batches: Callable[[int], st.SearchStrategy[Any]],
+    same: Callable[[Any, Any], bool],
+) -> None:
+    mesh = data.draw(meshes)
+    value = data.draw(batches(rows))
+    spec = FunctionSpec(dispatch="slice_dp", collect="flatten", uneven=uneven)
+    count = mesh.data_world_size
+    ranks = list(range(mesh.world_size))
+    if (uneven == "strict" and rows % count) or (uneven == "drop" and rows < count):
+        with pytest.raises(DispatchError, match=f"{rows} rows .*{count} data ranks"):
+            call_identity(spec, mesh, ranks, value)
+        return
+    given_to, back = call_identity(spec, mesh, ranks, value)
+    sizes = {rows_of(part) for part in given_to}
+    assert sizes == {-(-rows // count) if uneven == "pad" else rows // count}
+    kept = rows - rows % count if uneven == "drop" else rows
+    assert same(back, take(value, 0, kept))
+
+
+@pytest.mark.parametrize(
+    ("spec", "args", "message"),
+    [
+        (FunctionSpec(dispatch="slice_dp"), ([1, 2], [1]), r"f: .*a has 2, b has 1; mark .* Replicate"),
+        (FunctionSpec(dispatch="slice_dp"), ({"x": [1], "y": (1, 2)}, 0), r"a\['x'\] has 1, a\['y'\] has 2"),
+        (FunctionSpec(dispatch="slice_dp", split=("a",)), (3, [1]), "split= names a, but int 3 has no rows"),
+        (FunctionSpec(dispatch="all"), (iter([1]), 0), "f: a list_iterator can be neither divided nor sent"),
+        (FunctionSpec(), ([(row for row in "ab")], 0), "f: a generator can be neither"),
+    ],
+)
+def test_what_cannot_be_divided_says_why(spec: FunctionSpec, args: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(DispatchError, match=message):
+        dispatch(spec, ["a", "b"], args, {}, ranks=[0, 1], mesh=None, store=Memory(), name="f")
+
+
+def test_what_nobody_divides_is_one_share() -> None:
+    shares = dispatch(FunctionSpec(), ["a"], (5,), {"b": "x"}, ranks=range(8), mesh=None, store=Memory(), name="f")
+    assert shares.of_rank == [0] * 8 and shares.arguments == [((5,), {"b": "x"})] and shares.count is None

@@ -1,0 +1,71 @@
+"""Calls that nobody waits for: no more than there is room for, and never behind one that does not end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from twinkle_remote import on, remote_class, remote_function, submit
+from twinkle_remote.sessions.pending_calls import names_of
+from twinkle_remote.sessions.runtime import running
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+@remote_class()
+class Service:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @remote_function(dispatch="all", collect="first")
+    def serve(self, until: threading.Event) -> None:
+        until.wait(60)
+
+    @remote_function(dispatch="all", collect="first")
+    def work(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    @remote_function(dispatch="all", collect="first")
+    def many(self, other: Service, count: int) -> int:
+        for _ in range(count):
+            submit(other.work)
+        return int(submit(other.work).result())
+
+
+def test_a_call_that_does_not_end_holds_up_nobody_else() -> None:
+    until = threading.Event()
+    serving = submit(on("one").create(Service).serve, until)
+    other = on("two").create(Service)
+    for _ in range(600):
+        submit(other.work)
+    assert submit(other.work).result() == 601 and not serving.done()
+    assert len(running().in_flight.calls()) < 300
+    until.set()
+
+
+def test_callers_wait_for_room() -> None:
+    until = threading.Event()
+    service = on("one").create(Service)
+    submit(service.serve, until)
+    threading.Timer(0.1, until.set).start()
+    for _ in range(300):
+        submit(service.work)
+    assert until.is_set()
+    assert submit(service.work).result() == 301
+
+
+def test_a_worker_does_not_wait_for_the_call_that_it_is_in() -> None:
+    inner, outer = on("two").create(Service), on("one").create(Service)
+    assert submit(outer.many, inner, 400).result(timeout=60) == 401
+
+
+def test_calls_are_named_once() -> None:
+    service = on("one").create(Service)
+    until = threading.Event()
+    for call in (service.serve, service.serve):
+        call(until)
+    submit(service.work)
+    assert names_of(running().in_flight.calls()) == "3 calls (Service.serve, Service.work)"
+    until.set()
