@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.failures.capture import Failure, WorkerInfo, capture, raise_failures
+from twinkle_remote.failures.capture import capture
+from twinkle_remote.failures.raising import raise_failures
+from twinkle_remote.protocol import Failure, WorkerInfo
 
 if TYPE_CHECKING:
     import signal

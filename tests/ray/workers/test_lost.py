@@ -8,7 +8,7 @@ import pytest
 from ray import exceptions
 
 from twinkle_ray.workers.lost import to_failure
-from twinkle_remote.failures.capture import WorkerInfo
+from twinkle_remote.protocol import WorkerInfo
 
 KINDS: Any = exceptions  # some of their constructors are not typed
 INFO = WorkerInfo("actor", 1, 2, "host", 7)

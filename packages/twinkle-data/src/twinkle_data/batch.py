@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
-from twinkle_remote.values.rows import register_splitter
+from twinkle_remote.values import register_splitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

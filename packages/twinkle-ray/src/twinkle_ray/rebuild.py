@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from twinkle_remote.backends.support import driver_line, raise_failures, running
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.failures.capture import driver_line, raise_failures
 from twinkle_remote.protocol import Task
-from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

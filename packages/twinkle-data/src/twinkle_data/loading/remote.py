@@ -16,7 +16,7 @@ from twinkle_data.loading.engine import Place, open_engine, steps_from
 from twinkle_data.order.steps import Part
 from twinkle_data.reading.reader import Delivery
 from twinkle_remote import current_worker, is_handle, remote_class, remote_function, submit
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.backends.support import active
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

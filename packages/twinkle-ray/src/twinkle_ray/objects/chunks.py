@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.pickling import Parcel, pack
-from twinkle_remote.values.rows import PLAIN, columns, rebuild, take
+from twinkle_remote.values import PLAIN, columns, rebuild, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

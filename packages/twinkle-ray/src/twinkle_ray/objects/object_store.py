@@ -11,7 +11,7 @@ import ray
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Parcel, pack
 from twinkle_remote.errors import TwinkleError, WorkerDiedError
-from twinkle_remote.values.rows import PLAIN
+from twinkle_remote.values import PLAIN
 
 if TYPE_CHECKING:
     from ray import ObjectRef

@@ -12,7 +12,7 @@ import ray
 from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored
 from twinkle_ray.objects.pickling import Parcel, pack
 from twinkle_remote.protocol import Outcome, Task
-from twinkle_remote.values.rows import PLAIN
+from twinkle_remote.values import PLAIN
 
 if TYPE_CHECKING:
     from ray import ObjectRef

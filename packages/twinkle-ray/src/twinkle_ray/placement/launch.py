@@ -14,7 +14,7 @@ from twinkle_ray.cluster.environment import carried
 from twinkle_ray.workers.group import Member, RayGroup
 from twinkle_ray.workers.rank_actor import RankActor, Role, Seat, visibility_variable
 from twinkle_remote.errors import PlacementError
-from twinkle_remote.failures.capture import WorkerInfo
+from twinkle_remote.protocol import WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ray.util.metrics import Counter, Histogram
 
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.backends.support import active
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.sessions.stats import CallRecord
+    from twinkle_remote import CallRecord
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0]
 _TAGS = ("group", "method")

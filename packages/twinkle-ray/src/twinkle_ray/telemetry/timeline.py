@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.sessions.runtime import stats
+from twinkle_remote import stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.sessions.stats import CallRecord
+    from twinkle_remote import CallRecord
 
 _DRIVER = 0
 _MICRO = 1e6

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from twinkle_remote.call.lazy import Lazy
-from twinkle_remote.call.submit import start_on_workers
+from twinkle_remote import Lazy
+from twinkle_remote.backends.support import component_of, running, start_on_workers
 from twinkle_remote.protocol import InProcessBackend
-from twinkle_remote.protocol.component import component_of
-from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.backends.support import Call
 
 
 class Pending(Protocol):

@@ -15,7 +15,7 @@ from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleErro
 if TYPE_CHECKING:
     from twinkle_ray.weights.crew import Crew, Pending
     from twinkle_ray.weights.program import Side
-    from twinkle_remote.failures.capture import Failure
+    from twinkle_remote.protocol import Failure
 
 _log = logging.getLogger("twinkle.ray")
 GRACE_SECONDS = 2.0

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.failures.capture import WorkerInfo
-    from twinkle_remote.protocol import Reply, Task
+    from twinkle_remote.protocol import Reply, Task, WorkerInfo
 
 _WORTH_REMEMBERING = 2048  # bytes
 

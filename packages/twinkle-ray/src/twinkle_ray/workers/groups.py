@@ -28,6 +28,8 @@ class RayGroups:
         agents: The nodes' agents by node id, where there are several nodes.
     """
 
+    start_timeout: float | None = None
+
     def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
         self._store = store
         self._agents = agents

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from ray import exceptions
 
-from twinkle_remote.failures.capture import Failure
+from twinkle_remote.protocol import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinkle_remote.failures.capture import WorkerInfo
+    from twinkle_remote.protocol import WorkerInfo
 
 
 _LOST = (

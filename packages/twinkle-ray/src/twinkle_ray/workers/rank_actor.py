@@ -17,12 +17,8 @@ from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire, task_fr
 from twinkle_ray.telemetry.logs import end_output, name_output
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.stack_dump import offer_stack
-from twinkle_remote.backends.memory import seed_process
-from twinkle_remote.context import WorkerContext
-from twinkle_remote.failures.capture import Failure, WorkerInfo, capture
-from twinkle_remote.protocol import Outcome
-from twinkle_remote.sessions.runtime import attach
-from twinkle_remote.worker.worker import Worker
+from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, seed_process
+from twinkle_remote.protocol import Failure, Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

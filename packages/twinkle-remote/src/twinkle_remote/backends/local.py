@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from twinkle_remote.backends.memory import Memory, seed_process
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.failures.capture import here
+from twinkle_remote.protocol.backend import WorkerGroup
+from twinkle_remote.protocol.failure import here
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
-    from twinkle_remote.failures.capture import WorkerInfo
-    from twinkle_remote.protocol.messages import Outcome, Reply, Task
+    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.messages import Outcome, Task
 
 
 class LocalReply:
@@ -41,7 +43,7 @@ class LocalReply:
         return self.outcome is not None
 
 
-class LocalGroup:
+class LocalGroup(WorkerGroup):
     """This process as a group of one, or the launched processes as a group of all."""
 
     def __init__(self, name: str, rank: int, size: int, store: Memory, exchange: Exchange | None) -> None:
@@ -103,6 +105,7 @@ class LocalBackend:
     """
 
     own_group = "(this process)"
+    start_timeout: float | None = None
 
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory, seed_process
 from twinkle_remote.errors import PlacementError
-from twinkle_remote.failures.capture import Failure, capture, here, user_stack
+from twinkle_remote.failures.capture import capture
+from twinkle_remote.failures.frames import user_stack
+from twinkle_remote.protocol.backend import WorkerGroup
+from twinkle_remote.protocol.failure import Failure, here
 from twinkle_remote.protocol.messages import Outcome
 from twinkle_remote.worker.worker import Worker
 
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote.failures.capture import WorkerInfo
-    from twinkle_remote.protocol.messages import Reply, Task
+    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.messages import Task
 
 _log = logging.getLogger("twinkle.remote")
 
@@ -136,7 +140,7 @@ class _Rank:
         return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
 
 
-class ThreadGroup:
+class ThreadGroup(WorkerGroup):
     """The threads of one group."""
 
     def __init__(self, name: str, size: int, store: Memory) -> None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.call.lazy import Lazy, hand_over
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.messages import HandedSlot, HandOver, Reply, Store, StoredSlot
+from twinkle_remote.protocol.messages import HandedSlot, HandOver, StoredSlot
 from twinkle_remote.values.rows import PLAIN, columns, rebuild, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from twinkle_remote.protocol.backend import Reply, Store
 
 T = TypeVar("T")
 _STREAMS = frozenset(

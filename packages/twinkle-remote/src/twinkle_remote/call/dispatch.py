@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.messages import Store
+    from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.spec import FunctionSpec
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

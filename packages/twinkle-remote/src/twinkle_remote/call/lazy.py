@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from twinkle_remote.call.pending_call import Call
-    from twinkle_remote.protocol.messages import Reply
+    from twinkle_remote.protocol.backend import Reply
 
 R = TypeVar("R")
 

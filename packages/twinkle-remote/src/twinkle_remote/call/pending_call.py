@@ -7,14 +7,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallTimeoutError, NotInitializedError
-from twinkle_remote.failures.capture import raise_failures
+from twinkle_remote.failures.raising import raise_failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.failures.capture import Failure
-    from twinkle_remote.protocol.messages import Outcome, Reply, WorkerGroup
+    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.sessions.runtime import Runtime
     from twinkle_remote.sessions.stats import CallRecord

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.lazy import Lazy, call_of
 from twinkle_remote.call.pending_call import Call
-from twinkle_remote.failures.capture import driver_line
+from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.runtime import running
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.protocol.messages import CarefulGroup, Kind
+    from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
 
 
@@ -106,8 +106,7 @@ def start(
     )
     record = runtime.stats.open(name, group.name, len(ranks))
     tasks = _tasks(component, kind, target, name, spec, shares)
-    if hasattr(group, "prepare"):
-        cast("CarefulGroup", group).prepare(tasks)
+    group.prepare(tasks)
     inputs = shares.encoder.inputs
     replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
     call = Call(

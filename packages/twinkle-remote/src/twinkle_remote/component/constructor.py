@@ -10,9 +10,9 @@ from weakref import WeakSet
 
 from twinkle_remote.component.method import make_remote
 from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import options_under
-from twinkle_remote.protocol.messages import InProcessBackend
 from twinkle_remote.sessions.runtime import active
 
 if TYPE_CHECKING:

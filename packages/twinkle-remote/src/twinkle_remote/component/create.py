@@ -25,9 +25,9 @@ from twinkle_remote.component.constructor import (
 from twinkle_remote.component.handle import make_handle
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import NotInitializedError, PlacementError, TwinkleError
+from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import Component, remember
 from twinkle_remote.protocol.marks import execute_of
-from twinkle_remote.protocol.messages import InProcessBackend
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.runtime import active, running
 
@@ -130,7 +130,7 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
             signature.bind(*args, **own_keywords(cls, passed))
         except TypeError as error:
             raise TypeError(f"{cls.__name__}{signature}: {error}") from None
-    spec = FunctionSpec(dispatch="all", sync=True, timeout=getattr(runtime.backend, "start_timeout", None))
+    spec = FunctionSpec(dispatch="all", sync=True, timeout=runtime.backend.start_timeout)
     names = [f"args[{i}]" for i in range(len(args))]
     call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
     try:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from twinkle_remote.call.iterate import RemoteIterator
 from twinkle_remote.component.constructor import prepare
 from twinkle_remote.errors import RemoteAttributeError, RemoteCallError
+from twinkle_remote.failures.bare import bare_new
 from twinkle_remote.protocol.component import COMPONENT, HandleBase, component_of
-from twinkle_remote.protocol.marks import bare_new, options_of, options_under, prefetch_of
+from twinkle_remote.protocol.marks import options_of, options_under, prefetch_of
 from twinkle_remote.protocol.spec import FunctionSpec
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.errors import RemoteCallError
-from twinkle_remote.protocol.marks import bare_new
+from twinkle_remote.failures.bare import bare_new
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.failures.capture import Failure
+    from twinkle_remote.protocol.failure import Failure
 
 _RAISED = "__twinkle_raised__"
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from twinkle_remote.protocol.component import REMOTE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twinkle_remote.protocol.spec import Execute, FunctionSpec
 
 PREFETCH = "__twinkle_prefetch__"
@@ -39,21 +37,6 @@ def options_of(found: object) -> FunctionSpec | None:
 def options_under(cls: type, name: str) -> FunctionSpec | None:
     """The options of what a class has under a name."""
     return options_of(inspect.getattr_static(cls, name, None))
-
-
-def bare_new(cls: type) -> Callable[..., Any]:
-    """The `__new__` that makes an object of a class and nothing else.
-
-    It is that of the nearest base not written in Python, among those that lay out the object's memory: CPython refuses
-    every other one.
-    """
-    base: type | None = cls
-    while base is not None:
-        found = vars(base).get("__new__")
-        if found is not None and inspect.isbuiltin(found):
-            return cast("Callable[..., Any]", found)
-        base = base.__base__
-    return object.__new__
 
 
 def prefetch_of(cls: Any) -> int:

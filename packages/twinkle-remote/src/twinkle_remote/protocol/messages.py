@@ -1,24 +1,16 @@
-"""The contract between the call path and a backend: what is sent to a worker, and what comes back.
-
-A backend owns groups of workers. It takes one `Task` for each called rank, has the worker's
-`twinkle_remote.worker.worker.Worker` run it, and hands back a `Reply` for each. Everything else (what is split, what is
-collected, what an error says) is the same for all of them and lives above this line. `twinkle_remote.conformance` is
-the executable form of this page.
-
-A third party's backend is a class with this interface, registered under the entry-point group `twinkle.backends`.
-"""
+"""What is sent to a worker for one call, and what it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote.failures.capture import Failure, WorkerInfo
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.failure import Failure
 
 Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
 
@@ -158,138 +150,3 @@ class Outcome:
     started: float = 0.0
     seconds: float = 0.0
     fetch_seconds: float = 0.0
-
-
-class Store(Protocol):
-    """Where values live between workers; on one process simply the values themselves."""
-
-    def put(self, value: object) -> tuple[object, int] | None:
-        """Store a large value once for many readers.
-
-        Returns:
-            What stands for it, and the bytes stored; None to send the value along with the task instead.
-        """
-
-    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
-        """A stored value, or rows [start, stop) of it.
-
-        Returns:
-            The value, and the bytes that this took from outside of the process.
-        """
-
-    def keep(self, value: object) -> tuple[object, int]:
-        """Keep a method's result for later readers.
-
-        Returns:
-            The payload of its outcome, and the bytes it holds.
-        """
-
-
-class Reply(Protocol):
-    """The pending answer of one worker; hashable by identity.
-
-    Attributes:
-        rank: Rank of the worker.
-        sent: Bytes that went to the worker with its task, small arguments among them; 0 where all share a process.
-    """
-
-    rank: int
-    sent: int
-
-    def done(self) -> bool:
-        """Whether the outcome is there, or never will be."""
-
-
-class WorkerGroup(Protocol):
-    """The workers of one `DeviceGroup`, in rank order."""
-
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-
-    @property
-    def size(self) -> int:
-        """Number of workers."""
-
-    def info(self, rank: int) -> WorkerInfo:
-        """Who the worker of a rank is."""
-
-    def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> Reply:
-        """Have one worker run a task after everything that it was given before; returns at once.
-
-        Args:
-            rank: Rank in [0, size - 1].
-            task: The task. Ranks that share their data are given the same object, one after the other.
-            inputs: Replies whose outcomes the task's hand-overs are made of; awaited on the worker.
-        """
-
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Where the given ranks are, as text by rank; ranks that cannot tell are left out."""
-
-
-class CarefulGroup(Protocol):
-    """What a group has beside `WorkerGroup` when its tasks may turn out not to be sendable."""
-
-    def prepare(self, tasks: Sequence[Task]) -> None:
-        """Make sure that all tasks of one call can be sent, before the first one is.
-
-        Raises:
-            DispatchError: One cannot; no rank has heard of the call.
-        """
-
-
-class Backend(Protocol):
-    """Groups of workers, and what is needed to wait for them."""
-
-    @property
-    def store(self) -> Store:
-        """The store that this process reads and writes."""
-
-    def group(self, name: str) -> WorkerGroup:
-        """A group by name.
-
-        Raises:
-            PlacementError: There is none of that name; the message lists those that exist.
-        """
-
-    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Wait until at least one reply is done.
-
-        Args:
-            replies: At least one.
-            timeout: Seconds, 0 to poll; None waits without a limit.
-
-        Returns:
-            Those that are done; empty when the time is over.
-        """
-
-    def outcome(self, reply: Reply) -> Outcome:
-        """The outcome of a reply that is done; a lost worker is an outcome with a failure, never an exception."""
-
-    def close(self) -> None:
-        """End every worker and give everything back; safe twice."""
-
-
-class BackendFactory(Protocol):
-    """What an entry point of `twinkle.backends` names: called with the groups and the options of `initialize`."""
-
-    def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
-        """Start the groups; every worker is ready when it returns."""
-
-
-@runtime_checkable
-class InProcessBackend(Protocol):
-    """A backend that builds components in the calling process, which is itself one of their ranks.
-
-    Attributes:
-        own_group: Name of the group of components that are this process's alone: they have neither group nor mesh.
-    """
-
-    own_group: str
-
-    @property
-    def rank(self) -> int:
-        """Rank of the calling process."""
-
-    def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
-        """Take in a component that was built in this process; False when it cannot be referred to weakly."""

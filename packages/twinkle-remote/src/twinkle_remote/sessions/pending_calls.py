@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.pending_call import Call
-    from twinkle_remote.protocol.messages import Backend
+    from twinkle_remote.protocol.backend import Backend
 
 _log = logging.getLogger("twinkle.remote")
 _MAX_PENDING = 256

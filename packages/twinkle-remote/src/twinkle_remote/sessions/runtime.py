@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.messages import Backend, BackendFactory
+    from twinkle_remote.protocol.backend import Backend, BackendFactory
 
 _log = logging.getLogger("twinkle.remote")
 _PROVIDERS = {"ray": "twinkle-ray"}

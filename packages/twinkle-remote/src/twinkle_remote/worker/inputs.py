@@ -14,7 +14,8 @@ from twinkle_remote.values.rows import join, rows_of, take
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.protocol.messages import HandedSlot, HandOver, Outcome, Share, Store, StoredSlot, Task
+    from twinkle_remote.protocol.backend import Store
+    from twinkle_remote.protocol.messages import HandedSlot, HandOver, Outcome, Share, StoredSlot, Task
 
 
 class Inputs:

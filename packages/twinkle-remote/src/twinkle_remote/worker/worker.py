@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.failures.capture import WorkerInfo
+    from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.protocol.messages import Store, Task
+    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.messages import Task
 
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _running: ContextVar[Worker | None] = ContextVar("twinkle_running_worker", default=None)

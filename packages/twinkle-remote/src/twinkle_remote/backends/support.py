@@ -1,0 +1,31 @@
+"""What the author of a backend builds on: the worker that runs tasks, failures, and the running session."""
+
+from twinkle_remote.backends.memory import Memory, seed_process
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.pending_call import Call
+from twinkle_remote.call.submit import start_on_workers
+from twinkle_remote.context import WorkerContext
+from twinkle_remote.failures.capture import capture
+from twinkle_remote.failures.frames import driver_line, user_stack
+from twinkle_remote.failures.raising import raise_failures
+from twinkle_remote.protocol.component import component_of
+from twinkle_remote.sessions.runtime import active, attach, running
+from twinkle_remote.worker.worker import Worker
+
+__all__ = [
+    "Call",
+    "Lazy",
+    "Memory",
+    "Worker",
+    "WorkerContext",
+    "active",
+    "attach",
+    "capture",
+    "component_of",
+    "driver_line",
+    "raise_failures",
+    "running",
+    "seed_process",
+    "start_on_workers",
+    "user_stack",
+]

@@ -1,0 +1,24 @@
+"""Objects made without their constructor."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def bare_new(cls: type) -> Callable[..., Any]:
+    """The `__new__` that makes an object of a class and nothing else.
+
+    It is that of the nearest base not written in Python, among those that lay out the object's memory: CPython refuses
+    every other one.
+    """
+    base: type | None = cls
+    while base is not None:
+        found = vars(base).get("__new__")
+        if found is not None and inspect.isbuiltin(found):
+            return cast("Callable[..., Any]", found)
+        base = base.__base__
+    return object.__new__

@@ -1,0 +1,62 @@
+"""How the driver raises what workers raised: the first failure, the others folded under it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinkle_remote.errors import WorkerDiedError
+from twinkle_remote.failures.reraise import as_both
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.protocol.failure import Failure
+
+_FOLDED = 8
+
+
+def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> None:
+    """Raise the first failure, the others folded under it.
+
+    Args:
+        name: Class.method of the call.
+        group: Name of the group that was called.
+        failures: At least one, in completion order.
+        line: File and line of the driver that made the call.
+
+    Raises:
+        WorkerDiedError: The first failure is a lost worker.
+        RemoteCallError: Otherwise; also an instance of the type that the worker raised.
+    """
+    first = next((failure for failure in failures if not failure.upstream), failures[0])
+    rest = [failure for failure in failures if failure is not first]
+    text = _message(name, group, first, rest, line)
+    if first.died:
+        raise WorkerDiedError(text)
+    error = as_both(first.exception(), text, (first, *rest))
+    error.__context__ = first.live  # for a debugger; the text has it all
+    raise error from None
+
+
+def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], line: str) -> str:
+    if first.died:
+        head = f"{first.label} died during {name} on {first.node or 'an unknown node'}: {first.message}"
+    else:
+        head = f"{first.method} failed on {first.label} (node {first.node}): {first.type_name}: {first.message}"
+    if first.upstream:
+        head = f"{name} did not run, because what it was to be given failed: {head}"
+    rows = [head]
+    if line:
+        rows.append(f"  called from {line}")
+    if first.trace:
+        rows.append("  on the worker:")
+        rows.extend("    " + row for row in first.trace.splitlines())
+    if rest:
+        rows.append(f"  and {len(rest)} more of group {group!r}, after it or because of it:")
+        folded: dict[str, list[str]] = {}
+        for failure in rest:
+            folded.setdefault(f"{failure.type_name}: {failure.message[:200]}", []).append(failure.label)
+        rows.extend(f"    {', '.join(labels)}: {what}" for what, labels in list(folded.items())[:_FOLDED])
+        if len(folded) > _FOLDED:
+            rows.append(f"    and {len(folded) - _FOLDED} other errors")
+    return "\n".join(rows)

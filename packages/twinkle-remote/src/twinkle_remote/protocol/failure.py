@@ -1,0 +1,90 @@
+"""Who a worker is, and what travels when it fails."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Who a worker is, as error messages and log lines name it.
+
+    Attributes:
+        group: Name of the group.
+        rank: Rank in [0, size - 1].
+        size: Number of workers of the group.
+        node: Host name of the worker.
+        pid: Process id on that host.
+    """
+
+    group: str
+    rank: int
+    size: int
+    node: str = ""
+    pid: int = 0
+
+    def label(self, coordinate: Mapping[str, int] | None = None) -> str:
+        """The worker in a few characters: `actor[3/8 dp=1 tp=1]`."""
+        place = "".join(f" {dim}={index}" for dim, index in (coordinate or {}).items())
+        return f"{self.group}[{self.rank}/{self.size}{place}]"
+
+
+def here(group: str, rank: int, size: int) -> WorkerInfo:
+    """The info of a worker that runs in this process."""
+    return WorkerInfo(group, rank, size, socket.gethostname(), os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One rank's failure, in a form that always pickles.
+
+    Attributes:
+        label: The worker, with its coordinate.
+        node: Host and pid.
+        type_name: Qualified name of the exception's type.
+        message: Its text.
+        method: Class.method that raised.
+        trace: The worker's traceback, user frames only.
+        pickled: The exception itself where it pickles, else empty.
+        died: The worker is gone, and no method raised.
+        upstream: This rank never ran: what it was to be given had failed.
+        live: The exception itself, in backends that share the process.
+    """
+
+    label: str
+    node: str
+    type_name: str
+    message: str
+    method: str = ""
+    trace: str = ""
+    pickled: bytes = b""
+    died: bool = False
+    upstream: bool = False
+    live: BaseException | None = None
+
+    def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
+        told = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
+        return Failure, (*told, self.pickled, self.died, self.upstream)
+
+    def as_upstream(self) -> Failure:
+        """The same failure as a call sees it that was to be given the result."""
+        return replace(self, upstream=True)
+
+    def exception(self) -> BaseException | None:
+        """What the worker raised, or None when it could not travel."""
+        if self.live is not None:
+            return self.live
+        if not self.pickled:
+            return None
+        try:
+            loaded = pickle.loads(self.pickled)
+        except Exception:  # the type may not be importable here: the text still tells
+            return None
+        return loaded if isinstance(loaded, BaseException) else None
