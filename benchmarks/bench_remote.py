@@ -90,7 +90,9 @@ def calls() -> None:
 
 def pieces(value: Any) -> list[Any]:
     """What dispatch gives each data rank."""
-    shares = dispatch(SPEC, ["value"], (value,), {}, ranks=range(WORKERS), mesh=MESH, store=Memory(), name="Echo.rows")
+    shares = dispatch(
+        SPEC, ["value"], (value,), {}, ranks=range(WORKERS), mesh=MESH, put=Memory().put, name="Echo.rows"
+    )
     return [shares.arguments[index][0][0] for index in shares.of_rank]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int], value: Any) -> tuple[list[Any], Any]:
     """What each rank is given, and what is collected when each gives it back."""
-    shares = dispatch(spec, ["value"], (value,), {}, ranks=ranks, mesh=mesh, store=Memory(), name="Echo.rows")
+    shares = dispatch(spec, ["value"], (value,), {}, ranks=ranks, mesh=mesh, put=Memory().put, name="Echo.rows")
     given = [shares.arguments[index][0][0] for index in shares.of_rank]
     read = ranks_read(spec, ranks, mesh, each=bool(shares.each))
     back = combine(
@@ -97,9 +97,9 @@ def test_uneven_rows_are_padded_or_dropped(
 )
 def test_what_cannot_be_divided_says_why(spec: FunctionSpec, args: tuple[Any, ...], message: str) -> None:
     with pytest.raises(DispatchError, match=message):
-        dispatch(spec, ["a", "b"], args, {}, ranks=[0, 1], mesh=None, store=Memory(), name="f")
+        dispatch(spec, ["a", "b"], args, {}, ranks=[0, 1], mesh=None, put=Memory().put, name="f")
 
 
 def test_what_nobody_divides_is_one_share() -> None:
-    shares = dispatch(FunctionSpec(), ["a"], (5,), {"b": "x"}, ranks=range(8), mesh=None, store=Memory(), name="f")
+    shares = dispatch(FunctionSpec(), ["a"], (5,), {"b": "x"}, ranks=range(8), mesh=None, put=Memory().put, name="f")
     assert shares.of_rank == [0] * 8 and shares.arguments == [((5,), {"b": "x"})] and shares.count is None

@@ -81,10 +81,10 @@ def test_lazy_and_eager_give_each_rank_the_same(
         with pytest.raises(DispatchError) as lazily:
             share(parts, 0, count, Memory(), uneven=uneven)
         with pytest.raises(DispatchError) as eagerly:
-            dispatch(spec, ["a"], (whole,), {}, ranks=range(count), mesh=None, store=Memory(), name="Sink.take")
+            dispatch(spec, ["a"], (whole,), {}, ranks=range(count), mesh=None, put=Memory().put, name="Sink.take")
         assert str(lazily.value) == str(eagerly.value)
         return
-    eager = dispatch(spec, ["a"], (join(parts),), {}, ranks=range(count), mesh=None, store=Memory(), name="Sink.take")
+    eager = dispatch(spec, ["a"], (join(parts),), {}, ranks=range(count), mesh=None, put=Memory().put, name="Sink.take")
     for index in range(count):
         store = Counting()
         assert same(share(parts, index, count, store, uneven=uneven), eager.arguments[index][0][0])

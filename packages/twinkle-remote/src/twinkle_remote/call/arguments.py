@@ -14,7 +14,7 @@ from twinkle_remote.values.rows import PLAIN, columns, rebuild, splitter_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_remote.protocol.backend import Reply, Store
+    from twinkle_remote.protocol.backend import Reply
 
 T = TypeVar("T")
 _STREAMS = frozenset(
@@ -53,13 +53,13 @@ class Encoder:
         used: Anything was replaced.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, put: Callable[[object], tuple[object, int] | None]) -> None:
         self.handed: list[HandOver] = []
         self.inputs: list[Reply] = []
         self.sources: list[Lazy[Any]] = []
         self.stored_bytes = 0
         self.used = False
-        self._store = store
+        self._put = put
         self._lazies: dict[int, int] = {}
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
 
@@ -113,9 +113,9 @@ class Encoder:
         if isinstance(value, list | tuple) or splitter_of(type(value)) is None:
             return None
         if id(value) not in self._stored:
-            put = self._store.put(value)
-            self.stored_bytes += put[1] if put else 0
-            self._stored[id(value)] = (value, StoredSlot(put[0]) if put else None)
+            stored = self._put(value)
+            self.stored_bytes += stored[1] if stored else 0
+            self._stored[id(value)] = (value, StoredSlot(stored[0]) if stored else None)
         slot = self._stored[id(value)][1]
         self.used = self.used or slot is not None
         return slot

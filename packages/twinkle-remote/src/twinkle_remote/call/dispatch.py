@@ -14,10 +14,9 @@ from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.rows import below, columns, common_length, rebuild, splitter_of, take
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.spec import FunctionSpec
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -58,7 +57,7 @@ def dispatch(
     *,
     ranks: Sequence[int],
     mesh: DeviceMesh | None,
-    store: Store,
+    put: Callable[[object], tuple[object, int] | None],
     name: str,
     own_share: bool = False,
 ) -> Shares:
@@ -71,7 +70,7 @@ def dispatch(
         kwargs: Keyword arguments; never mutated.
         ranks: Ranks that are called, ascending.
         mesh: Mesh of the component, or None.
-        store: Where large values are put once.
+        put: Stores a large value once, as `Store.put` does.
         name: Class.method, for messages.
         own_share: A batch that is marked `sharded` is the caller's own share already, and goes whole.
 
@@ -80,7 +79,7 @@ def dispatch(
             there is a generator among the arguments.
     """
     try:
-        return _dispatch(spec, names, args, kwargs, ranks, mesh, Encoder(store), name, own_share=own_share)
+        return _dispatch(spec, names, args, kwargs, ranks, mesh, Encoder(put), name, own_share=own_share)
     except DispatchError as error:
         text = str(error)
         raise (error if text.startswith(name) else DispatchError(f"{name}: {text}")) from None

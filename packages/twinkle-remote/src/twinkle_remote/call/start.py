@@ -100,7 +100,7 @@ def start(
         kwargs or {},
         ranks=ranks,
         mesh=mesh,
-        store=runtime.backend.store,
+        put=runtime.backend.store.put,
         name=name,
         own_share=own_share,
     )

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from twinkle_remote.component.create import intercept
 from twinkle_remote.component.method import make_remote
@@ -30,6 +42,36 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class FunctionOptions(TypedDict, total=False):
+    """The keywords of `remote_function` beside dispatch, execute and collect.
+
+    Attributes:
+        sync: Wait for every worker before returning.
+        lazy_collect: Leave results on the workers until they are used; None follows `initialize`.
+        timeout: Seconds from the call to its deadline; None for none.
+        split: Names of the arguments to split; then nothing else is.
+        replicate: Names of the arguments that go whole.
+        uneven: Rows that the data ranks do not divide: None splits as evenly as it goes (ranks without rows get an
+            empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results (a "mean" or
+            "sum" of the workers' own figures counts what was repeated: a method cannot tell those rows from others),
+            "drop" leaves the rest out.
+        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, repeated ones included,
+            a callable by its value for each result.
+    """
+
+    sync: bool
+    lazy_collect: bool | None
+    timeout: float | None
+    split: str | Sequence[str] | None
+    replicate: str | Sequence[str] | None
+    uneven: Uneven | None
+    weight: Weight | None
+
+
+Collecting: TypeAlias = Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
+"""Every collect but "none": the call has the type that the method declares."""
 
 
 class _Same(Protocol):
@@ -87,56 +129,18 @@ def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unk
 
 @overload
 def remote_function(
-    dispatch: Dispatch = "slice",
-    execute: Execute = "all",
-    *,
-    collect: Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction,
-    sync: bool = False,
-    lazy_collect: bool | None = None,
-    timeout: float | None = None,
-    split: str | Sequence[str] | None = None,
-    replicate: str | Sequence[str] | None = None,
-    uneven: Uneven | None = None,
-    weight: Weight | None = None,
+    dispatch: Dispatch = ..., execute: Execute = ..., *, collect: Collecting, **options: Unpack[FunctionOptions]
 ) -> _Same: ...
 @overload
 def remote_function(
-    dispatch: Dispatch,
-    execute: Execute,
-    collect: Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction,
-    sync: bool = False,
-    lazy_collect: bool | None = None,
-    timeout: float | None = None,
-    split: str | Sequence[str] | None = None,
-    replicate: str | Sequence[str] | None = None,
-    uneven: Uneven | None = None,
-    weight: Weight | None = None,
+    dispatch: Dispatch, execute: Execute, collect: Collecting, **options: Unpack[FunctionOptions]
 ) -> _Same: ...
 @overload
 def remote_function(
-    dispatch: Dispatch = "slice",
-    execute: Execute = "all",
-    collect: Literal["none"] = "none",
-    sync: bool = False,
-    lazy_collect: bool | None = None,
-    timeout: float | None = None,
-    split: str | Sequence[str] | None = None,
-    replicate: str | Sequence[str] | None = None,
-    uneven: Uneven | None = None,
-    weight: Weight | None = None,
+    dispatch: Dispatch = ..., execute: Execute = ..., collect: Literal["none"] = ..., **options: Unpack[FunctionOptions]
 ) -> _OrList: ...
 def remote_function(
-    dispatch: Dispatch = "slice",
-    execute: Execute = "all",
-    collect: Collect = "none",
-    sync: bool = False,
-    lazy_collect: bool | None = None,
-    timeout: float | None = None,
-    split: str | Sequence[str] | None = None,
-    replicate: str | Sequence[str] | None = None,
-    uneven: Uneven | None = None,
-    weight: Weight | None = None,
-    **unknown: object,
+    dispatch: Dispatch = "slice", execute: Execute = "all", collect: Collect = "none", **options: Any
 ) -> Any:
     """Let a method of a remote class be called from elsewhere; called inside its worker it just runs.
 
@@ -148,40 +152,23 @@ def remote_function(
         collect: "none" gives the list of the workers' results (the bare result of one worker); "flatten" joins rows,
             "mean" and "sum" reduce, each counting a data rank once; "first" is the first worker's; "last_pp" the list
             of the last pipeline stage's, one per data rank; or a callable `(results, device_mesh)`.
-        sync: Wait for every worker before returning.
-        lazy_collect: Leave results on the workers until they are used; None follows `initialize`.
-        timeout: Seconds from the call to its deadline; None for none.
-        split: Names of the arguments to split; then nothing else is.
-        replicate: Names of the arguments that go whole.
-        uneven: Rows that the data ranks do not divide: None splits as evenly as it goes (ranks without rows get an
-            empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results (a "mean" or
-            "sum" of the workers' own figures counts what was repeated: a method cannot tell those rows from others),
-            "drop" leaves the rest out.
-        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, repeated ones included,
-            a callable by its value for each result.
-        **unknown: None: what is not an option is an error that lists those that are.
+        **options: The keywords of `FunctionOptions`; any other is an error that lists them.
 
     Raises:
         ValueError: An option is not valid; the message lists what is.
         TypeError: There is no such option, `split` or `replicate` names an argument that the method does not have, a
             callable does not take what it is called with, or what is decorated is no plain method.
     """
+    unknown = options.keys() - FunctionOptions.__annotations__.keys()
     if unknown:
-        known = [field.name for field in fields(FunctionSpec) if field.init and field.name != "columns"]
-        raise TypeError(f"remote_function has no option {', '.join(unknown)}; its options are {', '.join(known)}")
+        known = ", ".join(("dispatch", "execute", "collect", *FunctionOptions.__annotations__))
+        raise TypeError(f"remote_function has no option {', '.join(sorted(unknown))}; its options are {known}")
     check_callables(dispatch, collect)
-    spec = FunctionSpec(
-        dispatch,
-        execute,
-        collect,
-        sync,
-        lazy_collect,
-        timeout,
-        None if split is None else _names("split", split),
-        _names("replicate", replicate or ()),
-        uneven,
-        weight,
-    )
+    for name in ("split", "replicate"):
+        value = options.pop(name, None)
+        if value is not None:
+            options[name] = _names(name, value)
+    spec = FunctionSpec(dispatch, execute, collect, **options)
     return functools.partial(make_remote, spec=spec)
 
 

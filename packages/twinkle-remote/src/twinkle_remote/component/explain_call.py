@@ -6,7 +6,6 @@ import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
-from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.collect import how_made, ranks_read
 from twinkle_remote.call.dispatch import dispatch
@@ -104,7 +103,7 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
     name = f"{component.name}.{cast('Any', bound_method).__name__}"
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     mesh = component.mesh
-    shares = dispatch(spec, names, args, kwargs, ranks=ranks, mesh=mesh, store=Memory(), name=name)
+    shares = dispatch(spec, names, args, kwargs, ranks=ranks, mesh=mesh, put=_store_nothing, name=name)
     read = ranks_read(spec, ranks, mesh, each=shares.each is not False)
     rows = []
     for rank, index in zip(ranks, shares.of_rank, strict=True):
@@ -121,6 +120,10 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
     how = how_made(spec, ranks)
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
     return Explanation(name, component.group, tuple(rows), tuple(read), str(collect))
+
+
+def _store_nothing(value: object) -> None:
+    """In place of `Store.put`: the call is not made, so its values stay where they are."""
 
 
 def _is_whole(value: object, before: object) -> bool:
