@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.conformance.harness import needs, plain, raises
-from twinkle_remote.conformance.subjects.components import Batch, Echo, Pair, Reducer
+from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Reducer
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
 from twinkle_remote.errors import CollectError
 

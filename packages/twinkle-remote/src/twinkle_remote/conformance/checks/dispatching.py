@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from twinkle_mesh import balanced_slice
 from twinkle_remote.call.arguments import Replicate
 from twinkle_remote.conformance.harness import needs, plain, raises
-from twinkle_remote.conformance.subjects.components import Batch, Echo, Pair
+from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
 from twinkle_remote.errors import DispatchError

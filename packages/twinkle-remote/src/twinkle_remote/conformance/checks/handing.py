@@ -11,7 +11,8 @@ from twinkle_remote.call.arguments import Replicate
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
-from twinkle_remote.conformance.subjects.components import Counter, Echo, Holder, Reducer
+from twinkle_remote.conformance.subjects.components import Counter
+from twinkle_remote.conformance.subjects.echo import Echo, Holder, Reducer
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.errors import DispatchError

@@ -9,7 +9,8 @@ from twinkle_mesh import DeviceMesh
 from twinkle_remote.component.create import on
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects import classes
-from twinkle_remote.conformance.subjects.components import Caller, Counter, Echo, Managed, Placed
+from twinkle_remote.conformance.subjects.components import Caller, Counter, Managed, Placed
+from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import FOUR, TWO
 from twinkle_remote.conformance.subjects.loops import Epochs, Numbers, Restarting, Saved, Source, Yielding

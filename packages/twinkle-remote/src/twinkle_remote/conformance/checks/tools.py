@@ -9,7 +9,8 @@ from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
 from twinkle_remote.component.explain_call import explain
 from twinkle_remote.conformance.harness import SIZES, needs, plain, raises
-from twinkle_remote.conformance.subjects.components import Counter, Echo
+from twinkle_remote.conformance.subjects.components import Counter
+from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
 from twinkle_remote.context import current_worker

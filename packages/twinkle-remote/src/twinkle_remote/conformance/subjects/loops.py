@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_remote.component.decorators import remote_class, remote_function
-from twinkle_remote.conformance.subjects.components import data_rank
+from twinkle_remote.conformance.subjects.echo import data_rank
 from twinkle_remote.context import current_worker
 
 if TYPE_CHECKING:
