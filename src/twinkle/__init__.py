@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Mixture,
         Shards,
         merge_states,
+        plot_order,
         sample_seed,
     )
     from twinkle_mesh import DeviceGroup, DeviceMesh, plan_transfer
@@ -90,6 +91,7 @@ __all__ = [
     "merge_states",
     "on",
     "plan_transfer",
+    "plot_order",
     "register_splitter",
     "remote_class",
     "remote_function",
@@ -102,30 +104,7 @@ __all__ = [
     "write_timeline",
 ]
 
-_HOMES = {
-    "twinkle_mesh": ("DeviceGroup", "DeviceMesh", "plan_transfer"),
-    "twinkle_data": (
-        "BadSampleError",
-        "Batch",
-        "DataLoader",
-        "DeviceMeshSampler",
-        "Mixture",
-        "Shards",
-        "merge_states",
-        "sample_seed",
-    ),
-    "twinkle_ray": (
-        "Collective",
-        "CollectiveError",
-        "MeshCollective",
-        "Shard",
-        "SingleProcessCollective",
-        "WeightSync",
-        "WeightSyncError",
-        "restart",
-        "write_timeline",
-    ),
-}
+_PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_ray", "twinkle_data")  # the last one loads torch
 
 
 def __getattr__(name: str) -> object:
@@ -133,8 +112,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = next((module for module, names in _HOMES.items() if name in names), "twinkle_remote")
-    value: object = getattr(import_module(home), name)
+    package = next(package for package in map(import_module, _PACKAGES) if name in package.__all__)
+    value: object = getattr(package, name)
     globals()[name] = value
     return value
 
