@@ -71,7 +71,7 @@ def derived(draw: DrawFn) -> DeviceMesh:
     names = mesh.dim_names
     rank = draw(st.sampled_from(list(mesh.ranks)))
     dims = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-    how = draw(st.sampled_from(["submesh", "at", "flatten", "transpose", "expert"]))
+    how = draw(st.sampled_from(["submesh", "at", "flatten", "unflatten", "rename", "transpose", "expert"]))
     if how == "submesh":
         return mesh.submesh(dims, rank)
     if how == "at":
@@ -79,6 +79,12 @@ def derived(draw: DrawFn) -> DeviceMesh:
         return mesh.at(**{name: coords[name] for name in dims})
     if how == "flatten":
         return mesh.flatten(dims)
+    if how == "unflatten":
+        joined = mesh.flatten(dims, "joined")
+        size = draw(st.sampled_from(divisors(joined.size("joined"))))
+        return joined.unflatten("joined", {"outside": -1, "inside": size})
+    if how == "rename":
+        return mesh.rename({dims[0]: "renamed"})
     if how == "transpose":
         return mesh.transpose(*draw(st.permutations(names)))
     return mesh.expert

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def either(values: Iterable[object]) -> str:
@@ -46,3 +46,13 @@ def preview(values: Iterable[object], limit: int = 8) -> str:
             break
         shown.append(str(value))
     return ", ".join(shown)
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return all numbers of a short list, joined by commas; of a long one some, and a digest that no other list has."""
+    if len(numbers) <= 16:
+        return ", ".join(map(str, numbers))
+    from hashlib import sha256
+
+    digest = sha256(",".join(map(str, numbers)).encode()).hexdigest()[:16]
+    return f"{preview(numbers, 3)}, {numbers[-1]}: {len(numbers)} with sha256 {digest}"

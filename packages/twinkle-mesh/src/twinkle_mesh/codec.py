@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from ._messages import listed, preview
+from .data_dims import data_order
 from .layout import Layout, merged, nested
 from .mesh import DeviceMesh
-from .sizes import at_least_one
+from .sizes import at_least_one, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from .data_layout import DataLayout
+    from .layout import Factors
 
 _VERSION = 1
 
@@ -39,6 +44,10 @@ def to_dict(mesh: DeviceMesh) -> dict[str, object]:
     }
     state.update({name: value for name, (value, default) in optional.items() if value != default})
     state["data_dims"] = list(mesh.data_dims)
+    data = mesh._data_layout
+    if data is not None:
+        steps = [[list(factor) for factor in factors] for factors in data.factors]
+        state["data_places"] = steps if data.table is None else list(data.table)
     return state
 
 
@@ -49,25 +58,13 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
     try:
         names = [name for name, _ in state["dims"]]
         sizes = [at_least_one(name, size) for name, size in state["dims"]]
-        if "ranks" in state:
-            ranks = [int(rank) for rank in state["ranks"]]
-            sound = len(set(ranks)) == len(ranks) == Layout.contiguous(sizes).size and min(ranks) >= 0
-            layout = Layout.of_ranks(ranks, sizes) if sound else Layout.contiguous([1])
-        else:
-            factors = tuple([tuple([(int(size), int(step)) for size, step in dim]) for dim in state["strides"]])
-            layout = Layout(factors, int(state["offset"]))
-            flat = [factor for dim in factors for factor in dim]
-            positive = layout.offset >= 0 and all(size > 1 for size, _ in flat)
-            sound = positive and nested(flat) and all(merged(dim) == dim for dim in factors)
-        if not sound or layout.shape != tuple(sizes):
-            raise ValueError(f"the state's dims {state['dims']} do not fit its ranks")
         nodes = None
         if state.get("nodes") is not None:
             from .nodes import Nodes
 
             nodes = Nodes.from_json(state["nodes"])
         return DeviceMesh(
-            layout,
+            _layout(state, sizes),
             names,
             device_type=state["device_type"],
             ulysses_size=state.get("ulysses_size"),
@@ -78,10 +75,61 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
             expert_order=tuple(state["expert_order"]) if "expert_order" in state else None,
             views=tuple([(name, tuple(parts)) for name, parts in state.get("views", [])]),
             data_dims=tuple(state["data_dims"]),
+            data_layout=_data_layout(state, sizes),
             nodes=nodes,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"not the state of a DeviceMesh: {error!r}") from error
+
+
+def _layout(state: Mapping[str, Any], shape: Sequence[int]) -> Layout:
+    """Read the ranks of the dims."""
+    if "ranks" in state:
+        ranks = [whole("ranks", rank) for rank in state["ranks"]]
+        sound = len(set(ranks)) == len(ranks) == Layout.contiguous(shape).size and min(ranks) >= 0
+        layout = Layout.of_ranks(ranks, shape) if sound else Layout.contiguous([1])
+    else:
+        layout = Layout(_factors("strides", state), whole("offset", state["offset"]))
+        flat = [factor for dim in layout.factors for factor in dim]
+        positive = layout.offset >= 0 and all(size > 1 for size, _ in flat)
+        sound = positive and nested(flat) and all(merged(dim) == dim for dim in layout.factors)
+    if not sound or layout.shape != tuple(shape):
+        raise ValueError(f"the state's dims {state['dims']} do not fit its ranks")
+    return layout
+
+
+def _data_layout(state: Mapping[str, Any], shape: Sequence[int]) -> DataLayout | None:
+    """Read the data place of each coordinate, where the places are not row-major over whole dims."""
+    if "data_places" not in state:
+        return None
+    from .data_layout import DataLayout
+
+    given = state["data_places"]
+    if isinstance(given[0], list):
+        found = DataLayout(_factors("data_places", state))
+        flat = [factor for dim in found.factors for factor in dim]
+        positive = all(size > 1 and step >= 0 for size, step in flat)
+        sound = positive and found.is_sound(flat) and all(merged(dim) == dim for dim in found.factors)
+    else:
+        places = [whole("data_places", place) for place in given]
+        sound = len(places) == Layout.contiguous(shape).size and set(places) == set(range(max(places) + 1))
+        found = DataLayout.of_ranks(places, shape) if sound else DataLayout(())
+    if not sound or found.shape != tuple(shape) or found.plain() is not None:
+        raise ValueError(f"the state's data_places ({preview(given)}) do not fit its dims {state['dims']}")
+    return found
+
+
+def _factors(field: str, state: Mapping[str, Any]) -> tuple[Factors, ...]:
+    return tuple([tuple([(whole(field, size), whole(field, step)) for size, step in dim]) for dim in state[field]])
+
+
+def _strides(dims: Sequence[Factors]) -> str:
+    """Return one stride for each dim, and size:stride for each part of a dim that takes several."""
+    steps = [
+        str(factors[0][1]) if len(factors) == 1 else "+".join(f"{size}:{step}" for size, step in factors) or "0"
+        for factors in dims
+    ]
+    return f"({', '.join(steps)})"
 
 
 def text(mesh: DeviceMesh) -> str:
@@ -89,13 +137,18 @@ def text(mesh: DeviceMesh) -> str:
     layout = mesh._layout
     parts = [f"{name}={size}" for name, size in zip(mesh.dim_names, mesh.shape, strict=True)]
     if layout.table is not None:
-        parts.append(f"ranks={mesh.ranks!r}")
+        parts.append(f"ranks=[{listed(layout.table)}]")
     else:
         if layout.factors != Layout.contiguous(mesh.shape).factors:
-            steps = ["x".join(str(stride) for _, stride in factors) or "0" for factors in layout.factors]
-            parts.append(f"strides=({', '.join(steps)})")
+            parts.append(f"strides={_strides(layout.factors)}")
         if layout.offset:
             parts.append(f"offset={layout.offset}")
+    data = mesh._data_layout
+    if data is not None:
+        places = _strides(data.factors) if data.table is None else f"[{listed(data.table)}]"
+        parts.append(f"data_places={places}")
+    elif mesh.data_dims != data_order(mesh.dim_names):
+        parts.append(f"data_dims=({', '.join(mesh.data_dims)})")
     if mesh._etp is not None:
         parts.append(f"etp_size={mesh._etp}")
     for name, default in (("ulysses_size", 1), ("ep_size", 1), ("vpp_size", 1), ("sequence_parallel", False)):

@@ -12,6 +12,7 @@ from .ranks import Ranks, expand
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Self
 
     Factors = tuple[tuple[int, int], ...]
 
@@ -74,7 +75,7 @@ def _detect(values: Sequence[int]) -> Factors | None:
     run = 1
     while run < length and values[run] == run * step:
         run += 1
-    if step <= 0 or length % run:
+    if step < 0 or length % run:
         return None
     outer = values[::run]
     if any(values[i] != outer[i // run] + i % run * step for i in range(length)):
@@ -107,7 +108,7 @@ class Layout:
         self._places: dict[int, int] | None = None
 
     @classmethod
-    def contiguous(cls, shape: Sequence[int], offset: int = 0) -> Layout:
+    def contiguous(cls, shape: Sequence[int], offset: int = 0) -> Self:
         """Number the ranks in row-major order from `offset` on."""
         factors: list[Factors] = []
         stride = 1
@@ -118,7 +119,7 @@ class Layout:
         return cls(tuple(factors), offset, None, tuple(shape))
 
     @classmethod
-    def of_ranks(cls, ranks: Sequence[int], shape: Sequence[int]) -> Layout:
+    def of_ranks(cls, ranks: Sequence[int], shape: Sequence[int]) -> Self:
         """Find the arithmetic behind explicit, distinct ranks in row-major order, or keep them as a map."""
         found: list[Factors] = []
         weight = len(ranks)
@@ -129,9 +130,14 @@ class Layout:
                 break
             found.append(factors)
         flat = [factor for factors in found for factor in factors]
-        if len(found) == len(shape) and nested(flat) and expand(tuple(flat), ranks[0]) == list(ranks):
+        if len(found) == len(shape) and cls.is_sound(flat) and expand(tuple(flat), ranks[0]) == list(ranks):
             return cls(tuple(found), ranks[0])
         return cls(cls.contiguous(shape).factors, 0, tuple(ranks))
+
+    @staticmethod
+    def is_sound(factors: Iterable[tuple[int, int]]) -> bool:
+        """Tell whether arithmetic over these factors gives each rank one place."""
+        return nested(factors)
 
     @property
     def key(self) -> tuple[tuple[Factors, ...], int, tuple[int, ...] | None]:
@@ -153,6 +159,11 @@ class Layout:
         chosen = self.factors if dims is None else [self.factors[dim] for dim in dims]
         flat = merged([factor for factors in chosen for factor in factors])
         return Ranks(flat, self.offset if origin is None else origin, self.table)
+
+    def values(self) -> list[int]:
+        """Return the rank at every coordinate, in row-major order."""
+        places = expand(merged([factor for factors in self.factors for factor in factors]), self.offset)
+        return places if self.table is None else [self.table[place] for place in places]
 
     def place(self, coords: Sequence[int]) -> int:
         """Return where coordinates lie: the rank itself, or the index into the map."""
@@ -201,20 +212,21 @@ class Layout:
                 weight *= size
         return tuple(sorted(digits, reverse=True))
 
-    def derive(self, change: Callable[[Layout], Layout]) -> Layout:
+    def derive(self, change: Callable[[Layout], Layout]) -> Self:
         """Apply an arithmetic change; a map is read through it and looked at anew."""
         if self.table is None:
-            return change(self)
-        positions = change(Layout(self.factors))
+            changed = change(self)
+            return type(self)(changed.factors, changed.offset, changed.table, changed.shape)
         table = self.table
-        return Layout.of_ranks([table[place] for place in positions.ranks()], positions.shape)
+        positions = change(Layout(self.factors))
+        return self.of_ranks([table[place] for place in positions.values()], positions.shape)
 
-    def through(self, dims: Sequence[int], rank_coords: Sequence[int]) -> Layout:
+    def through(self, dims: Sequence[int], rank_coords: Sequence[int]) -> Self:
         """Keep `dims` in the given order, with the other coordinates fixed."""
         origin = [0 if dim in dims else coord for dim, coord in enumerate(rank_coords)]
         return self.derive(lambda base: Layout(tuple([base.factors[dim] for dim in dims]), base.place(origin)))
 
-    def fused(self, parts: Sequence[Sequence[int]]) -> Layout:
+    def fused(self, parts: Sequence[Sequence[int]]) -> Self:
         """Flatten each listed run of dims into one, row-major as listed."""
 
         def fuse(base: Layout) -> Layout:
@@ -223,24 +235,20 @@ class Layout:
 
         return self.derive(fuse)
 
-    def divided(self, dim: int, sizes: Sequence[int]) -> Layout:
+    def divided(self, dim: int, sizes: Sequence[int]) -> Self:
         """Unflatten one dim into `sizes`, outermost first."""
-
-        def divide(base: Layout) -> Layout:
-            pieces: list[Factors] = []
-            rest: Factors = base.factors[dim]
-            for size in reversed(sizes):
-                cut = split(rest, size)
-                if cut is None:
-                    shape = (*base.shape[:dim], *sizes, *base.shape[dim + 1 :])
-                    return Layout.of_ranks(list(base.ranks()), shape)
-                rest, piece = cut
-                pieces.insert(0, piece)
-            return Layout((*base.factors[:dim], *pieces, *base.factors[dim + 1 :]), base.offset)
-
+        shape = (*self.shape[:dim], *sizes, *self.shape[dim + 1 :])
         if self.table is not None:
-            return Layout.of_ranks(self.table, (*self.shape[:dim], *sizes, *self.shape[dim + 1 :]))
-        return divide(self)
+            return self.of_ranks(self.table, shape)
+        pieces: list[Factors] = []
+        rest: Factors = self.factors[dim]
+        for size in reversed(sizes):
+            cut = split(rest, size)
+            if cut is None:
+                return self.of_ranks(self.values(), shape)
+            rest, piece = cut
+            pieces.insert(0, piece)
+        return type(self)((*self.factors[:dim], *pieces, *self.factors[dim + 1 :]), self.offset)
 
     def ascending(self, dims: Iterable[int], place: int | None = None) -> Ranks:
         """Return the ranks that differ from those at `place` in `dims` only, from the lowest to the highest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._messages import would
 from .context import running_rank
+from .data_dims import check_data_dims, checked_data_dims, data_order
 from .order import EXPERT_DIMS, inferred_expert_order
 from .ranks import Groups, Ranks
 from .sizes import at_least_one, check_divides, check_names, whole
@@ -13,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn, Self
 
+    from .data_layout import DataLayout
     from .layout import Layout
     from .nodes import Nodes
 
     Dims = str | Sequence[str]
     Views = tuple[tuple[str, tuple[str, ...]], ...]
 
-_DATA_DIMS = ("dp_replicate", "dp", "dp_shard", "fsdp")
 _PARALLEL_DIMS = ("fsdp", "pp", "dp", "cp", "tp", "dp_replicate", "dp_shard", "ep_shard", "ep", "etp")
 _set = object.__setattr__
 
@@ -29,6 +30,7 @@ class Lookup:
 
     __slots__ = (
         "_data",
+        "_data_layout",
         "_etp",
         "_expert_order",
         "_hash",
@@ -59,13 +61,15 @@ class Lookup:
     views: Views
     """Flattened names, each with the dims that it stands for."""
     data_dims: tuple[str, ...]
-    """The dims that see different samples, outermost in data order first."""
+    """The dims along which samples differ, outermost in data order first."""
     nodes: Nodes | None
     """Which ranks share a node, where it is known."""
     _layout: Layout
     _etp: int | None
     _expert_order: tuple[str, ...] | None
     _data: tuple[int, ...]
+    _data_layout: DataLayout | None
+    """The data place of each coordinate, where it is not row-major over whole dims."""
     _hash: int | None
 
     def __init__(
@@ -82,6 +86,7 @@ class Lookup:
         expert_order: tuple[str, ...] | None = None,
         views: Views = (),
         data_dims: tuple[str, ...] | None = None,
+        data_layout: DataLayout | None = None,
         nodes: Nodes | None = None,
     ) -> None:
         names = check_names(dim_names)
@@ -90,12 +95,16 @@ class Lookup:
                 f"dim_names={names} names {len(names)} dims, but the ranks have the shape {layout.shape}; "
                 f"{len(layout.shape)} names would"
             )
+        if data_layout is not None:
+            row_major = data_layout.plain()
+            data_dims = tuple([names[dim] for dim in data_layout.carriers()])
+            data_layout = None if row_major is not None else data_layout
         if data_dims is None:
             data_dims = data_order(names)
-        elif not set(data_dims) <= set(names):
-            raise ValueError(
-                f"data_dims={data_dims} names a dim that the mesh does not have; {would(map(repr, names))}"
-            )
+        elif data_layout is None:
+            data_dims = checked_data_dims(data_dims, dict(zip(names, layout.shape, strict=True)))
+        else:
+            check_data_dims(data_dims, names)
         _set(self, "_layout", layout)
         _set(self, "dim_names", names)
         _set(self, "views", views)
@@ -103,6 +112,7 @@ class Lookup:
         _set(self, "nodes", nodes)
         _set(self, "device_type", device_type if device_type == "cuda" else _device_type(device_type))
         _set(self, "_data", tuple([names.index(name) for name in data_dims]))
+        _set(self, "_data_layout", data_layout)
         _set(self, "_hash", None)
         _set(self, "ulysses_size", 1 if ulysses_size is None else at_least_one("ulysses_size", ulysses_size))
         _set(self, "ep_size", 1 if ep_size is None else at_least_one("ep_size", ep_size))
@@ -127,6 +137,7 @@ class Lookup:
 
     def _check_views(self) -> None:
         seen = list(self.dim_names)
+        check_names([name for name, _ in self.views])
         for name, dims in self.views:
             if name in seen:
                 raise ValueError(f"the view {name!r} has the name of a dim or of another view; names must differ")
@@ -138,9 +149,7 @@ class Lookup:
 
     def _check_sizes(self) -> None:
         if self.ulysses_size > 1:
-            shares = 1
-            for dim in self._data:
-                shares *= self._layout.shape[dim]
+            shares = self._data_places
             amount = " * ".join(f"{name}_size" for name in self.data_dims) or "the data parallel ranks"
             check_divides(
                 self.ulysses_size, shares, f"ulysses_size={self.ulysses_size} does not divide {amount}={shares}"
@@ -176,6 +185,16 @@ class Lookup:
     def ranks(self) -> Ranks:
         """All ranks in row-major order of the dims, computed as they are read."""
         return self._layout.ranks()
+
+    @property
+    def _data_places(self) -> int:
+        """How many places in data order there are: the data ranks times their ulysses peers."""
+        if self._data_layout is not None:
+            return self._data_layout.count
+        places = 1
+        for dim in self._data:
+            places *= self._layout.shape[dim]
+        return places
 
     @property
     def is_regular(self) -> bool:
@@ -329,10 +348,10 @@ class Lookup:
     # A value
 
     def _state(self) -> tuple[object, ...]:
-        return self._layout.key, self._traits()
+        return self._layout.key, self._traits(), self.data_dims, self._data_layout and self._data_layout.key
 
     def _traits(self) -> tuple[object, ...]:
-        """What a mesh is besides its ranks."""
+        """What a mesh is besides its ranks and their data."""
         return (
             self.dim_names,
             self.device_type,
@@ -343,7 +362,6 @@ class Lookup:
             self.sequence_parallel,
             self._expert_order,
             self.views,
-            self.data_dims,
             self.nodes,
         )
 
@@ -369,12 +387,6 @@ class Lookup:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
-
-
-def data_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the names that are data dims by their name, outermost in data order first."""
-    held = set(names)
-    return tuple([name for name in _DATA_DIMS if name in held])
 
 
 def _device_type(device_type: object) -> str:

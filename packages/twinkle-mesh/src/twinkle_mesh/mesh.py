@@ -164,7 +164,7 @@ class DeviceMesh(Algebra):
         from .nodes import check_crossing, on_nodes
 
         held = on_nodes(self, nodes, ranks_per_node)
-        mesh = self._rebuilt(self._layout, self.dim_names, self.data_dims, self.views, held)
+        mesh = self._rebuilt(self._layout, self.dim_names, self._data_places_by_dim(), views=self.views, nodes=held)
         check_crossing(mesh, tp_crossing)
         return mesh
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 from bisect import bisect_right
 
-from ._messages import divisors, nearest_divisors, preview, would
+from ._messages import divisors, listed, nearest_divisors, preview, would
 from .sizes import at_least_one
 
 TYPE_CHECKING = False
@@ -78,7 +78,7 @@ class Nodes:
 
     def __repr__(self) -> str:
         if self.ranks_per_node is None:
-            return f"Nodes(sizes=({preview(self.sizes)}))"
+            return f"Nodes(sizes=({listed(self.sizes)}))"
         return f"Nodes(ranks_per_node={self.ranks_per_node})"
 
 

@@ -22,7 +22,7 @@ def expand(factors: Factors, offset: int) -> list[int]:
     """Return every rank of a product of (size, stride) factors, outermost first."""
     ranks = [offset]
     for size, stride in factors:
-        steps = range(0, size * stride, stride)
+        steps = range(0, size * stride, stride) if stride else (0,) * size
         ranks = [base + step for base in ranks for step in steps]
     return ranks
 
