@@ -152,7 +152,7 @@ def test_a_fault_at_any_step(pair: Pair, transport: str, side: str, step: str, h
     sync = pair.synced(transport, timeout=limit)
     committed, before_fault = sync.version, pair.value
     if step == "prepare":
-        sync._forget()
+        sync._controller.forget()
     crew = pair.crews[side]
     crew.call(1, arm, step, how)
     pair.crews["source"].run(fill, before_fault + 0.5)

@@ -1,7 +1,16 @@
 """Weight sync: parameters from one component's layout to another's, worker to worker."""
 
+from twinkle_ray.weights.delivery import Delivery
 from twinkle_ray.weights.errors import ManifestError, WeightSyncError, WeightSyncTimeoutError
 from twinkle_ray.weights.shard import Shard
 from twinkle_ray.weights.sync import SyncHandle, WeightSync
 
-__all__ = ["ManifestError", "Shard", "SyncHandle", "WeightSync", "WeightSyncError", "WeightSyncTimeoutError"]
+__all__ = [
+    "Delivery",
+    "ManifestError",
+    "Shard",
+    "SyncHandle",
+    "WeightSync",
+    "WeightSyncError",
+    "WeightSyncTimeoutError",
+]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from twinkle_ray.weights.bucket import Bucket, make_buckets
-from twinkle_ray.weights.plan import Plan, Seat, make_plan
+from twinkle_ray.weights.plan import Move, Plan, Seat, make_plan
 from twinkle_ray.weights.program import Program, Report, Route, Side
 from twinkle_ray.weights.routes import Transport, choose_route, link_kind
 from twinkle_ray.weights.schedule import Hop, make_rounds
@@ -30,6 +30,8 @@ class Blueprint:
         rounds: Order of the hops of those that travel over links.
         processes: Every process once, sources first; a process's index is its rank in the link's group.
         kind: "gloo" or "nccl".
+        replicas: For each rank of the source, the blocks that it and other ranks hold.
+        reports: What the plan was made from.
     """
 
     digest: str
@@ -39,6 +41,7 @@ class Blueprint:
     rounds: tuple[tuple[Hop, ...], ...]
     processes: tuple[str, ...]
     kind: str
+    replicas: Mapping[int, tuple[Move, ...]] = field(repr=False)
     reports: Mapping[Side, Sequence[Report]] = field(repr=False)
 
     @property
@@ -91,6 +94,7 @@ class Blueprint:
             process=process,
             lead=leads[0] == (side, rank),
             device="own" if self.kind == "nccl" else "cpu",
+            replicas=self.replicas.get(rank, ()) if side == "source" else (),
         )
 
 
@@ -125,6 +129,10 @@ def draw(
         [processes.index(report.process) for report in target],
     )
     kind = link_kind(transport, source, target)
+    replicas: dict[int, list[Move]] = {}
+    for move, owners in plan.replicas:
+        for owner in owners:
+            replicas.setdefault(owner, []).append(move)
     return Blueprint(
         digest=digest((plan.digest, routes, processes, kind)),
         plan=plan,
@@ -133,5 +141,6 @@ def draw(
         rounds=rounds,
         processes=processes,
         kind=kind,
+        replicas={rank: tuple(moves) for rank, moves in replicas.items()},
         reports=reports,
     )

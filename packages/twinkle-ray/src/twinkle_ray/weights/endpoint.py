@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.program import Order, Outcome, Place, Program, Report
+from twinkle_ray.weights.program import Digests, Order, Outcome, Place, Program, Report
 from twinkle_ray.weights.seat import Seat
 from twinkle_ray.weights.station import Station, checksum
 
@@ -57,7 +57,7 @@ def survey(instance: HasWeights, place: Place, known: str | None) -> Report:
     with _LOCK:
         station = _STATIONS.setdefault(place.sync, Station())
         seat = station.seats.setdefault((place.side, place.rank), Seat(place.sync))
-    seat.look(instance.weights())
+    seat.look(instance.weights(), written=place.side == "target")
     holding = seat.holding
     host = host_identity()
     return Report(
@@ -132,15 +132,25 @@ def collect(instance: HasWeights, place: Place, order: Order, handles: Mapping[i
     return Outcome({}, sums, time.perf_counter() - began, _nbytes(seat))
 
 
-def commit(instance: HasWeights, place: Place, order: Order) -> float:
-    """Write what arrived into the target's weights, so that `undo` can take it back; returns the seconds it took."""
-    began = time.perf_counter()
+def digest(instance: HasWeights, place: Place, order: Order, step: str) -> Digests:
+    """Digests of the blocks that this rank sends or could send, or of those that it has received, from its tensors."""
+    station, seat = _at(place)
+    with station.watching(place, order.phase(step)):
+        return seat.digests(seat.running(order), place.side)
+
+
+def commit(instance: HasWeights, place: Place, order: Order) -> int:
+    """Write what arrived into the target's weights, so that `undo` can take it back.
+
+    Returns:
+        The entries whose values have changed, as a set of bits.
+    """
     station, seat = _at(place)
     program = seat.running(order)
     with station.watching(place, order.phase("commit")):
-        seat.ledger(program, reversible=order.reversible).write()
+        changed = seat.ledger(program, reversible=order.reversible).write()
         seat.synchronize()
-    return time.perf_counter() - began
+    return changed
 
 
 def undo(instance: HasWeights, place: Place, order: Order) -> None:

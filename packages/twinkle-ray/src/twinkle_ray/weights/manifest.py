@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from twinkle_ray.weights.errors import ManifestError
+from twinkle_ray.weights.ties import shared_memory_faults
 
 if TYPE_CHECKING:
-    from twinkle_ray.weights.box import Box
     from twinkle_ray.weights.shard import Sheet
 
 Rename: TypeAlias = Callable[[str], str | None]
@@ -59,12 +59,14 @@ class Entry:
         targets: Names on the target's ranks.
         shape: Of the whole tensor.
         wire: dtype in transit: the smaller one of the two sides.
+        dtype: dtype at the target.
     """
 
     source: str
     targets: tuple[str, ...]
     shape: tuple[int, ...]
     wire: str
+    dtype: str
 
 
 @dataclass(slots=True)
@@ -75,8 +77,7 @@ class _Tensor:
     dtype: str
     rank: int
     order: int
-    ties: set[str] = field(default_factory=set)
-    holders: dict[int, tuple[Box, ...]] = field(default_factory=dict)
+    ties: set[str] | None = None
 
 
 def match(source: Sequence[Sheet], target: Sequence[Sheet], terms: Terms) -> tuple[Entry, ...]:
@@ -97,12 +98,14 @@ def match(source: Sequence[Sheet], target: Sequence[Sheet], terms: Terms) -> tup
             faults.append(f"{names[new]!r} and {name!r} of the source are both renamed to {new!r}")
         names[new] = name
     wanted = {name for name in theirs if terms.selects(name)}
-    satisfied = {name for name in wanted if name in names or any(tie in names for tie in theirs[name].ties)}
+    satisfied = {name for name in wanted if name in names or any(tie in names for tie in theirs[name].ties or ())}
     extra = {
         new for new, name in names.items() if new not in theirs and not _named_otherwise(name, ours, terms, theirs)
     }
     _name_faults(extra, wanted - satisfied, theirs, faults)
-    grouped: dict[tuple[str, str], list[str]] = {}
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    stands = {new: _representative(name, ours) for new, name in names.items()}
+    faults.extend(shared_memory_faults(source, target, names, stands, wanted))
     for new, name in names.items():
         if new not in theirs or _tied_away(new, names, theirs):
             continue
@@ -114,11 +117,13 @@ def match(source: Sequence[Sheet], target: Sequence[Sheet], terms: Terms) -> tup
                 f"{_pair(name, new)}: {mine.dtype} at the source, {other.dtype} at the target (convert=True converts)"
             )
         wire = min((mine.dtype, other.dtype), key=item_size)
-        grouped.setdefault((_representative(name, ours), wire), []).append(new)
+        grouped.setdefault((stands[new], wire, other.dtype), []).append(new)
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise ManifestError("source and target do not hold the same weights:\n  " + "\n  ".join(faults[:_SHOWN]) + more)
-    return tuple(Entry(name, tuple(targets), ours[name].shape, wire) for (name, wire), targets in grouped.items())
+    return tuple(
+        Entry(name, tuple(targets), ours[name].shape, wire, dtype) for (name, wire, dtype), targets in grouped.items()
+    )
 
 
 def item_size(dtype: str) -> int:
@@ -146,9 +151,9 @@ def _survey(sheets: Sequence[Sheet], side: str, faults: list[str]) -> Mapping[st
                     f"{spec.name!r} is {first.dtype} {first.shape} on rank {first.rank} of the {side} "
                     f"and {spec.dtype} {spec.shape} on rank {rank}"
                 )
-            ties = partners[spec.tie] - {spec.name}
-            first.ties = first.ties & ties if first.holders else ties
-            first.holders[rank] = spec.boxes
+            if spec.boxes:  # a rank that holds nothing of a tensor cannot tell what it is tied to
+                ties = partners[spec.tie] - {spec.name}
+                first.ties = ties if first.ties is None else first.ties & ties
     return found
 
 
@@ -164,17 +169,17 @@ def _name_faults(extra: set[str], missing: set[str], theirs: Mapping[str, _Tenso
 
 def _named_otherwise(name: str, ours: Mapping[str, _Tensor], terms: Terms, theirs: Mapping[str, _Tensor]) -> bool:
     """Whether the target knows this tensor of the source by one of its tied names."""
-    return any(terms.renamed(tie) in theirs for tie in ours[name].ties)
+    return any(terms.renamed(tie) in theirs for tie in ours[name].ties or ())
 
 
 def _tied_away(new: str, names: Mapping[str, str], theirs: Mapping[str, _Tensor]) -> bool:
     """Whether the target holds this name in memory that an earlier name fills already."""
-    return any(tie in names and theirs[tie].order < theirs[new].order for tie in theirs[new].ties)
+    return any(tie in names and theirs[tie].order < theirs[new].order for tie in theirs[new].ties or ())
 
 
 def _representative(name: str, ours: Mapping[str, _Tensor]) -> str:
     """The one name of the source that stands for a group of tied ones: tied on every rank that holds any of them."""
-    tied = [tie for tie in ours[name].ties if ours[tie].holders == ours[name].holders and name in ours[tie].ties]
+    tied = [tie for tie in ours[name].ties or () if name in (ours[tie].ties or ())]
     return min([name, *tied])
 
 

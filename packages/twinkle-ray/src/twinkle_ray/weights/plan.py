@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from twinkle_ray.weights.disjoint import BoxSearch, disjoint
 from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.manifest import Entry, Terms, item_size, match
 from twinkle_ray.weights.shard import Sheet, digest
@@ -63,11 +62,13 @@ class Plan:
         entries: The tensors that move.
         parcels: Every block that any target rank needs, once for each.
         digest: Hash of all of it.
+        replicas: The blocks that several ranks of the source hold, with those ranks.
     """
 
     entries: tuple[Entry, ...]
     parcels: tuple[Parcel, ...]
     digest: str
+    replicas: tuple[tuple[Move, tuple[int, ...]], ...] = ()
 
     def nbytes(self, move: Move) -> int:
         """Bytes of a block in transit."""
@@ -130,13 +131,14 @@ def make_plan(
     check_bucket_bytes(bucket_bytes)
     entries = match(source, target, terms or Terms())
     needs: list[_Need] = []
-    held = _boxes_by_name(source)
+    held = {name: disjoint(boxes) for name, boxes in _boxes_by_name(source).items()}
     wanted = _boxes_by_name(target)
     for index, entry in enumerate(entries):
         needs.extend(_needs(index, entry, held[entry.source], wanted))
     needs = list(_cut(needs, entries, bucket_bytes))
     parcels = _assign(needs, len(source), source_seats, target_seats)
-    return Plan(entries, parcels, digest((entries, parcels)))
+    replicas = tuple((need.move, need.owners) for need in needs if len(need.owners) > 1)
+    return Plan(entries, parcels, digest((entries, parcels)), replicas)
 
 
 def check_bucket_bytes(bucket_bytes: int) -> None:
@@ -149,7 +151,7 @@ def check_bucket_bytes(bucket_bytes: int) -> None:
         raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
 
 
-def _boxes_by_name(sheets: Sequence[Sheet]) -> Mapping[str, dict[Box, list[int]]]:
+def _boxes_by_name(sheets: Sequence[Sheet]) -> dict[str, dict[Box, list[int]]]:
     """For each name its distinct blocks, with the ranks that hold each."""
     found: dict[str, dict[Box, list[int]]] = {}
     for rank, sheet in enumerate(sheets):
@@ -170,7 +172,7 @@ def _needs(
     for name in entry.targets:
         for box, ranks in wanted[name].items():
             receivers.setdefault(box, set()).update(ranks)
-    search = _Search(held, len(entry.shape))
+    search = BoxSearch(held)
     for need in sorted(receivers):
         targets = tuple(sorted(receivers[need]))
         rest = [need]
@@ -189,27 +191,6 @@ def _needs(
                 f"no rank of the source holds {rest[0]} of {entry.source!r} (shape {entry.shape}), "
                 f"which rank {targets[0]} of the target needs: its shards leave a hole"
             )
-
-
-class _Search:
-    """Blocks in order along their most divided dimension, so that a need meets its few neighbours only."""
-
-    def __init__(self, boxes: Mapping[Box, Sequence[int]], ndim: int) -> None:
-        divisions = [len({box.offset[dim] for box in boxes}) for dim in range(ndim)]
-        self.dim = divisions.index(max(divisions)) if divisions else None
-        if self.dim is None:
-            self.boxes = sorted(boxes)
-            return
-        dim = self.dim
-        self.boxes = sorted(boxes, key=lambda box: (box.offset[dim], box))
-        self.starts = [box.offset[dim] for box in self.boxes]
-        self.reach = list(accumulate((box.stop[dim] for box in self.boxes), max))
-
-    def around(self, need: Box) -> Sequence[Box]:
-        if self.dim is None:
-            return self.boxes
-        first = bisect_left(self.reach, need.offset[self.dim] + 1)
-        return self.boxes[first : bisect_left(self.starts, need.stop[self.dim])]
 
 
 def _cut(needs: Sequence[_Need], entries: Sequence[Entry], bucket_bytes: int) -> Iterator[_Need]:

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.bucket import Bucket
     from twinkle_ray.weights.manifest import Entry
+    from twinkle_ray.weights.plan import Move
     from twinkle_ray.weights.schedule import Hop
     from twinkle_ray.weights.shard import Sheet
 
 Side: TypeAlias = Literal["source", "target"]
 Route: TypeAlias = Literal["link", "process", "shared", "cuda_ipc", "object_store"]
+Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Program:
         process: Rank of its process in the link's group.
         lead: This rank runs its process's hops; another rank of the same process does otherwise.
         device: Where buckets of links are staged: "cpu", or the rank's own device.
+        replicas: Blocks that this rank of the source holds and that other ranks hold too.
     """
 
     digest: str
@@ -56,6 +59,7 @@ class Program:
     process: int
     lead: bool
     device: Literal["cpu", "own"]
+    replicas: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

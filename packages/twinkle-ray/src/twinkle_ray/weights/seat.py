@@ -11,13 +11,16 @@ from torch import Tensor
 from twinkle_ray.weights.bucket import empty_bytes, slot_views
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.ledger import Ledger, Write
+from twinkle_ray.weights.manifest import torch_dtype
+from twinkle_ray.weights.plan import Move
 from twinkle_ray.weights.shard import Holding, Weights, fingerprint, hold
 from twinkle_ray.weights.transport import Depot, depot_for
+from twinkle_ray.weights.value_digest import digest_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.program import Order, Program, Route
+    from twinkle_ray.weights.program import Digests, Order, Program, Route, Side
 
 
 # routes whose blocks arrive in the same memory every time
@@ -56,11 +59,11 @@ class Seat:
         self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
         self._commit: _Commit | None = None
 
-    def look(self, weights: Weights) -> None:
+    def look(self, weights: Weights, *, written: bool) -> None:
         """Read what `weights()` returned, unless it is what was read before."""
         seen = fingerprint(weights)
         if seen != self._fingerprint:
-            self.holding = hold(weights)
+            self.holding = hold(weights, written=written)
             self._fingerprint = seen
             self._blocks.clear()
             self._commit = None
@@ -133,9 +136,24 @@ class Seat:
                     names = [name for name in program.entries[slot.entry].targets if name in self.holding.pieces]
                     places = [view for name in names for view in self.holding.views(name, slot.box)]
                     assert places, f"this rank holds nothing around {slot.box}"
-                    writes.extend(Write(place, block, owned and len(places) == 1) for place in places)
+                    writes.extend(Write(place, block, owned and len(places) == 1, slot.entry) for place in places)
             kept = self._commit = _Commit(arrivals, Ledger(writes, reversible=reversible), reversible)
         return kept.ledger
+
+    def digests(self, program: Program, side: Side) -> Digests:
+        """A digest of every block that this rank sends, holds a replica of, or has received; as the target has them."""
+        slots = [Move(slot.entry, slot.box) for bucket in program.buckets.values() for slot in bucket.slots]
+        found: dict[Move, list[Tensor]] = {}
+        for move in dict.fromkeys([*slots, *program.replicas]):
+            entry = program.entries[move.entry]
+            if side == "source":
+                block = self.holding.view(entry.source, move.box)
+                blocks = [block.to(torch_dtype(entry.wire)).to(torch_dtype(entry.dtype))]
+            else:
+                names = [name for name in entry.targets if name in self.holding.pieces]
+                blocks = [view for name in names for view in self.holding.views(name, move.box)]
+            found[move] = [digest_values(block, move.box).cpu() for block in blocks]
+        return {move: tuple(int(value) for value in values) for move, values in found.items()}
 
     def undo(self) -> None:
         """Take back the latest commit, whatever became of it."""

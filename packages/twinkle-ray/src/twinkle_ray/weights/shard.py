@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, _Stri
 from torch.distributed.tensor.placement_types import Shard as ShardPlacement
 
 from twinkle_ray.weights.box import Box
+from twinkle_ray.weights.memory import overlaps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +61,7 @@ class TensorSpec:
         boxes: The blocks that this rank holds; empty blocks are left out.
         tie: First name of this rank under which the same memory is held; its own when there is no other.
         device: "cpu", "cuda:0", ...
+        overlaps: Names of this rank, its own included, that share a part of its memory; looked for at targets only.
     """
 
     name: str
@@ -68,6 +70,7 @@ class TensorSpec:
     boxes: tuple[Box, ...]
     tie: str
     device: str = "cpu"
+    overlaps: tuple[str, ...] = ()
 
 
 Sheet: TypeAlias = tuple[TensorSpec, ...]
@@ -114,8 +117,12 @@ def _memory(weight: object) -> tuple[object, ...]:
     return tuple(map(_memory, weight)) if isinstance(weight, list | tuple) else (object(),)
 
 
-def hold(weights: Weights) -> Holding:
+def hold(weights: Weights, *, written: bool = False) -> Holding:
     """Read what a component's `weights()` returned on this rank.
+
+    Args:
+        weights: What it returned.
+        written: These tensors will be written: look for memory that two of them share.
 
     Raises:
         TypeError: For a value that is neither a tensor nor a Shard.
@@ -134,10 +141,14 @@ def hold(weights: Weights) -> Holding:
             _check(name, tensor, first)
         kept = tuple((box, tensor) for box, tensor in blocks if box.volume)
         pieces[name] = kept
-        where = (shape, first.dtype, tuple((box, t.data_ptr(), t.stride()) for box, t in kept))
+        where = (shape, first.dtype, first.device, tuple((box, t.data_ptr(), t.stride()) for box, t in kept))
         tie = memory.setdefault(where, name) if kept else name
         dtype = str(first.dtype).removeprefix("torch.")
         specs.append(TensorSpec(name, dtype, shape, tuple(box for box, _ in kept), tie, str(first.device)))
+    if written:
+        own = {spec.name: [tensor for _, tensor in pieces[spec.name]] for spec in specs if spec.tie == spec.name}
+        shared = overlaps(own)
+        specs = [replace(spec, overlaps=shared.get(spec.tie, ())) for spec in specs]
     sheet = tuple(specs)
     return Holding(sheet, pieces, digest(sheet))
 
