@@ -50,10 +50,13 @@ class Probe:
         return False
 
     @twinkle.remote_function(dispatch="all")
-    def random(self) -> float:
+    def random(self) -> tuple[int, float, float, float]:
         import random
 
-        return random.random()
+        import numpy as np
+        import torch
+
+        return torch.initial_seed(), random.random(), float(np.random.rand()), float(torch.rand(()))
 
     @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
     def double(self, rows: list[int]) -> list[int]:
@@ -99,8 +102,8 @@ def test_the_port_is_rank_zeros_and_torch_can_use_it(ray_session: None) -> None:
 def test_workers_have_one_thread_and_the_same_seed(ray_session: None) -> None:
     probe = twinkle.on("two").create(Probe)
     assert [seen["OMP_NUM_THREADS"] for seen in environment(probe, "OMP_NUM_THREADS")] == ["1", "1"]
-    first, second = cast("list[float]", probe.random())
-    assert first == second
+    first, second = cast("list[tuple[int, float, float, float]]", probe.random())
+    assert first == second and first[0] == 42
 
 
 def test_two_instances_and_two_groups_are_apart(ray_session: None) -> None:

@@ -10,10 +10,11 @@ import os
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from twinkle_remote.backends.memory import Memory, seed_process
+from twinkle_remote.backends.memory import Memory
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
+from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class LocalBackend:
 
     Args:
         groups: The groups, for their names; every group is this same process or these same processes.
-        seed: Seeds this process.
+        seed: Seeds this process; numpy and torch also where they are loaded later.
         exchange_timeout: Seconds that a process waits for the others' outcomes of a call.
     """
 
@@ -162,6 +163,7 @@ class LocalBackend:
 
     def close(self) -> None:
         """Forget the components."""
+        stop_seeding()
         self._groups = {}
         if self._exchange is not None:
             self._exchange.close()

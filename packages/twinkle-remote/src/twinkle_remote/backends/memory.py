@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from typing import Any
 
 from twinkle_remote.values.rows import take
@@ -25,12 +23,3 @@ class Memory:
     def keep(self, value: object) -> tuple[object, int]:
         """The value; its bytes where it tells them."""
         return value, int(getattr(value, "nbytes", 0))
-
-
-def seed_process(seed: int) -> None:
-    """Seed Python's random numbers, and numpy's and torch's where they are loaded."""
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)

@@ -1,6 +1,6 @@
 """What the author of a backend builds on: the worker that runs tasks, failures, and the running session."""
 
-from twinkle_remote.backends.memory import Memory, seed_process
+from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.pending_call import Call
 from twinkle_remote.call.submit import start_on_workers
@@ -10,6 +10,7 @@ from twinkle_remote.failures.frames import driver_line, user_stack
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.sessions.runtime import active, attach, running
+from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "running",
     "seed_process",
     "start_on_workers",
+    "stop_seeding",
     "user_stack",
 ]

@@ -9,13 +9,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.backends.memory import Memory, seed_process
+from twinkle_remote.backends.memory import Memory
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.frames import user_stack
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import Failure, here
 from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ class ThreadsBackend:
 
     def close(self) -> None:
         """End the threads; a busy one is left to end with the process, and a warning names it."""
+        stop_seeding()
         until = time.monotonic() + self._close_timeout
         groups, self._groups = self._groups, {}
         for group in groups.values():

@@ -8,7 +8,7 @@ import logging
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
@@ -16,6 +16,7 @@ from twinkle_remote.errors import AlreadyInitializedError, BackendError, NotInit
 from twinkle_remote.protocol.component import forget_all
 from twinkle_remote.sessions.pending_calls import InFlight, names_of
 from twinkle_remote.sessions.stats import CallRecord, Stats
+from twinkle_remote.worker.seeding import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ def initialize(
     groups: Sequence[DeviceGroup] | None = None,
     global_device_mesh: DeviceMesh | None = None,
     lazy_collect: bool = True,
-    seed: int = 42,
+    seed: SupportsIndex = 42,
     **backend_options: Any,
 ) -> None:
     """Set up where components run; once per program, before the first component with a `remote_group`.
@@ -79,7 +80,8 @@ def initialize(
         groups: The groups that components can be placed on. In "local" mode None allows any name.
         global_device_mesh: Mesh of components that are given none and whose group has as many workers.
         lazy_collect: Whether results stay on the workers until used, where a function does not say.
-        seed: Seed of Python's, numpy's and torch's random numbers on every worker, at its start.
+        seed: Seed of Python's, numpy's and torch's random numbers on every worker, from 0 to 2**32 - 1; the same on all
+            ranks. numpy and torch are seeded when they are loaded, where that is later.
         **backend_options: Options of the backend.
 
     Raises:
@@ -89,6 +91,7 @@ def initialize(
     """
     global _runtime  # one runtime per process is the contract
     by_name = _by_name(() if groups is None else groups)
+    seed = check_seed(seed)
     arguments = {
         "mode": mode,
         "groups": tuple(by_name.values()),
@@ -149,7 +152,7 @@ def session(
     groups: Sequence[DeviceGroup] | None = None,
     global_device_mesh: DeviceMesh | None = None,
     lazy_collect: bool = True,
-    seed: int = 42,
+    seed: SupportsIndex = 42,
     **backend_options: Any,
 ) -> Iterator[None]:
     """`initialize` for a block, and `shutdown` at its end, also after an error; nothing inside of an equal session.

@@ -1,0 +1,122 @@
+"""One seed for Python's, numpy's and torch's generators of a process, also where numpy or torch is loaded later."""
+
+from __future__ import annotations
+
+import operator
+import random
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, SupportsIndex, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+SEEDS = 1 << 32  # what numpy.random.seed takes
+
+
+def check_seed(seed: SupportsIndex) -> int:
+    """A seed as Python's own integer.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is not within these bounds.
+    """
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r} must be an integer, got {type(seed).__name__}") from None
+    if not 0 <= number < SEEDS:
+        raise ValueError(f"seed={number} must be from 0 to 2**32 - 1, which numpy takes; {number % SEEDS} would do")
+    return number
+
+
+def seed_process(seed: int) -> None:
+    """Seed Python's generator now, and numpy's and torch's now or at the end of their import.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+    """
+    stop_seeding()
+    random.seed(seed)
+    for name in _SEEDERS:
+        if sys.modules.get(name) is None:
+            _finder.seeds[name] = seed
+        else:
+            _seed_module(import_module(name), seed)  # waits for an import that another thread is in
+    if _finder.seeds:
+        sys.meta_path.insert(0, _finder)
+
+
+def stop_seeding() -> None:
+    """Leave numpy and torch alone where they are loaded from now on."""
+    _finder.seeds.clear()
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+def _seed_module(module: ModuleType, seed: int) -> None:
+    _SEEDERS[module.__name__](module, seed)
+
+
+_SEEDERS: dict[str, Callable[[ModuleType, int], object]] = {
+    "numpy": lambda numpy, seed: numpy.random.seed(seed),
+    "torch": lambda torch, seed: torch.manual_seed(seed),
+}
+
+
+class _SeedOnImport:
+    """Finds what the other finders find, with a loader that seeds the module once it is loaded.
+
+    Attributes:
+        seeds: Seed of each module that is not loaded yet.
+    """
+
+    def __init__(self) -> None:
+        self.seeds: dict[str, int] = {}
+        self._asking: set[str] = set()  # a module's import lock keeps other threads from asking for it meanwhile
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module's spec, where it is one that waits for its seed."""
+        if fullname not in self.seeds or fullname in self._asking:
+            return None
+        self._asking.add(fullname)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._asking.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = cast("Loader", _SeedingLoader(spec.loader))  # importlib.abc itself is slow to import
+        return spec
+
+
+_finder = _SeedOnImport()
+
+
+class _SeedingLoader:
+    """Loads a module with its own loader, then seeds it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The module, still empty."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module, which keeps its own loader, and seed it."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        seed = _finder.seeds.pop(module.__name__, None)
+        if seed is not None:
+            _seed_module(module, seed)
