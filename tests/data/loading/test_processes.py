@@ -3,18 +3,22 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import default_collate
 
 from twinkle_data import BadSampleError, Batch, DataLoader, LoaderProcessError
 from twinkle_data.loading.processes import ProcessOptions
+from twinkle_mesh import DeviceMesh, use_rank
 
 
 class Numbers:
@@ -233,6 +237,88 @@ def test_what_cannot_be_pickled_is_an_error_at_once() -> None:
     assert time.monotonic() - begun < 20
 
 
+class LockedLater(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return threading.Lock() if index == 6 else index
+
+
+def test_a_later_sample_that_cannot_be_pickled_is_an_error_at_once_too() -> None:
+    loader: DataLoader[Batch[Any]] = DataLoader(LockedLater(), batch_size=4, num_workers=1, timeout_s=120)
+    assert list(next(loader)) == ORDER[0]
+    begun = time.monotonic()
+    with pytest.raises(TypeError, match="cannot travel out of its loader process"):
+        next(loader)
+    assert time.monotonic() - begun < 20
+    assert loader.position == 4
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array, list])
+def test_collate_fn_may_return_a_bare_tensor_or_array(make: Any) -> None:
+    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=4, num_workers=1, collate_fn=make, tail="pad")
+    assert [np.asarray(batch).tolist() for batch in loader] == ORDER
+
+
+TENSORS: list[torch.Tensor] = [
+    torch.arange(6).reshape(2, 3).T,
+    torch.tensor(2.5, dtype=torch.bfloat16),
+    torch.zeros(0, 3),
+    torch.tensor([True, False]),
+    torch.tensor([1 + 2j]),
+    torch.arange(60_000.0),
+    torch.ones(3, requires_grad=True),
+    torch.tensor([1 + 2j]).conj(),
+    torch.full((60_000,), 1 + 2j).conj().imag,
+]
+
+
+class Tensors(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return TENSORS[index]
+
+
+def test_tensors_of_every_kind_travel() -> None:
+    loader: DataLoader[Batch[torch.Tensor]] = DataLoader(Tensors(len(TENSORS)), batch_size=len(TENSORS), num_workers=1)
+    for seen, expected in zip(next(loader), TENSORS, strict=True):
+        assert (seen.dtype, seen.shape, seen.layout) == (expected.dtype, expected.shape, expected.layout)
+        assert torch.equal(seen, expected)
+
+
+FEW_DESCRIPTORS = """
+import resource, sys, time
+import torch
+from twinkle_data import DataLoader
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+class Rows:
+    def __len__(self): return 1024
+    def __getitem__(self, index): return torch.full(({size},), index)
+
+begun = time.monotonic()
+kept = []
+try:
+    for batch in DataLoader(Rows(), batch_size=64, num_workers=2, prefetch_factor=4, timeout_s=100):
+        kept.append(batch)
+    print("read", sum(int(row[0]) for batch in kept for row in batch))
+except Exception as error:
+    print(type(error).__name__, error)
+print("quick", time.monotonic() - begun < 60)
+"""
+
+
+@pytest.mark.parametrize(("size", "said"), [(512, "read 523776"), (20_000, "ulimit -n")])
+def test_few_file_descriptors(size: int, said: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", FEW_DESCRIPTORS.replace("{size}", str(size))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert said in told.stdout, told.stdout + told.stderr
+    assert "quick True" in told.stdout
+
+
 def test_batches_can_be_pinned() -> None:
     loader: DataLoader[Batch[torch.Tensor]] = DataLoader(torch.arange(8.0), batch_size=4, pin_memory=True)
     batch = next(loader)
@@ -250,6 +336,62 @@ def test_worker_init_fn_is_called() -> None:
     assert set(loader) == {"0"}
 
 
+class Sharded(Numbers):
+    """Told by `worker_init_fn` what its process may read."""
+
+    share = 0
+    seed = 0
+
+
+def _divide(number: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    dataset: Any = info.dataset
+    assert len(dataset) == 40
+    dataset.share = dataset.length - number
+    dataset.seed = torch.initial_seed()
+
+
+class Telling(Sharded):
+    def __getitem__(self, index: int) -> Any:
+        return self.share, self.seed
+
+
+def test_worker_init_fn_sees_the_users_dataset() -> None:
+    loader: DataLoader[Any] = DataLoader(Telling(), batch_size=4, num_workers=1, worker_init_fn=_divide)
+    assert {share for batch in loader for share, _ in batch} == {40}
+
+
+def test_what_worker_init_fn_draws_differs_between_seeds_epochs_and_ranks() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+    seeds = {}
+    for seed in (1, 2):
+        for rank in range(4):
+            with use_rank(rank):
+                loader: DataLoader[Any] = DataLoader(
+                    Telling(), batch_size=20, num_workers=1, worker_init_fn=_divide, seed=seed, device_mesh=mesh
+                )
+                for epoch in range(2):
+                    (seeds[seed, epoch, rank],) = {told for batch in loader for _, told in batch}
+    assert len(set(seeds.values())) == 2 * 2 * 2
+    assert all(seeds[seed, epoch, rank] == seeds[seed, epoch, rank ^ 1] for seed, epoch, rank in seeds), "peers agree"
+
+
+def _fail(number: int) -> None:
+    with Path(os.environ["LOADER_CALLS"]).open("a") as calls:
+        calls.write("called\n")
+    raise KeyError("no such shard")
+
+
+def test_an_error_in_worker_init_fn_comes_out_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADER_CALLS", str(tmp_path / "calls"))
+    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=4, num_workers=1, worker_init_fn=_fail)
+    with pytest.raises(KeyError, match="no such shard") as caught:
+        next(loader)
+    assert any("in worker_init_fn of loader process 0" in note for note in caught.value.__notes__)
+    assert (tmp_path / "calls").read_text() == "called\n", "it is not tried again"
+
+
 def _env(batch: Batch[int]) -> str:
     return os.environ["LOADER_NUMBER"]
 
@@ -258,10 +400,3 @@ def _env(batch: Batch[int]) -> str:
 def test_options_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ProcessOptions(**options)
-
-
-def test_torchs_profiler_sees_the_waiting() -> None:
-    loader: DataLoader[Batch[int]] = DataLoader(list(range(8)), batch_size=4, num_workers=1)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        assert [list(batch) for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert any("_MultiProcessingDataLoaderIter" in event.key for event in profile.key_averages())

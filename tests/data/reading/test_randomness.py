@@ -1,9 +1,13 @@
 """Randomness of samples: a function of (seed, epoch, index), and nobody else's generator is moved."""
 
 import random
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
-from itertools import pairwise
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,8 +15,7 @@ import pytest
 import torch
 from numpy.random import mtrand
 
-from twinkle_data import Batch, DataLoader, sample_seed
-from twinkle_data.generators import Generator, Numpy, Python, Torch, Watch, global_generators
+from twinkle_data import Batch, DataLoader, Shards, sample_seed
 from twinkle_mesh import DeviceMesh, use_rank
 
 Draws = tuple[int, float, float, float]
@@ -48,12 +51,23 @@ class Keyed(Augmented):
         return index, float(rng.random()), 0.0, 0.0
 
 
+class Seeding(Augmented):
+    """Moves the generators to places of its own, each time for the sample behind it."""
+
+    def __getitem__(self, index: int) -> Draws:
+        drawn = super().__getitem__(index)
+        random.seed(3)
+        torch.manual_seed(3)
+        mtrand.set_bit_generator(np.random.PCG64(3))
+        return drawn
+
+
 def epoch_of(dataset: object, **options: Any) -> dict[int, Draws]:
     options = {"batch_size": 4, "seed": 5} | options
     return {sample[0]: sample for batch in DataLoader(dataset, **options) for sample in batch}
 
 
-@pytest.mark.parametrize("kind", [Augmented, AtOnce, Rarely, Keyed])
+@pytest.mark.parametrize("kind", [Augmented, AtOnce, Rarely, Keyed, Seeding])
 def test_draws_depend_on_the_sample_alone(kind: type[Augmented]) -> None:
     reference = epoch_of(kind())
     assert len({draws[1:] for draws in reference.values()}) == (5 if kind is Rarely else 24)
@@ -92,6 +106,59 @@ def test_a_resumed_run_draws_the_same(options: dict[str, Any]) -> None:
     assert list(again) == whole[1:]
 
 
+class Counted(Rarely):
+    """Counts how often each sample is read."""
+
+    def __init__(self) -> None:
+        self.read: Counter[int] = Counter()
+
+    def __getitem__(self, index: int) -> Draws:
+        self.read[index] += 1
+        return super().__getitem__(index)
+
+
+class CountedAtOnce(Counted):
+    def __getitems__(self, indices: list[int]) -> list[Draws]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Counted, CountedAtOnce])
+@pytest.mark.filterwarnings("ignore:samples that were read together")
+def test_a_sample_is_read_once(kind: type[Counted]) -> None:
+    dataset = kind()
+    epoch_of(dataset)
+    assert set(dataset.read.values()) == {1}
+    assert len(dataset.read) == 24
+
+
+def test_samples_read_together_that_draw_late_are_told_of() -> None:
+    class Late(CountedAtOnce):
+        pass
+
+    with pytest.warns(RuntimeWarning, match=r"index 20 and others.*drew from the global generator of random and numpy"):
+        epoch_of(Late())
+
+
+class Batches(Augmented):
+    """Reads several samples at once and draws nothing."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __getitems__(self, indices: list[int]) -> list[Draws]:
+        self.sizes.append(len(indices))
+        return [(index, 0.0, 0.0, 0.0) for index in indices]
+
+
+def test_what_draws_nothing_is_read_together() -> None:
+    dataset = Batches()
+    epoch_of(dataset, batch_size=12)
+    assert dataset.sizes == [1, 11, 12], "the first sample shows that none is drawn"
+    left_alone = Batches()
+    epoch_of(left_alone, batch_size=12, sample_seeds=False)
+    assert left_alone.sizes == [12, 12]
+
+
 def collate_drawing(batch: Batch[int]) -> tuple[int, float]:
     return sum(batch), random.random() if sum(batch) > 50 else 0.0
 
@@ -105,28 +172,80 @@ def test_collate_draws_by_step() -> None:
     assert len({draw for _, draw in runs[0]}) == 4, "zero, and another draw for each of three batches"
 
 
-@pytest.mark.parametrize("kind", [Augmented, AtOnce])
-def test_the_callers_generators_stay_where_they_are(kind: type[Augmented]) -> None:
-    def draws() -> tuple[float, ...]:
-        return random.random(), float(np.random.random()), float(torch.rand(()))
+def draws_of_stream() -> Iterator[Draws]:
+    for index in range(24):
+        yield Augmented()[index]
 
-    def seed() -> None:
-        random.seed(1)
-        np.random.seed(1)
-        torch.manual_seed(1)
 
-    seed()
+def test_a_stream_draws_by_position() -> None:
+    streamed = epoch_of(draws_of_stream, batch_size=8)
+    assert streamed == epoch_of(draws_of_stream, batch_size=4) == epoch_of(Augmented())
+    shards = Shards(lambda shard, offset: (Augmented()[place] for place in range(offset, 24)), 1)
+    assert epoch_of(shards) == streamed
+
+
+def draws() -> tuple[float, ...]:
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.random()),
+        float(np.random.randn()),
+        float(torch.rand(())),
+    )
+
+
+def seed_all() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+
+
+@pytest.mark.parametrize("kind", [Augmented, AtOnce, Rarely, Seeding])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "sample_seeds": False}])
+def test_the_callers_generators_stay_where_they_are(kind: type[Augmented], options: dict[str, Any]) -> None:
+    seed_all()
     expected = [draws() for _ in range(6)]
-    seed()
-    assert [draws() for _ in DataLoader(kind(), batch_size=4)] == expected
-    seed()
-    assert [draws() for _ in DataLoader(kind(), batch_size=4, num_workers=1)] == expected
+    seed_all()
+    assert [draws() for _ in DataLoader(kind(), batch_size=4, **options)] == expected
+
+
+@contextmanager
+def another_kind() -> Iterator[None]:
+    theirs = mtrand.get_bit_generator()
+    mtrand.set_bit_generator(np.random.PCG64(1))
+    try:
+        yield
+    finally:
+        mtrand.set_bit_generator(theirs)
+
+
+def test_a_bit_generator_of_another_kind_stays_where_it_is() -> None:
+    with another_kind():
+        expected = [np.random.randn() for _ in range(7)]
+    with another_kind():
+        seen = [np.random.randn(), *(np.random.randn() for _ in DataLoader(Augmented(), batch_size=4))]
+    assert seen == expected
+
+
+def test_nothing_is_moved_where_no_code_of_the_users_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a generator was touched")
+
+    monkeypatch.setattr(random, "seed", refuse)
+    monkeypatch.setattr(np.random, "seed", refuse)
+    monkeypatch.setattr(mtrand, "set_bit_generator", refuse)
+    rows = torch.arange(24)
+    for dataset in ([*range(24)], np.arange(24), rows, {"a": rows}, torch.utils.data.TensorDataset(rows)):
+        for collate in (None, torch.utils.data.default_collate):
+            assert len(list(DataLoader(dataset, batch_size=4, collate_fn=collate))) == 6
+    assert len(epoch_of(Augmented(), sample_seeds=False)) == 24
 
 
 def test_seeding_can_be_left_out() -> None:
     random.seed(3)
     first = epoch_of(Augmented(), sample_seeds=False)
     assert epoch_of(Augmented(), sample_seeds=False) != first
+    assert epoch_of(Keyed(), sample_seeds=False) == epoch_of(Keyed()), "sample_seed() stays"
 
 
 def test_unseeded_processes_draw_anew_in_every_epoch() -> None:
@@ -140,127 +259,128 @@ def test_sample_seed_speaks_only_while_a_sample_is_read() -> None:
         sample_seed()
 
 
+LATE_IMPORTS = """
+import sys
+from twinkle_data import DataLoader
+
+class Late:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        import random, numpy, torch
+        return random.random(), float(numpy.random.rand()), float(torch.rand(()))
+
+assert "torch" not in sys.modules
+print([list(batch) for batch in DataLoader(Late(), batch_size=4)])
+"""
+
+
+def test_libraries_that_are_imported_later_are_seeded_too() -> None:
+    told = [
+        subprocess.run([sys.executable, "-c", LATE_IMPORTS], capture_output=True, text=True, check=True, timeout=300)
+        for _ in range(2)
+    ]
+    assert told[0].stdout == told[1].stdout != ""
+
+
+class Nested(Augmented):
+    """Goes through a loader of its own while a sample is read."""
+
+    def __getitem__(self, index: int) -> Draws:
+        inner = epoch_of(Augmented(), batch_size=12)
+        assert inner == REFERENCE
+        return super().__getitem__(index)
+
+
+REFERENCE = epoch_of(Augmented())
+
+
+def test_a_loader_inside_a_sample() -> None:
+    assert epoch_of(Nested()) == REFERENCE
+
+
 def test_loaders_in_threads_take_turns() -> None:
-    expected = epoch_of(Augmented())
     seen: list[dict[int, Draws]] = []
     threads = [threading.Thread(target=lambda: seen.append(epoch_of(Augmented()))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert seen == [expected] * 4
+    assert seen == [REFERENCE] * 4
 
 
-@pytest.mark.parametrize("generator", global_generators(), ids=lambda one: type(one).__name__)
-def test_a_look_changes_with_every_draw(generator: Generator) -> None:
-    draws: dict[str, Callable[[], object]] = {
-        "Python": random.random,
-        "Numpy": np.random.random,
-        "Torch": lambda: torch.rand(()),
-    }
-    draw = draws[type(generator).__name__]
-    watch = Watch([generator])
-    state = generator.save()
+class Meeting(Augmented):
+    """Each sample waits until another loader reads one at the same time."""
+
+    def __init__(self, parties: int) -> None:
+        self.met = threading.Barrier(parties, timeout=30)
+
+    def __getitem__(self, index: int) -> Draws:
+        self.met.wait()
+        return index, 0.0, 0.0, 0.0
+
+
+def test_loaders_without_seeds_read_at_the_same_time() -> None:
+    dataset = Meeting(4)
+    seen: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(len(epoch_of(dataset, sample_seeds=False)))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [24] * 4
+
+
+def test_other_loaders_read_while_one_waits_to_try_again() -> None:
+    waiting, done = threading.Event(), threading.Event()
+
+    class Failing(Augmented):
+        def __getitem__(self, index: int) -> Draws:
+            if index == 3 and not done.is_set():
+                waiting.set()
+                raise ConnectionError("not yet")
+            return super().__getitem__(index)
+
+    seen: list[dict[int, Draws]] = []
+    first = threading.Thread(target=lambda: seen.append(epoch_of(Failing(), retries=20, backoff_s=0.2)))
+    first.start()
+    assert waiting.wait(30)
+    assert epoch_of(Augmented()) == REFERENCE
+    done.set()
+    first.join(60)
+    assert seen == [REFERENCE]
+
+
+@contextmanager
+def drawing_thread() -> Iterator[None]:
+    stop, begun = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            random.random()
+            begun.set()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    assert begun.wait(30)
     try:
-        generator.seed(7)
-        before = watch.look()
-        assert watch.look() == before
-        for _ in range(1400):
-            draw()
-            after = watch.look()
-            assert after != before
-            before = after
+        yield
     finally:
-        generator.restore(state)
+        stop.set()
+        thread.join(30)
 
 
-def blind(generator: Generator) -> Generator:
-    """The same, as where its memory is not known."""
-    generator.spots = lambda: None  # type: ignore[method-assign]  # what it tells there
-    return generator
-
-
-OTHER_DRAWS: dict[str, tuple[type[Generator], Callable[[], object]]] = {
-    "random": (Python, random.random),
-    "gauss, from the store every second time": (Python, lambda: random.gauss(0.0, 1.0)),
-    "shuffle": (Python, lambda: random.shuffle([1, 2, 3])),
-    "random.seed": (Python, lambda: random.seed(random.randrange(1 << 40))),
-    "numpy's random": (Numpy, np.random.random),
-    "numpy's randn, from the store every second time": (Numpy, np.random.randn),
-    "numpy's permutation": (Numpy, lambda: np.random.permutation(5)),
-    "numpy's seed, an array": (Numpy, lambda: np.random.seed([random.randrange(1 << 30), 3])),
-    "numpy's seed": (Numpy, lambda: np.random.seed(random.randrange(1 << 30))),
-    "another bit generator": (Numpy, lambda: mtrand.set_bit_generator(np.random.MT19937())),
-    "a bit generator of another kind": (Numpy, lambda: mtrand.set_bit_generator(np.random.PCG64())),
-}
-
-
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize(("kind", "draw"), OTHER_DRAWS.values(), ids=OTHER_DRAWS)
-def test_no_draw_of_the_others_goes_unseen(kind: type[Generator], draw: Callable[[], object], slow: bool) -> None:
-    generator = kind()
-    assert generator.spots() is not None
-    watch = Watch([blind(generator) if slow else generator])
-    state, theirs = random.getstate(), mtrand.get_bit_generator()
-    try:
-        for _ in range(5):
-            before = watch.look()
-            assert watch.look() == before
-            draw()
-            assert watch.look() != before
-    finally:
-        random.setstate(state)
-        mtrand.set_bit_generator(theirs)
-
-
-def test_a_bit_generator_of_another_kind_is_watched_as_well() -> None:
-    theirs = mtrand.get_bit_generator()
-    watch = Watch([Numpy()])
-    try:
-        mtrand.set_bit_generator(np.random.PCG64(3))
-        looks = [watch.look()]
-        for _ in range(3):
-            np.random.randn()
-            looks.append(watch.look())
-        assert all(old != new for old, new in pairwise(looks))
-    finally:
-        mtrand.set_bit_generator(theirs)
-
-
-def test_a_normal_deviate_in_store_outlasts_a_loader() -> None:
-    np.random.seed(5)
-    expected = [np.random.randn() for _ in range(4)]
-    np.random.seed(5)
-    seen = [np.random.randn()]
-    epoch_of(Augmented())
-    assert seen + [np.random.randn() for _ in range(3)] == expected
-
-
-TORCH_DRAWS: dict[str, Callable[[], object]] = {
-    "rand": lambda: torch.rand(3),
-    "rand of 624 words": lambda: torch.rand(624),
-    "randn, from the store every second time": lambda: torch.randn(1),
-    "randn of doubles": lambda: torch.randn(1, dtype=torch.float64),
-    "randn at once": lambda: torch.randn(64),
-    "randint": lambda: torch.randint(9, (1,)),
-    "randperm": lambda: torch.randperm(5),
-    "bernoulli": lambda: torch.full((2,), 0.5).bernoulli(),
-    "dropout": lambda: torch.nn.functional.dropout(torch.ones(4)),
-    "a seed": lambda: torch.manual_seed(random.randrange(1 << 40)),
-}
-
-
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("draw", TORCH_DRAWS.values(), ids=TORCH_DRAWS)
-def test_no_draw_of_torch_goes_unseen(draw: Callable[[], object], slow: bool) -> None:
-    watch = Watch([blind(Torch()) if slow else Torch()])
-    with torch.random.fork_rng(devices=[]):
-        for _ in range(5):
-            before = watch.look()
-            assert watch.look() == before
-            draw()
-            assert watch.look() != before
-
-
-def test_the_memory_of_this_torch_is_known() -> None:
-    assert Torch().spots() is not None
+def test_a_thread_that_draws_meanwhile_is_told_of() -> None:
+    with (
+        drawing_thread(),
+        pytest.warns(RuntimeWarning, match="another thread draws from the global generator of random"),
+    ):
+        epoch_of(Augmented())
+    with drawing_thread(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert epoch_of(Augmented(), num_workers=1) == REFERENCE
+        epoch_of(Augmented(), sample_seeds=False)
+        assert len(list(DataLoader(list(range(24)), batch_size=4))) == 6

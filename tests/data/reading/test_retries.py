@@ -118,6 +118,44 @@ def test_transient_errors_get_further_attempts(kind: type[Broken]) -> None:
     assert dataset.asked[11] == 4
 
 
+def test_one_error_in_samples_read_together_costs_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("twinkle_data.reading.randomness.time.sleep", waits.append)
+    dataset = BrokenAtOnce({11: (ConnectionError("reset"), 1)})
+    assert list(next(loader(dataset, batch_size=40, backoff_s=0.25))) == list(range(40))
+    assert [wait for wait in waits if wait > 0.01] == [0.25]
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(2, "no such file"), PermissionError(13, "no"), IsADirectoryError()]
+)
+def test_errors_about_a_path_are_not_transient(kind: type[Broken], error: OSError) -> None:
+    dataset = kind({0: error})
+    with pytest.raises(type(error), match="sample 0 cannot be read in epoch 0: "):
+        next(loader(dataset, backoff_s=100.0))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@KINDS
+def test_stop_iteration_is_an_error_of_its_sample(kind: type[Broken], workers: int) -> None:
+    run = loader(kind({11: StopIteration("over")}), num_workers=workers)
+    next(run)
+    with pytest.raises(BadSampleError, match="sample 11 cannot be read in epoch 0: StopIteration: over"):
+        next(run)
+    assert run.position == 8
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_stop_iteration_in_collate_fn_is_an_error(workers: int) -> None:
+    def stop(batch: Batch[int]) -> int:
+        raise StopIteration
+
+    run: DataLoader[int] = DataLoader(list(range(8)), batch_size=4, collate_fn=stop, num_workers=workers)
+    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
+        next(run)
+
+
 @KINDS
 def test_transient_errors_are_bounded(kind: type[Broken]) -> None:
     dataset = kind({3: TimeoutError("slow")})

@@ -41,7 +41,8 @@ class BadSampleError(TwinkleError):
 def bad_sample(text: str, index: int, cause: Exception | None) -> BadSampleError:
     """An error that names a sample and can be caught by the type of its cause."""
     error = BadSampleError()
-    if cause is not None and not isinstance(cause, BadSampleError):
+    # Raised by a loader's __next__, StopIteration would be the end of the epoch (PEP 479).
+    if cause is not None and not isinstance(cause, (BadSampleError, StopIteration)):
         try:
             both = _both(type(cause))
             error = both.__new__(both, *cause.args)

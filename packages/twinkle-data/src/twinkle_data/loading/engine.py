@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from twinkle_data.cursor import Cursor, Identity
 from twinkle_data.loading.processes import Direct, Processes, ProcessOptions
 from twinkle_data.order.orders import Sequential, Shuffled
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from twinkle_data.batch import Batch
-    from twinkle_data.loading.processes import StepReader
+    from twinkle_data.loading.process_messages import StepReader
     from twinkle_data.order.orders import Order
     from twinkle_data.order.steps import Part, Plan, Step
     from twinkle_data.reading.reader import Delivery
@@ -157,10 +159,11 @@ class IndexedEngine:
         """Deliver from a place on: to the end of its epoch, or for ever where processes persist."""
         recipe = self._recipe
         randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
-        sampling = Sampling(self._source, randomness, recipe.policy, quarantine)
+        sizes = None if recipe.lengths is None else np.asarray(recipe.lengths, dtype=np.int64)
+        sampling = Sampling(self._source, randomness, recipe.policy, quarantine, sizes)
         reader = Reader(sampling, recipe.collate, randomness, sharded=part.data_rank is not None and not whole)
         steps = partial(steps_from, self.plan, place, part, endless=recipe.processes.persistent)
-        return _pipeline(reader, steps, recipe)
+        return _pipeline(reader, steps, recipe, part)
 
 
 class StreamEngine:
@@ -202,10 +205,10 @@ class StreamEngine:
             part=part,
             sharded=part.data_rank is not None and not whole,
             collate=recipe.collate,
-            randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds, watch=False),
+            randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds),
             name=self._name,
         )
-        return _pipeline(reader, partial(steps_from, self.plan, place, part, endless=False), recipe)
+        return _pipeline(reader, partial(steps_from, self.plan, place, part, endless=False), recipe, part)
 
 
 def open_engine(dataset: object, recipe: Recipe) -> Engine:
@@ -244,8 +247,8 @@ def steps_from(plan: Plan, place: Place, part: Part, *, endless: bool) -> Iterat
         yield from plan.steps(cursor, part)
 
 
-def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], recipe: Recipe) -> Pipeline:
+def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], recipe: Recipe, part: Part) -> Pipeline:
     options = recipe.processes
     if options.num_workers:
-        return Processes(reader, steps, options, seeded=recipe.sample_seeds)
+        return Processes(reader, steps, options, key=(recipe.seed, 0 if part.data_rank is None else part.data_rank + 1))
     return Direct(reader, steps, pin_memory=options.pin_memory)

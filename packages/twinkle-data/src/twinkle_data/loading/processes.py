@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
+import errno
 import threading
 import time
-import traceback
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from twinkle_data.batch import BatchInfo
-from twinkle_data.errors import BadSampleError, LoaderProcessError, bad_sample
-from twinkle_data.generators import global_generators
-from twinkle_data.order.steps import Step
-from twinkle_data.reading.reader import Delivery, valid_rows
+from twinkle_data.errors import LoaderProcessError
+from twinkle_data.loading.process_messages import Beginning, Message, Served, StepKey
+from twinkle_data.order.permutation import derive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.context import BaseContext
 
+    from twinkle_data.loading.process_messages import StepReader
+    from twinkle_data.order.steps import Step
+    from twinkle_data.reading.reader import Delivery
 
 # How often torch looks whether its processes are alive while it waits; its own default is five seconds.
 _TICK_S = 0.2
@@ -57,13 +57,6 @@ class ProcessOptions:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} must be at least 1")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s={self.timeout_s} must be above 0 seconds")
-
-
-class StepReader(Protocol):
-    """Reads steps; picklable."""
-
-    def read(self, step: Step) -> Delivery:
-        """Read one step."""
 
 
 class Direct:
@@ -110,16 +103,21 @@ class Processes:
         reader: Reads one step; sent to the processes.
         steps: Gives the steps from the first undelivered one on, whenever it is called.
         options: How they are read.
-        seeded: Samples are seeded one by one; otherwise torch seeds each process anew from its global generator.
+        key: With the first step that they read, what `torch.initial_seed()` in the processes is a function of.
     """
 
     def __init__(
-        self, reader: StepReader, steps: Callable[[], Iterator[Step]], options: ProcessOptions, *, seeded: bool = True
+        self,
+        reader: StepReader,
+        steps: Callable[[], Iterator[Step]],
+        options: ProcessOptions,
+        *,
+        key: tuple[int, ...] = (),
     ) -> None:
         self._reader = reader
         self._steps = steps
         self._options = options
-        self._seeded = seeded
+        self._key = key
         self._running: Any = None
         self._asked: deque[Step] = deque()  # steps that are read ahead, the next to be delivered in front
         self._one_by_one = 0  # steps to deliver before several are read ahead again
@@ -133,12 +131,13 @@ class Processes:
             try:
                 if self._running is None:
                     self._running = self._start()
-                answer = self._wait()
+                delivery = self._opened(self._wait())
+                self._asked.popleft()
                 if self._one_by_one:
                     self._one_by_one -= 1
                     if not self._one_by_one:
                         self.close()
-                return _unwrap(answer, self._asked.popleft())
+                return delivery
             except _Lost as loss:
                 self._kill()
                 self._one_by_one = self._options.num_workers * self._options.prefetch_factor
@@ -177,41 +176,61 @@ class Processes:
 
         options = self._options
         self._asked.clear()
-        if self._seeded:
-            global_generators()  # what a forked process would find out again
+        first = next(self._steps(), None)
+        # Drawing the processes' seed from the program's own generator would move that.
+        generator = torch.Generator()
+        generator.manual_seed(derive(*self._key, *((first.epoch, first.position) if first else ())) >> 1)
         loader: Any = DataLoader(
-            _Reading(self._reader, whole=options.pin_memory),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
+            Served(self._reader),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
             batch_size=None,
             sampler=_Steps(self._steps, self._asked),
             num_workers=1 if self._one_by_one else options.num_workers,
             collate_fn=_as_it_is,
             pin_memory=options.pin_memory and torch.accelerator.is_available(),
             timeout=_TICK_S,
-            worker_init_fn=options.worker_init_fn,
+            worker_init_fn=None if options.worker_init_fn is None else Beginning(options.worker_init_fn),
             multiprocessing_context=options.multiprocessing_context,
-            # Drawing a seed for the processes would move the program's generator.
-            generator=torch.Generator() if self._seeded else None,
+            generator=generator,
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
         )
         # torch's SIGCHLD handler raises wherever the main thread happens to be; in another thread it is not
         # installed.
         return _in_a_thread(lambda: _unlisted(iter(loader)))
 
-    def _wait(self) -> Any:
-        from torch.autograd import profiler
-
+    def _wait(self) -> Message:
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             try:
-                # Its next() opens a range for torch's profiler, at 30 microseconds whether that runs or not.
-                return next(self._running) if profiler._is_profiler_enabled else self._running._next_data()
+                message: Message = next(self._running)
             except StopIteration:
                 raise
-            except Exception as error:  # readers' errors come as answers: this is torch's word on its processes
+            except Exception as error:  # readers' errors come as messages: this is torch's word on its processes
+                if _is_out_of_descriptors(error):
+                    raise self._out_of_descriptors() from error
                 if not (isinstance(error, RuntimeError) and "timed out after" in str(error)):
                     raise _Lost(f"{type(error).__name__}: {error}".splitlines()[0]) from error
                 if time.monotonic() > deadline:
                     raise _Lost(f"no batch came within timeout_s={self._options.timeout_s}") from error
+            else:
+                return message
+
+    def _opened(self, message: Message) -> Delivery:
+        alive = [process.is_alive() for process in self._running._workers]
+        try:
+            return message.open()
+        except (OSError, EOFError, RuntimeError) as error:
+            if _is_out_of_descriptors(error) and not message.is_problem:
+                raise self._out_of_descriptors() from error
+            if not all(alive) and not message.is_problem:
+                raise _Lost(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+            raise
+
+    def _out_of_descriptors(self) -> LoaderProcessError:
+        return LoaderProcessError(
+            "this process has no file descriptor left for what its loader processes send (a large tensor takes one "
+            'each): raise the limit (`ulimit -n`), call torch.multiprocessing.set_sharing_strategy("file_system"), or '
+            "return fewer and larger tensors from collate_fn"
+        )
 
     def _obituary(self, lost: list[str]) -> str:
         step = next(self._steps(), None)
@@ -228,7 +247,7 @@ class _Lost(Exception):  # noqa: N818 - an event, and never seen outside
 
 
 class _Steps:
-    """The sampler that torch's DataLoader sees: steps as plain tuples, which unpickle in half the time.
+    """The sampler that torch's DataLoader sees.
 
     Args:
         steps: Gives the steps.
@@ -239,83 +258,16 @@ class _Steps:
         self._steps = steps
         self._asked = asked
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[StepKey]:
         for step in self._steps():
             self._asked.append(step)
-            yield tuple(step)
+            yield StepKey(step)
 
 
-@dataclass(slots=True)
-class _Problem:
-    """An error on its way out of a loader process."""
-
-    error: Exception | None
-    text: str
-    index: int
-    trace: str
-
-
-class _Reading:
-    """The dataset that torch's DataLoader sees: its keys are whole steps.
-
-    Where the batch is what its step says, its payload in a tuple is the answer: the loop's process has the step.
-    """
-
-    def __init__(self, reader: StepReader, *, whole: bool) -> None:
-        self._reader = reader
-        self._whole = whole
-        self._tried = False
-
-    def __getitem__(self, key: tuple[Any, ...]) -> tuple[Any] | Delivery | _Problem:
-        step = Step(*key)
-        try:
-            delivery = self._reader.read(step)
-            if not self._tried:
-                _check_travels(delivery)
-                self._tried = True
-        except Exception as error:  # raised again in the loop's own process
-            return _problem(error)
-        return delivery if self._whole or delivery != _as_asked(step, delivery.payload) else (delivery.payload,)
-
-
-def _as_asked(step: Step, payload: Any) -> Delivery:
-    valid = valid_rows(len(step.indices), step.fillers)
-    return Delivery(BatchInfo(step.epoch, step.position, step.indices, valid, step.rows), payload)
-
-
-def _check_travels(delivery: Delivery) -> None:
-    # torch pickles in a thread, where a failure leaves the loop waiting for ever.
-    try:
-        pickle.dumps(delivery)
-    except Exception as error:
-        raise TypeError(
-            f"a batch cannot travel out of its loader process ({type(error).__name__}: {error}); return plain data, "
-            "arrays or tensors, or use num_workers=0"
-        ) from error
-
-
-def _problem(error: Exception) -> _Problem:
-    index = error.index if isinstance(error, BadSampleError) else -1
-    cause = error.__cause__ if isinstance(error, BadSampleError) else error
-    trace = "".join(traceback.format_exception(error)).rstrip()
-    try:
-        pickle.loads(pickle.dumps(cause))
-    except Exception:  # such an exception cannot travel: its text does
-        cause = None
-    return _Problem(cause if isinstance(cause, Exception) else None, str(error), index, trace)
-
-
-def _unwrap(answer: tuple[Any] | Delivery | _Problem, step: Step) -> Delivery:
-    if isinstance(answer, tuple):
-        return _as_asked(step, answer[0])
-    if isinstance(answer, Delivery):
-        return answer
-    if answer.index < 0 and answer.error is not None:
-        error = answer.error
-    else:
-        error = bad_sample(answer.text, answer.index, answer.error)
-    error.add_note("in a loader process:\n" + answer.trace)
-    raise error
+def _is_out_of_descriptors(error: Exception) -> bool:
+    return (isinstance(error, OSError) and error.errno == errno.EMFILE) or any(
+        said in str(error) for said in ("Too many open files", "items of ancdata")
+    )
 
 
 def _unlisted(running: Any) -> Any:

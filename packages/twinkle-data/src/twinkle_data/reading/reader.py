@@ -68,8 +68,12 @@ class Reader:
         self._collate = collate
         self._randomness = randomness
         self._sharded = sharded
-        # Where no user code runs, nothing can draw.
-        self._tame = sampling.source.plain and (collate is None or _draws_nothing(collate))
+        self._collates = collate is not None and not _draws_nothing(collate)
+
+    @property
+    def dataset(self) -> Any:
+        """What the user gave."""
+        return self._sampling.source.dataset
 
     def read(self, step: Step) -> Delivery:
         """Read one step.
@@ -77,9 +81,13 @@ class Reader:
         Raises:
             BadSampleError: A sample cannot be read, and the policy is not to go on without it.
         """
-        return self._attempt(step) if self._tame else self._randomness.run(partial(self._attempt, step))
+        # Where no user code runs, nothing can draw.
+        if self._sampling.source.plain and not self._collates:
+            return self._read(step)
+        with self._randomness.held():
+            return self._read(step)
 
-    def _attempt(self, step: Step) -> Delivery:
+    def _read(self, step: Step) -> Delivery:
         rows = self._sampling.read(step.epoch, step.indices)
         valid = valid_rows(len(rows.samples), (*step.fillers, *rows.masked))
         batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
@@ -99,10 +107,13 @@ def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any]
     """What the loop sees of a batch; what collating draws is a function of the seed and the step."""
     if collate is None:
         return batch
-    if not randomness.draws:
+    if _draws_nothing(collate):
         return collate(batch)
     key = _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
-    return randomness.once(key, partial(collate, batch))
+    try:
+        return randomness.once(key, partial(collate, batch))
+    except StopIteration as error:  # in a loop it would read as the end of the epoch (PEP 479)
+        raise RuntimeError("collate_fn raised StopIteration") from error
 
 
 def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[bool], *, sharded: bool) -> Batch[Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
 
 from twinkle_data.errors import BadSampleError, bad_sample
 from twinkle_data.order.permutation import derive
@@ -12,14 +13,17 @@ from twinkle_data.order.permutation import derive
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
     from twinkle_data.reading.randomness import Randomness
     from twinkle_data.sources.indexed import Source
 
 OnError: TypeAlias = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[str, ...] = get_args(OnError)
 
-# ConnectionError and TimeoutError are OSErrors.
-TRANSIENT = (OSError,)
+# ConnectionError and TimeoutError are OSErrors; what says that a path is wrong stays wrong.
+_TRANSIENT = (OSError,)
+_LASTING = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 _CANDIDATES = 64
 _REPLACE = 0x7265706C
 
@@ -75,12 +79,21 @@ class Sampling:
         randomness: What they draw from.
         policy: What is done about samples that cannot be read.
         quarantine: Indices that are known to be bad and are not tried again.
+        sizes: Tokens of each sample, where one that stands for another must not be longer.
     """
 
-    def __init__(self, source: Source, randomness: Randomness, policy: Policy, quarantine: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        source: Source,
+        randomness: Randomness,
+        policy: Policy,
+        quarantine: Iterable[int] = (),
+        sizes: NDArray[np.int64] | None = None,
+    ) -> None:
         self.source = source
         self.randomness = randomness
         self._policy = policy
+        self._sizes = sizes
         self._bad = set(quarantine)
         self._failures = 0
 
@@ -105,18 +118,41 @@ class Sampling:
         return rows
 
     def _first_attempts(self, epoch: int, indices: Sequence[int]) -> list[Any]:
-        source = self.source
+        portions = self.source.portions(indices)
+        if portions is None:
+            return self._attempt(epoch, indices, self.source, 0)
+        samples: list[Any] = [None] * len(indices)
+        for portion in portions:
+            own = self._attempt(epoch, [indices[row] for row in portion.rows], portion.source, portion.start)
+            for row, sample in zip(portion.rows, own, strict=True):
+                samples[row] = sample
+        return samples
+
+    def _attempt(self, epoch: int, indices: Sequence[int], source: Source, start: int) -> list[Any]:
+        """Read samples of one dataset, which begins at index `start`; together where that is better."""
+
+        def together(asked: Sequence[int]) -> list[Any]:
+            return source.read_many([index - start for index in asked] if start else asked)
+
+        if not (source.plain or source.at_once) or not indices:
+            read = source.read
+            return self.randomness.each(
+                epoch, indices, (lambda index: read(index - start)) if start else read, self._failed
+            )
         try:
             if source.plain:
-                return source.read_many(indices)
-            if source.at_once and indices:
-                samples = self.randomness.together(epoch, indices, source.read_many)
-                if samples is not None:
-                    return samples
+                return together(indices)
+            samples = self.randomness.together(epoch, indices, together, self._failed_together, dataset=start)
         except Exception as error:  # one by one will tell which sample it was
-            self._failures += 1
-            return [_Failed(None, int(isinstance(error, TRANSIENT)))] * len(indices)
-        return self.randomness.each(epoch, indices, source.read, self._failed)
+            samples = [self._failed_together(error)] * len(indices)
+        if self._failures and any(type(own) is _Failed and own.error is None and own.attempts for own in samples):
+            # The cause is given its time once, not once for each of these samples.
+            self.randomness.wait(self._policy.backoff_s)
+        return samples
+
+    def _failed_together(self, error: Exception) -> _Failed:
+        self._failures += 1
+        return _Failed(None, int(_is_transient(error)))
 
     def _failed(self, error: Exception) -> _Failed:
         self._failures += 1
@@ -144,9 +180,9 @@ class Sampling:
         attempts, error = failed.attempts, failed.error
         wait = self._policy.backoff_s
         # An attempt that failed for several samples together has no error of this one: it is made once more.
-        while error is None or (isinstance(error, TRANSIENT) and attempts <= self._policy.retries):
-            if attempts:
-                time.sleep(wait)
+        while error is None or (_is_transient(error) and attempts <= self._policy.retries):
+            if error is not None:
+                self.randomness.wait(wait)
                 wait *= 2
             (outcome,) = self.randomness.each(epoch, [index], self.source.read, self._failed)
             if type(outcome) is not _Failed:
@@ -157,6 +193,9 @@ class Sampling:
 
     def _substitute(self, rows: SampleRows, epoch: int, index: int, failed: _Failed) -> tuple[Any, int]:
         start, stop = self.source.span(index)
+        fitting: Sequence[int] | NDArray[np.int64] = range(start, stop)
+        if self._sizes is not None:
+            fitting = start + np.flatnonzero(self._sizes[start:stop] <= self._sizes[index])
         for turn in range(_CANDIDATES):
             if len(self._bad) > self._policy.max_bad:
                 raise bad_sample(
@@ -165,14 +204,15 @@ class Sampling:
                     index,
                     failed.error,
                 )
-            other = start + derive(self.randomness.seed, _REPLACE, epoch, index, turn) % (stop - start)
+            other = int(fitting[derive(self.randomness.seed, _REPLACE, epoch, index, turn) % len(fitting)])
             outcome = self._persist(epoch, other, _Failed(None, 0))
             if type(outcome) is not _Failed:
                 return outcome, other
             rows.bad.append(other)
             failed = outcome if outcome.error is not None else failed
+        short = "" if self._sizes is None else f" of at most its {self._sizes[index]} tokens"
         raise bad_sample(
-            f"nothing readable was found in place of sample {index} in {_CANDIDATES} attempts; the last was "
+            f"nothing readable{short} was found in place of sample {index} in {_CANDIDATES} attempts; the last was "
             f"{self._error(epoch, index, failed)}",
             index,
             failed.error,
@@ -183,6 +223,10 @@ class Sampling:
         said = "it is in the quarantine" if error is None else f"{type(error).__name__}: {error}"
         tried = f" after {failed.attempts} attempts" if failed.attempts > 1 else ""
         return bad_sample(f"sample {index} cannot be read in epoch {epoch}{tried}: {said}", index, error)
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, _TRANSIENT) and not isinstance(error, _LASTING)
 
 
 class _Failed:

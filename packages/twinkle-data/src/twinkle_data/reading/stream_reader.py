@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import Batch, BatchInfo
@@ -68,7 +67,7 @@ class StreamReader:
         part: Whose rows are kept.
         sharded: They are marked as this rank's own share.
         collate: Makes what the loop sees of a `Batch`; None keeps the batch.
-        randomness: What samples and `collate` draw from; it must not watch, for nothing can be read twice.
+        randomness: What samples and `collate` draw from.
         name: What the dataset is called in messages.
     """
 
@@ -101,6 +100,11 @@ class StreamReader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_samples": None, "_expected": None, "_ahead": _Ahead([])}
 
+    @property
+    def dataset(self) -> Any:
+        """What the user gave."""
+        return self._stream.dataset
+
     def read(self, step: Step) -> Delivery:
         """Read one step; one without rows says that the epoch is over.
 
@@ -108,9 +112,10 @@ class StreamReader:
             BadSampleError: The stream raised.
             NotResumableError: The step is not where the stream is, and it cannot be brought there.
         """
-        return self._randomness.run(partial(self._attempt, step))
+        with self._randomness.held():
+            return self._read(step)
 
-    def _attempt(self, step: Step) -> Delivery:
+    def _read(self, step: Step) -> Delivery:
         if self._ended is not None and self._ended <= (step.epoch, step.position) < (self._ended[0] + 1, 0):
             return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
         if self._expected != (step.epoch, step.position):

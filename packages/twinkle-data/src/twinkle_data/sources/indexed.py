@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twinkle_data.sources.fingerprint import digest
 
 _PROBES = 32
 
 
+class Portion(NamedTuple):
+    """Samples of a step that come from one dataset of several.
+
+    Attributes:
+        rows: Their rows in the step.
+        source: Their dataset.
+        start: The index at which that begins.
+    """
+
+    rows: Sequence[int]
+    source: Source
+    start: int
+
+
 class Source(Protocol):
     """Samples by index.
 
     Attributes:
-        plain: Reading runs nobody's code, so no randomness is drawn.
         at_once: Several samples are read better together than one by one.
         fingerprint: Digest of the contents, as far as that is cheap; the same in every process.
     """
 
-    plain: bool
     at_once: bool
     fingerprint: str
+
+    @property
+    def dataset(self) -> Any:
+        """What the user gave."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether reading runs no code of the user's, so that no randomness is drawn."""
 
     def __len__(self) -> int: ...
 
@@ -36,6 +56,9 @@ class Source(Protocol):
     def span(self, index: int) -> tuple[int, int]:
         """The indices [start, stop) among which a sample's replacement is looked for."""
 
+    def portions(self, indices: Sequence[int]) -> Sequence[Portion] | None:
+        """The samples by dataset where several are mixed; None where all belong to this one."""
+
 
 class Rows:
     """A list, a tuple or an array of samples.
@@ -48,24 +71,27 @@ class Rows:
     at_once = True
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self._rows = rows
+        self.dataset = rows
         self.fingerprint = digest([rows[place] for place in _probes(len(rows))])
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.dataset)
 
     def read(self, index: int) -> Any:
         """One row."""
-        return self._rows[index]
+        return self.dataset[index]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """The rows, one by one."""
-        rows = self._rows
+        rows = self.dataset
         return [rows[index] for index in indices]
 
     def span(self, index: int) -> tuple[int, int]:
         """All of them."""
         return 0, len(self)
+
+    def portions(self, indices: Sequence[int]) -> None:
+        """One dataset."""
 
 
 class Columns:
@@ -82,7 +108,7 @@ class Columns:
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
-        self._columns = dict(columns)
+        self.dataset = dict(columns)
         self._length = next(iter(lengths.values()))
         self.fingerprint = digest([list(columns), [self.read(place) for place in _probes(self._length)]])
 
@@ -91,7 +117,7 @@ class Columns:
 
     def read(self, index: int) -> dict[str, Any]:
         """One row of every column."""
-        return {name: column[index] for name, column in self._columns.items()}
+        return {name: column[index] for name, column in self.dataset.items()}
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """The rows, one by one."""
@@ -100,6 +126,9 @@ class Columns:
     def span(self, index: int) -> tuple[int, int]:
         """All of them."""
         return 0, len(self)
+
+    def portions(self, indices: Sequence[int]) -> None:
+        """One dataset."""
 
 
 class Objects:
@@ -111,8 +140,6 @@ class Objects:
             name.
         factory: What built it, and builds it again in another process where that can be pickled.
     """
-
-    plain = False
 
     def __init__(self, dataset: Any, factory: Callable[[], object] | None = None) -> None:
         self.dataset = dataset
@@ -135,6 +162,11 @@ class Objects:
         return len(self.dataset)
 
     @property
+    def plain(self) -> bool:
+        """Whether the library that the dataset is of runs no code of the user's for a sample."""
+        return _is_tensors(self.dataset) or (_is_hugging_face(self.dataset) and self.dataset.format["type"] != "custom")
+
+    @property
     def read(self) -> Callable[[int], Any]:
         """Gives one sample."""
         # The dataset's own method: a call in between would cost as much as many a sample.
@@ -153,6 +185,9 @@ class Objects:
     def span(self, index: int) -> tuple[int, int]:
         """All of them."""
         return 0, len(self)
+
+    def portions(self, indices: Sequence[int]) -> None:
+        """One dataset."""
 
 
 def build(dataset: object) -> tuple[object, Callable[[], object] | None]:
@@ -197,6 +232,14 @@ def _pickles(value: object) -> bool:
 
 def _is_array(dataset: object) -> bool:
     return type(dataset).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(dataset, "dtype")
+
+
+def _is_tensors(dataset: object) -> bool:
+    return type(dataset).__module__ == "torch.utils.data.dataset" and type(dataset).__name__ == "TensorDataset"
+
+
+def _is_hugging_face(dataset: object) -> bool:
+    return type(dataset).__module__ == "datasets.arrow_dataset" and type(dataset).__name__ == "Dataset"
 
 
 def _probes(length: int) -> list[int]:

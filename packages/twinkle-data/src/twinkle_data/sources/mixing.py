@@ -17,7 +17,7 @@ import numpy as np
 
 from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
 from twinkle_data.sources.fingerprint import digest
-from twinkle_data.sources.indexed import open_source
+from twinkle_data.sources.indexed import Portion, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,10 +96,11 @@ class MixedSource:
     """
 
     def __init__(self, mixture: Mixture) -> None:
+        self.dataset = mixture
         self._sources = mixture.sources
         self._starts = [0, *accumulate(mixture.lengths)]
-        self.plain = all(source.plain for source in self._sources)
-        self.at_once = self.plain
+        self._bounds = np.array(self._starts[1:], dtype=np.int64)
+        self.at_once = True
         self.fingerprint = digest(
             [
                 list(mixture.names),
@@ -114,6 +115,11 @@ class MixedSource:
         return self._starts[-1]
 
     @property
+    def plain(self) -> bool:
+        """Whether all of them are."""
+        return all(source.plain for source in self._sources)
+
+    @property
     def read(self) -> Callable[[int], Any]:
         """Gives one sample."""
         return self._read
@@ -125,6 +131,14 @@ class MixedSource:
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """The samples, one by one."""
         return [self._read(index) for index in indices]
+
+    def portions(self, indices: Sequence[int]) -> Sequence[Portion]:
+        """The samples by dataset, each with the rows that its samples have in the step."""
+        places = np.searchsorted(self._bounds, np.array(indices, dtype=np.int64), side="right")
+        return [
+            Portion(np.flatnonzero(places == place).tolist(), self._sources[place], self._starts[place])
+            for place in np.unique(places).tolist()
+        ]
 
     def span(self, index: int) -> tuple[int, int]:
         """The indices of the same dataset."""

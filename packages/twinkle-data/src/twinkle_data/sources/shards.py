@@ -68,7 +68,7 @@ class ShardedSource:
 
     def __init__(self, shards: Shards) -> None:
         assert shards.lengths is not None
-        self._shards = shards
+        self.dataset = shards
         self._starts = np.concatenate(([0], np.cumsum(np.array(shards.lengths, dtype=np.int64))))
         self._open: dict[int, tuple[int, Iterator[Any]]] = {}
         self.fingerprint = shards.fingerprint
@@ -89,13 +89,13 @@ class ShardedSource:
         wanted = index - int(self._starts[shard])
         offset, samples = self._open.pop(shard, (-1, iter(())))
         if not 0 <= wanted - offset <= _NEAR or offset < 0:
-            offset, samples = wanted, iter(self._shards.start(shard, wanted))
+            offset, samples = wanted, iter(self.dataset.start(shard, wanted))
         for sample in samples:
             if offset == wanted:
                 self._open[shard] = offset + 1, samples
                 return sample
             offset += 1
-        raise IndexError(f"shard {shard} ended at {offset} samples; its length is given as {self._shards.lengths}")
+        raise IndexError(f"shard {shard} ended at {offset} samples; its length is given as {self.dataset.lengths}")
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """The samples, one by one."""
@@ -105,6 +105,9 @@ class ShardedSource:
         """The samples of the same shard."""
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         return int(self._starts[shard]), int(self._starts[shard + 1])
+
+    def portions(self, indices: Sequence[int]) -> None:
+        """One dataset."""
 
 
 class ShardedOrder:
@@ -150,8 +153,10 @@ class Stream(Protocol):
         algorithm: Name and version of the order.
         fingerprint: Digest of the dataset.
         resumable: `state` can bring it back.
+        dataset: What the user gave.
     """
 
+    dataset: Any
     algorithm: str
     fingerprint: str
     resumable: bool
@@ -173,7 +178,7 @@ class IterableStream:
     algorithm = "stream-v1"
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self.resumable = callable(getattr(dataset, "state_dict", None)) and callable(
             getattr(dataset, "load_state_dict", None)
         )
@@ -184,21 +189,21 @@ class IterableStream:
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Go through an epoch from its front, or on from a state."""
-        tell = getattr(self._dataset, "set_epoch", None)
+        tell = getattr(self.dataset, "set_epoch", None)
         if tell is not None:
             tell(epoch)
         if self.resumable:
             fresh, self._begun = not self._begun, True
             if fresh:
-                self._front = self._dataset.state_dict()
+                self._front = self.dataset.state_dict()
             # Some datasets begin every pass where the last loaded state said, so the front is loaded too.
             if state is not None or not fresh:
-                self._dataset.load_state_dict(self._front if state is None else state)
-        return iter(self._dataset)
+                self.dataset.load_state_dict(self._front if state is None else state)
+        return iter(self.dataset)
 
     def state(self) -> Any:
         """Where it is, in the dataset's own words."""
-        return self._dataset.state_dict() if self.resumable else None
+        return self.dataset.state_dict() if self.resumable else None
 
 
 class ShardStream:
@@ -215,7 +220,7 @@ class ShardStream:
     def __init__(self, shards: Shards, seed: int, *, shuffle: bool) -> None:
         self.algorithm = f"shards-v1+{ALGORITHM if shuffle else 'sequential-v1'}"
         self.fingerprint = shards.fingerprint
-        self._shards = shards
+        self.dataset = shards
         self._seed = seed
         self._shuffle = shuffle
         self._offsets: list[int] = []
@@ -224,7 +229,7 @@ class ShardStream:
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Go through an epoch from its front, or on from a state."""
-        count = self._shards.count
+        count = self.dataset.count
         if state is None:
             turn = Permutation(count, derive(self._seed, 3), epoch) if self._shuffle else range(count)
             self._running = [int(turn[place]) for place in range(count)]
@@ -241,7 +246,7 @@ class ShardStream:
             self._turn %= len(self._running)
             shard = self._running[self._turn]
             if shard not in opened:
-                opened[shard] = iter(self._shards.start(shard, self._offsets[shard]))
+                opened[shard] = iter(self.dataset.start(shard, self._offsets[shard]))
             sample = next(opened[shard], ended)
             if sample is ended:
                 self._running.pop(self._turn)
