@@ -17,7 +17,7 @@ from twinkle_remote import on, remote_class, remote_function, session, submit
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.values.rows import join
+from twinkle_remote.values.join import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable

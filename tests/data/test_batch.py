@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinkle_data import Batch
-from twinkle_remote.values.rows import join, rows_of, take
+from twinkle_remote.values.join import join
+from twinkle_remote.values.rows import rows_of, take
 
 PLACE: dict[str, Any] = {"epoch": 2, "position": 40}
 

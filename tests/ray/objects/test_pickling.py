@@ -6,7 +6,9 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -169,3 +171,17 @@ def test_chunks_cover_every_row() -> None:
         assert isinstance(chunks, rows.Chunks)
         assert chunks.bounds[0] == 0 and chunks.bounds[-1] == length
         assert all(first < last for first, last in itertools.pairwise(chunks.bounds))
+
+
+def test_slices_of_tables_leave_the_other_rows_behind() -> None:
+    words = pa.array(["abc", "de"] * 50_000).dictionary_encode()
+    table = pa.table({"x": np.arange(100_000), "s": ["abc"] * 100_000, "w": words})
+    batch = table.to_batches()[0]
+    whole = (table, batch, *batch.columns, *table.columns)
+    slices = [value.slice(start, rows) for value in whole for start, rows in ((5, 3), (0, 0))]
+    for value in (*slices, datasets.Dataset(table).select([3])):
+        parcel = pack(value)
+        back = parcel.open()
+        assert parcel.nbytes < 3000 and type(back) is type(value)
+        assert back[:] == value[:] if isinstance(value, datasets.Dataset) else back.equals(value)
+    assert pack(table).open().equals(table)

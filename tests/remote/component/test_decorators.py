@@ -28,7 +28,7 @@ def decorate(**options: Any) -> Any:
         ({"collect": "flat"}, r"collect='flat' .* 'none', 'flatten', 'mean', 'sum', 'first', 'last_pp' or a callable"),
         ({"execute": "last"}, r"execute='last' .* 'first', 'all'"),
         ({"uneven": "cut"}, r"uneven='cut' .* 'strict', 'pad', 'drop'"),
-        ({"weight": "columns", "collect": "mean"}, r"weight='columns' .* 'rows' or a callable"),
+        ({"weight": "columns", "collect": "mean"}, r"weight='columns' .* 'rows', 'equal' or a callable"),
         ({"weight": "rows"}, "collect must be 'mean' or 'sum', got 'none'"),
         ({"timeout": 0}, "timeout=0 is not valid: it is seconds above 0, or None"),
         ({"timeout": "soon"}, "timeout='soon' is not valid"),

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote import CollectError, DispatchError, register_splitter
-from twinkle_remote.values.rows import columns, equal, join, rebuild, rows_of, take
+from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.join import join
+from twinkle_remote.values.rows import equal, rows_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,8 @@ from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol import HandedSlot, HandOver, Outcome, Share, Task
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.values.rows import join, rows_of, take
+from twinkle_remote.values.join import join
+from twinkle_remote.values.rows import rows_of, take
 from twinkle_remote.worker.inputs import Inputs
 
 if TYPE_CHECKING:

@@ -22,4 +22,5 @@ class Memory:
 
     def keep(self, value: object) -> tuple[object, int]:
         """The value; its bytes where it tells them."""
-        return value, int(getattr(value, "nbytes", 0))
+        nbytes = getattr(value, "nbytes", 0)
+        return value, nbytes if isinstance(nbytes, int) else 0

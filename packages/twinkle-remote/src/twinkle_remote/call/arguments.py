@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from twinkle_remote.call.lazy import Lazy, hand_over
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.messages import HandedSlot, HandOver, StoredSlot
-from twinkle_remote.values.rows import PLAIN, columns, rebuild, splitter_of
+from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.rows import PLAIN, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError
+from twinkle_remote.values.join import join_columns, join_results
 from twinkle_remote.values.reduce import reduce
-from twinkle_remote.values.rows import join, join_columns, rows_of, take
+from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +65,8 @@ def combine(
         values: In the order of `ranks_read`; never mutated.
         name: Class.method, for messages.
         mesh: For a callable collect.
-        weight: Weight of a mean or sum.
-        rows_given: Rows that each of the values' ranks was given, for weight "rows".
+        weight: Weight of a mean or sum. None weighs a mean by rows where the call divided rows.
+        rows_given: Rows that each of the values' ranks was given.
         rows: Joined rows that count; what padding added behind them is dropped. None means all.
         guessed: That the elements of a tuple are rows is the rule, but the method is not annotated so.
 
@@ -81,10 +82,10 @@ def combine(
     if how == "rows":
         if guessed:
             _check_tuples(values, rows_given, name)
-        return _unpadded(join(values, f"{name} result"), rows)
+        return _unpadded(join_results(values, f"{name} result"), rows)
     if how == "columns":
         return tuple(_unpadded(part, rows) for part in join_columns(values, f"{name} result"))
-    return reduce(how, values, _weights(weight, values, rows_given, name), f"{name} result")
+    return reduce(how, values, _weights(how, weight, values, rows_given, name), f"{name} result")
 
 
 def _check_tuples(values: Sequence[Any], rows_given: Sequence[int | None], name: str) -> None:
@@ -107,12 +108,18 @@ def _unpadded(value: Any, rows: int | None) -> Any:
 
 
 def _weights(
-    weight: Weight | None, values: Sequence[Any], rows_given: Sequence[int | None], name: str
+    how: str, weight: Weight | None, values: Sequence[Any], rows_given: Sequence[int | None], name: str
 ) -> Sequence[float] | None:
-    if weight is None:
-        return None
+    """What each value weighs; None where all weigh the same.
+
+    A mean weighs by rows where the call divided them. Where there were none at all, every rank stands for the same.
+    """
     if callable(weight):
         return [float(weight(value)) for value in values]
+    if weight is None and how == "mean" and None not in rows_given and any(rows_given):
+        weight = "rows"
+    if weight != "rows":
+        return None
     if any(rows is None for rows in rows_given):
         raise CollectError(f"{name}: weight='rows' weighs by the rows that each rank was given, but nothing was split")
     return [float(rows or 0) for rows in rows_given]

@@ -11,7 +11,8 @@ from twinkle_remote.call.arguments import Encoder, Replicated
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.uneven import settle
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.values.rows import below, columns, common_length, rebuild, splitter_of, take
+from twinkle_remote.values.columns import below, columns, rebuild
+from twinkle_remote.values.rows import common_length, refuse_unknown, splitter_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,7 +170,11 @@ def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
     if rows is not None:
         found.append((path, rows))
         return False
-    handed = [_measure(part, below(path, value, key), found) for key, part in (columns(value) or {}).items()]
+    parts = columns(value)
+    if parts is None:
+        refuse_unknown(value, path)
+        return False
+    handed = [_measure(part, below(path, value, key), found) for key, part in parts.items()]
     return any(handed)
 
 
@@ -195,7 +200,9 @@ class _Cut:
         parts = columns(value)
         if parts is None:
             return self._encoder.whole(value)
-        return rebuild(value, [self(part) for part in parts.values()])
+        fresh = [self(part) for part in parts.values()]
+        same = all(new is old for new, old in zip(fresh, parts.values(), strict=True))
+        return value if same else rebuild(value, fresh)
 
     def _padded(self, value: Any, splitter: Any) -> Any:
         """Rows up to the end, then from the beginning again until there are enough."""

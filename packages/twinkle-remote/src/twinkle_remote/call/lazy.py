@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from twinkle_remote.call.collect import combine, how_made, ranks_read
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.messages import HandOver, Itself
-from twinkle_remote.values.rows import columns, rebuild
+from twinkle_remote.values.columns import columns, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

@@ -57,8 +57,10 @@ class FunctionOptions(TypedDict, total=False):
             empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results (a "mean" or
             "sum" of the workers' own figures counts what was repeated: a method cannot tell those rows from others),
             "drop" leaves the rest out.
-        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, repeated ones included,
-            a callable by its value for each result.
+        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, repeated ones included;
+            "equal" counts each data rank once; a callable weighs by its value for each result. None is "rows" for a
+            "mean" where the call divided rows, so that the mean of a mean over rows is what one worker would have
+            returned, and "equal" elsewhere.
     """
 
     sync: bool
@@ -146,12 +148,14 @@ def remote_function(
 
     Args:
         dispatch: "slice" splits list arguments evenly over the workers; "all" sends everything whole; "slice_dp"
-            splits lists, tuples, arrays and tensors, also inside dicts and dataclasses, by the mesh's data ranks; or a
-            callable `(length, i, args, kwargs, device_mesh) -> (args_i, kwargs_i)` for worker i of length.
+            splits what has rows (lists, tuples, arrays, tensors, frames, tables and datasets, also inside mappings and
+            dataclasses) by the mesh's data ranks; or a callable
+            `(length, i, args, kwargs, device_mesh) -> (args_i, kwargs_i)` for worker i of length.
         execute: "all" workers that hold the component, or the "first".
-        collect: "none" gives the list of the workers' results (the bare result of one worker); "flatten" joins rows,
-            "mean" and "sum" reduce, each counting a data rank once; "first" is the first worker's; "last_pp" the list
-            of the last pipeline stage's, one per data rank; or a callable `(results, device_mesh)`.
+        collect: "none" gives the list of the workers' results (the bare result of one worker); "flatten" joins rows
+            (what has none is an error), "mean" and "sum" reduce, each counting a data rank once; "first" is the first
+            worker's; "last_pp" the list of the last pipeline stage's, one per data rank; or a callable
+            `(results, device_mesh)`.
         **options: The keywords of `FunctionOptions`; any other is an error that lists them.
 
     Raises:

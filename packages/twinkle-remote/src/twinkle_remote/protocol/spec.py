@@ -18,12 +18,13 @@ CollectFunction: TypeAlias = Callable[[list[Any], "DeviceMesh | None"], Any]
 Dispatch: TypeAlias = Literal["slice", "all", "slice_dp"] | DispatchFunction
 Collect: TypeAlias = Literal["none", "flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
 Uneven: TypeAlias = Literal["strict", "pad", "drop"]
-Weight: TypeAlias = Literal["rows"] | Callable[[Any], float]
+Weight: TypeAlias = Literal["rows", "equal"] | Callable[[Any], float]
 
 EXECUTES = ("first", "all")
 DISPATCHES = ("slice", "all", "slice_dp")
 COLLECTS = ("none", "flatten", "mean", "sum", "first", "last_pp")
 UNEVENS = ("strict", "pad", "drop")
+WEIGHTS = ("rows", "equal")
 _OR_NONE = (True, False, None)
 
 
@@ -55,7 +56,7 @@ class FunctionSpec:
         if self.uneven is not None:
             choose("uneven", self.uneven, UNEVENS)
         if self.weight is not None:
-            choose("weight", self.weight, ("rows",), or_callable=True)
+            choose("weight", self.weight, WEIGHTS, or_callable=True)
             if self.collect not in ("mean", "sum"):
                 raise ValueError(f"weight= weighs a reduction: collect must be 'mean' or 'sum', got {self.collect!r}")
         timed = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and self.timeout > 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numbers
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CollectError
-from twinkle_remote.values.rows import below, columns, equal, is_mapping, rebuild, splitter_of
+from twinkle_remote.errors import CollectError, DispatchError
+from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
+from twinkle_remote.values.rows import equal, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,8 @@ def reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, pat
     if not (min(weights) >= 0 and sum(weights) > 0):
         raise CollectError(f"{path}: weights are at or above 0 and not all 0, got {list(weights)}")
     kept = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
-    return _reduce(how, [value for value, _ in kept], [weight for _, weight in kept], path)
+    alike = how == "mean" and len({weight for _, weight in kept}) == 1
+    return _reduce(how, [value for value, _ in kept], None if alike else [weight for _, weight in kept], path)
 
 
 def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
@@ -38,18 +40,13 @@ def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, pa
     parts = columns(first)
     if parts is not None:
         _alike(values, path)
-        if not is_mapping(first):
-            tables = [columns(value) or {} for value in values]
-            fields = [_over_key(how, key, tables, weights, below(path, first, key)) for key in parts]
-            return rebuild(first, fields)
-        keys = dict.fromkeys(key for value in values for key in value)
-        fresh = {key: _over_key(how, key, values, weights, below(path, first, key)) for key in keys}
-        if type(first) is dict:
-            return fresh
-        whole = rebuild(first, [fresh.pop(key) for key in parts])
-        for key, part in fresh.items():
-            whole[key] = part
-        return whole
+        tables = [columns(value) or {} for value in values]
+        keys = dict.fromkeys(key for table in tables for key in table) if is_mapping(first) else dict.fromkeys(parts)
+        fresh = {key: _over_key(how, key, tables, weights, below(path, first, key)) for key in keys}
+        try:
+            return with_items(first, fresh) if is_mapping(first) else rebuild(first, list(fresh.values()))
+        except DispatchError as error:
+            raise CollectError(f"{path}: {error}") from error
     if isinstance(first, list | tuple):
         _alike(values, path)
         sizes = sorted({len(value) for value in values})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinkle_remote.values.rows import PLAIN, columns, rebuild
+from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.rows import PLAIN
 
 
 def snapshot(value: Any) -> Any:

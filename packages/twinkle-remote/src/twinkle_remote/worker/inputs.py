@@ -9,7 +9,8 @@ from twinkle_remote.call.arguments import decode
 from twinkle_remote.call.collect import combine
 from twinkle_remote.call.uneven import settle
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.values.rows import join, rows_of, take
+from twinkle_remote.values.join import join
+from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +77,10 @@ class Inputs:
             if len(known) == len(outcomes) and (not lists_only or all(outcome.is_list for outcome in outcomes)):
                 return self._rows(outcomes, _clipped(known, outcomes[0].total if hand_over.padded else None), share)
         value = self._whole(hand_over, outcomes)
-        rows = rows_of(value, "a lazy argument")
-        if rows is None or (lists_only and not isinstance(value, list)):
+        if lists_only and not isinstance(value, list):
+            return value
+        rows = rows_of(value, f"{self._task.name}: a lazy argument")
+        if rows is None:
             return value
         parts = [take(value, start, stop) for _, start, stop in self._pieces([rows], share)]
         return join(parts) if parts else take(value, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -79,12 +80,14 @@ def callable_collect_gets_results_and_mesh(harness: Harness) -> None:
 
 
 def sum_and_mean_count_each_data_rank_once(harness: Harness) -> None:
-    """Sums over the data ranks are those of the rows; means weighted by rows are those of the rows."""
+    """Sums over the data ranks are those of the rows, and means too: where rows are divided, they weigh."""
     rows = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
     for name, mesh in EIGHT.items():
         reducer = harness.build(Reducer, 8, mesh=mesh)
         assert reducer.total(rows) == 511.0, name
         assert math.isclose(reducer.mean(rows)["mean"], 511.0 / 9), name
+        assert math.isclose(reducer.mean_of_rows(rows), 511.0 / 9), name
+        assert math.isclose(reducer.mean_of_rows(rows[:3]), 7.0 / 3), name
         parts = [rows[part] for part in _data_slices(harness, mesh, len(rows))]
         want = sum(sum(part) / len(part) for part in parts) / len(parts)
         assert math.isclose(reducer.mean_of_ranks(rows), want), name
@@ -93,7 +96,8 @@ def sum_and_mean_count_each_data_rank_once(harness: Harness) -> None:
 def weights_leave_ranks_without_rows_out(harness: Harness) -> None:
     """Weighed by rows, a data rank that was given none does not count, whatever it returned."""
     reducer = harness.build(Reducer, 8, mesh=EIGHT["dp8"])
-    assert reducer.mean([1.0, 2.0, 6.0]) == {"mean": 3.0}
+    assert reducer.mean([1.0, 2.0, 6.0]) == {"mean": 3.0} and reducer.mean_of_rows([1.0, 2.0, 6.0]) == 3.0
+    assert reducer.mean_of_rows([]) == -1e9
     with raises(CollectError, "Reducer.no_rows", "weight='rows'", "nothing was split"):
         plain(reducer.no_rows())
     if not harness.in_process:
@@ -145,14 +149,22 @@ def reductions_refuse_what_does_not_fit(harness: Harness) -> None:
 
 
 def flatten_refuses_what_does_not_join(harness: Harness) -> None:
-    """Results without rows that differ, and dicts of different columns: the error states the rule and the values."""
+    """Results without rows, equal ones too, and dicts of different columns: the error states rule and values."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     if not harness.in_process:
+        for value, kind in ((5, "int"), ("same", "str"), (2.5, "float"), ({"loss": 1.0}, "dict"), ({}, "dict")):
+            with raises(CollectError, "Echo.copies result", "flatten joins rows", f"{kind} has none"):
+                plain(echo.copies(value))
+        with raises(CollectError, "Echo.rows_or_none result", "flatten joins"):
+            plain(echo.rows_or_none([1, 2]))
+        with raises(CollectError, "Echo.copies result", "deque", "register_splitter"):
+            plain(echo.copies(deque([1, 2])))
         with raises(CollectError, "Echo.flat_scalar result", "str has none", "rank 0", "rank 1"):
             plain(echo.flat_scalar([1, 2, 3, 4]))
         with raises(CollectError, "Echo.flat_keys result", "rank 0", "rank 1"):
             plain(echo.flat_keys([1, 2, 3, 4]))
-    assert plain(echo.nothing()) is None
+    assert plain(echo.nothing()) is None and plain(echo.copies(None)) is None
+    assert echo.copies({"rows": [1], "note": "n"})["note"] == "n"
 
 
 def tuples_of_columns_are_joined_part_by_part(harness: Harness) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, UserDict, defaultdict, deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
-from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair
+from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Side, Table
 from twinkle_remote.conformance.subjects.faults import Faulty
-from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
+from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -101,6 +103,61 @@ def slice_dp_splits_arrays_and_tensors(harness: Harness) -> None:
             assert args[0].dtype == array.dtype and numpy.array_equal(args[0], array[part]), args
             assert torch.equal(args[1]["tensor"], tensor[part]), args
             assert args[2] == 3 and args[3] == 4, args
+
+
+@needs("numpy", "pandas", "polars", "pyarrow", "datasets")
+def slice_dp_splits_frames_tables_and_datasets(harness: Harness) -> None:
+    """Dispatch "slice_dp": frames, tables and datasets by row; each rank has its own, and they come back as one."""
+    numpy, pandas, polars, arrow, datasets = map(import_module, ("numpy", "pandas", "polars", "pyarrow", "datasets"))
+    echo = harness.build(Echo, 2, mesh=TWO)
+    for rows in (5, 1, 0, 30_000):
+        x = numpy.arange(rows)
+        for batch in (
+            pandas.DataFrame({"x": x}),
+            polars.DataFrame({"x": x}),
+            arrow.table({"x": x}),
+            datasets.Dataset.from_dict({"x": x.tolist()}, features=datasets.Features({"x": datasets.Value("int64")})),
+        ):
+            sizes = [len(x[part]) for part in _split(harness, TWO, 2, rows)]
+            assert harness.each(2, echo.sizes(batch)) == sizes, (type(batch), rows)
+            back = plain(echo.rows({"batch": batch}))["batch"]
+            assert type(back) is type(batch) and list(back["x"]) == list(batch["x"]), (type(batch), rows)
+            assert harness.each(2, echo.sizes(submit(echo.rows, batch))) == sizes, (type(batch), rows)
+
+
+def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
+    """Dispatch "slice_dp": a mapping of any type by column; it arrives, and comes back, as its type."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp2 tp2"])
+    for batch in (
+        OrderedDict(rows=[1, 2, 3], note="n"),
+        defaultdict(list, rows=[1, 2, 3]),
+        UserDict(rows=[1, 2, 3]),
+        Table({"rows": [1, 2, 3]}, "name"),
+    ):
+        seen = harness.each(4, echo.given(batch))
+        for rank, part in enumerate(_split(harness, FOUR["dp2 tp2"], 4, 3)):
+            got = seen[rank][1][0]
+            assert type(got) is type(batch) and got["rows"] == [1, 2, 3][part], (got, rank)
+        back = plain(echo.rows(batch))
+        assert type(back) is type(batch) and dict(back) == dict(batch) and batch["rows"] == [1, 2, 3]
+        assert getattr(back, "name", None) == getattr(batch, "name", None)
+
+
+def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
+    """What has a length and items by index, and is of no known type: an error with the ways out, at any depth."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    rows = deque([1, 2, 3, 4])
+    for method in (echo.given, echo.rows, echo.strict):
+        for value in (rows, {"deep": {"rows": rows}}):
+            with raises(DispatchError, "deque", "Replicate(value)", "split=", "register_splitter(deque"):
+                method(value)
+    for whole in ("text", b"bytes", bytearray(b"bytes"), {1, 2}, Side, Side.LEFT):
+        assert harness.each(4, echo.given(whole, [1])) == harness.each(4, echo.given(Replicate(whole), [1])), whole
+    assert [args[0] for _, args, _ in harness.each(4, echo.given(Replicate(rows)))] == [rows] * harness.workers(4)
+    made = submit(harness.build(Echo, 1).makes_deque, 4)
+    with raises(DispatchError, "Echo.given", "a lazy argument", "deque", "Replicate(value)"):
+        harness.each(4, echo.given(made))
+    assert harness.each(4, echo.given_whole(made)) == [(r, (rows,), {}) for r in range(harness.workers(4))]
 
 
 def callable_dispatch_gets_length_index_and_mesh(harness: Harness) -> None:
@@ -240,6 +297,9 @@ CHECKS = (
     slice_dp_without_a_mesh_splits_over_workers,
     slice_dp_splits_nested_columns,
     slice_dp_splits_arrays_and_tensors,
+    slice_dp_splits_frames_tables_and_datasets,
+    slice_dp_splits_mappings_of_any_type,
+    slice_dp_refuses_containers_that_it_does_not_know,
     callable_dispatch_gets_length_index_and_mesh,
     execute_first_runs_on_the_first_worker,
     replicate_marks_what_goes_whole,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.component.decorators import remote_class, remote_function
 from twinkle_remote.context import current_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twinkle_mesh import DeviceMesh
 
@@ -28,6 +31,30 @@ class Pair(NamedTuple):
 
     left: list[Any]
     right: list[Any]
+
+
+class Table(Mapping[str, Any]):
+    """A mapping with a name."""
+
+    def __init__(self, columns: Mapping[str, Any], name: str = "") -> None:
+        self._columns = dict(columns)
+        self.name = name
+
+    def __getitem__(self, key: str) -> Any:
+        return self._columns[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+class Side(Enum):
+    """A class that has a length and items, and no rows."""
+
+    LEFT = 1
+    RIGHT = 2
 
 
 @dataclass
@@ -190,6 +217,16 @@ class Echo:
         """Name of the type that arrived."""
         return type(value).__name__
 
+    @remote_function(dispatch="all", collect="first")
+    def makes_deque(self, length: int) -> Any:
+        """A container whose rows are not known."""
+        return deque(range(1, length + 1))
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def rows_or_none(self, rows: list[int]) -> list[int] | None:
+        """Rows, and None where there are none."""
+        return rows or None
+
     @remote_function(dispatch="slice_dp", collect="flatten")
     def flat_scalar(self, rows: Any) -> Any:
         """A result without rows, which flatten cannot join."""
@@ -230,6 +267,11 @@ class Reducer:
         return {"mean": sum(rows) / len(rows) if rows else float("nan")}
 
     @remote_function(dispatch="slice_dp", collect="mean")
+    def mean_of_rows(self, rows: list[float]) -> float:
+        """Mean of the rows, and what is no mean of anything where there are none."""
+        return sum(rows) / len(rows) if rows else -1e9
+
+    @remote_function(dispatch="slice_dp", collect="mean", weight="equal")
     def mean_of_ranks(self, rows: list[float]) -> float:
         """Each data rank counts the same."""
         return sum(rows) / len(rows)

@@ -1,0 +1,37 @@
+"""Rows of pyarrow tables, record batches and arrays, chunked or not."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_arrow: Any = importlib.import_module("pyarrow")
+
+
+class ArrowSplitter:
+    """Splitter for `pyarrow.Table`, `RecordBatch`, `Array` and `ChunkedArray`."""
+
+    def length(self, value: Any) -> int:
+        """Number of rows."""
+        return len(value)
+
+    def slice(self, value: Any, start: int, stop: int) -> Any:
+        """A view of rows [start, stop)."""
+        return value.slice(start, stop - start)
+
+    def concat(self, values: Sequence[Any]) -> Any:
+        """One table, batch or array; pyarrow refuses other columns and types."""
+        first = values[0]
+        if isinstance(first, _arrow.Table):
+            return _arrow.concat_tables(values)
+        if isinstance(first, _arrow.RecordBatch):
+            return _arrow.concat_batches(values)
+        if isinstance(first, _arrow.Array):
+            return _arrow.concat_arrays(values)
+        return _arrow.chunked_array([chunk for value in values for chunk in value.chunks], type=first.type)
+
+
+SPLITTER = ArrowSplitter()

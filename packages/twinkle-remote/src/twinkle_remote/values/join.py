@@ -1,0 +1,123 @@
+"""Joining: the rows of several values as one, the inverse of cutting one value with `take`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twinkle_remote.errors import CollectError, DispatchError
+from twinkle_remote.protocol.messages import Itself
+from twinkle_remote.values.columns import below, columns, rebuild
+from twinkle_remote.values.rows import equal, lengths, splitter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
+_WAYS_OUT = "return a list, array or tensor, or collect with 'none', 'first', 'mean' or 'sum'"
+
+
+def join_results(values: Sequence[T], path: str) -> T:
+    """The rows of several workers' results in order; None, or the component itself, where that is all of them.
+
+    Args:
+        values: At least one. One alone is what it is.
+        path: What the values are, for messages.
+
+    Raises:
+        CollectError: They have no rows, also where they are equal, or cannot be joined.
+    """
+    first = values[0]
+    if len(values) == 1 or ((first is None or first is Itself.ITSELF) and all(value is first for value in values)):
+        return first
+    try:
+        rows = any(next(lengths(value, path), None) is not None for value in values)
+    except DispatchError as error:
+        raise CollectError(str(error)) from error
+    if not rows:
+        raise CollectError(
+            f"{path}: flatten joins rows, and {type(first).__name__} has none (got {_shown(values)}); {_WAYS_OUT}"
+        )
+    return join(values, path)
+
+
+def join(values: Sequence[T], path: str = "result") -> T:
+    """The rows of all values in order.
+
+    Args:
+        values: At least one, all of one shape. Parts without rows beside those that have some must be equal in all.
+        path: What the values are, for messages.
+
+    Raises:
+        CollectError: They cannot be joined; the message says where and why.
+    """
+    first = values[0]
+    if len(values) == 1:
+        return first
+    splitter = splitter_of(type(first))
+    if splitter is not None and splitter.length(first) is not None:
+        strangers = sorted({type(value).__name__ for value in values if splitter_of(type(value)) is not splitter})
+        if strangers:
+            raise CollectError(
+                f"{path}: flatten joins values of one type, got {type(first).__name__} and {', '.join(strangers)}"
+            )
+        full = [value for value in values if splitter.length(value)]
+        return _concat(splitter.concat, full or values[:1], path)
+    parts = columns(first)
+    return _same(values, path) if parts is None else _by_column(values, parts, path)
+
+
+def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str) -> T:
+    first = values[0]
+    tables: list[Mapping[Any, Any]] = []
+    for value in values:
+        table = columns(value) if type(value) is type(first) else None
+        if table is None or table.keys() != parts.keys():
+            raise CollectError(
+                f"{path}: flatten joins by column, but one has {_told(first, parts)}, another {_told(value, table)}"
+            )
+        tables.append(table)
+    joined = [join([table[key] for table in tables], below(path, first, key)) for key in parts]
+    try:
+        return rebuild(first, joined)
+    except DispatchError as error:
+        raise CollectError(f"{path}: {error}") from error
+
+
+def join_columns(values: Sequence[Any], path: str) -> tuple[Any, ...]:
+    """The rows of all values part by part, where each is a tuple of the same number of parts.
+
+    Raises:
+        CollectError: They cannot be joined; the message says where and why.
+    """
+    sizes = sorted({len(value) if isinstance(value, tuple) else -1 for value in values})
+    if len(sizes) > 1 or sizes[0] < 0:
+        kinds = ", ".join(sorted({f"{type(value).__name__} {value!r:.40}" for value in values}))
+        raise CollectError(f"{path}: the method is annotated to return a tuple of fixed length, got {kinds}")
+    return tuple(join_results(part, f"{path}[{i}]") for i, part in enumerate(zip(*values, strict=True)))
+
+
+def _told(value: object, parts: Mapping[Any, object] | None) -> str:
+    return type(value).__name__ if parts is None else f"{type(value).__name__} of {', '.join(map(str, parts)) or '-'}"
+
+
+def _concat(concat: Callable[[Sequence[T]], T], values: Sequence[T], path: str) -> T:
+    if len(values) == 1:
+        return values[0]
+    try:
+        return concat(values)
+    except Exception as error:  # each library has errors of its own
+        shapes = [tuple(getattr(value, "shape", ())) for value in values]
+        raise CollectError(f"{path}: the parts do not join, their shapes are {shapes}: {error}") from error
+
+
+def _same(values: Sequence[T], path: str) -> T:
+    first = values[0]
+    if all(value is first or equal(value, first) for value in values[1:]):
+        return first
+    raise CollectError(
+        f"{path}: flatten joins rows, and {type(first).__name__} has none (got {_shown(values)}); {_WAYS_OUT}"
+    )
+
+
+def _shown(values: Sequence[object]) -> str:
+    return ", ".join(repr(value)[:40] for value in values[:4])
