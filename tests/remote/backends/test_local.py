@@ -17,7 +17,7 @@ PROGRAM = """
     from pathlib import Path
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote import current_worker, remote_class, remote_function, session, submit
+    from twinkle_remote import PlacementError, current_worker, remote_class, remote_function, session, submit
 
     RANK = int(__import__("os").environ["RANK"])
     TOLD = {}
@@ -62,6 +62,13 @@ PROGRAM = """
             return RANK
 
 
+    def refused(build):
+        try:
+            return [str(build())]
+        except PlacementError as error:
+            return [str(error)]
+
+
     with session("local", groups=[DeviceGroup("actor", 2, "CPU")]):
         actor = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
         copies = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=1, tp_size=2))
@@ -83,6 +90,12 @@ PROGRAM = """
         if RANK == 1:
             TOLD["alone"] = Plain().where()
         TOLD["end"] = actor.rows([8, 9])
+        TOLD["no mesh"] = Actor(remote_group="actor").rows([1, 2, 3])
+        FOUR = DeviceMesh.from_sizes(dp_size=4)
+        TOLD["too large"] = refused(lambda: Actor(remote_group="actor", device_mesh=FOUR))
+        TOLD["too large"] += refused(lambda: Actor(device_mesh=FOUR))
+    with session("local", global_device_mesh=FOUR):
+        TOLD["too large"] += refused(lambda: Actor(remote_group="any")) + refused(lambda: Actor())
     with session("local"):
         again = Actor(remote_group="any", device_mesh=DeviceMesh.from_sizes(dp_size=2))
         TOLD["again"] = again.rows([1, 2])
@@ -105,4 +118,6 @@ def test_processes_of_one_program_go_on_with_the_same_values(tmp_path: Path) -> 
     assert one["lazy"] == [[[4, 0], 0], [[5, 0], 0], [[6, 0], 1]]
     assert "Actor.fail failed on actor[1/2 dp=1]" in one["error"] and "on 1" in one["error"]
     assert one["ranks"] == [[0, 6, 0], [1, 3, 1]]
+    assert one["no mesh"] == [[1, 0], [2, 0], [3, 1]]
+    assert len(one["too large"]) == 4 and all("device_mesh has 4 ranks" in text for text in one["too large"])
     assert one["end"] == [[8, 0], [9, 1]] and one["again"] == [[1, 0], [2, 1]]

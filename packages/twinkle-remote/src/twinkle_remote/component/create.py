@@ -174,6 +174,8 @@ def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any],
     given = kwargs.get(MESH)
     mesh = given if isinstance(given, DeviceMesh) else None
     if mesh is None or (name is not None and runtime.groups):
+        if mesh is None and group.size > 1 and not runtime.groups and execute_of(cls) == "all":
+            mesh = runtime.mesh  # every group is all processes here: a mesh of another size fits none of them
         mesh = _mesh_for(cls, mesh, runtime, group.name, planned)
     shared = name is not None or mesh is not None
     if not shared:
