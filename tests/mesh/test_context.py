@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
+
+import numpy as np
+import pytest
 
 from twinkle_mesh import current_rank, use_rank
 
@@ -35,3 +39,11 @@ def test_one_holder_can_be_entered_again() -> None:
     with holder, use_rank(5), holder:
         assert current_rank() == 2
     assert current_rank() is None
+
+
+@pytest.mark.parametrize("rank", [1.0, "1", True])
+def test_only_a_whole_number_is_a_rank(rank: Any) -> None:
+    with pytest.raises(ValueError, match="must be a whole number"):
+        use_rank(rank)
+    with use_rank(np.int64(3)) as held:  # type: ignore[arg-type]  # as callers do
+        assert type(held) is int

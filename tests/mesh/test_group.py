@@ -5,7 +5,9 @@ import pickle
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from twinkle_mesh import DeviceGroup
 
@@ -16,6 +18,16 @@ def test_a_group_of_devices() -> None:
     assert (group.num_ranks, group.num_workers, group.visible) == (4, 2, None)
     assert group == DeviceGroup("actor", (4, 5, 6, 7), "gpu", gpus_per_worker=2)
     assert DeviceGroup("actor", range(4), "NPU").ranks == (0, 1, 2, 3)
+
+
+def test_any_integer_type_counts() -> None:
+    plain = DeviceGroup("actor", [0, 1, 2, 3], "GPU", gpus_per_worker=2)
+    for ranks in (np.arange(4), list(np.arange(4)), torch.arange(4), (np.int32(0), 1, np.uint8(2), 3)):
+        group = DeviceGroup("actor", ranks, "GPU", gpus_per_worker=np.int64(2))  # type: ignore[arg-type]  # as callers do
+        assert group == plain
+        assert repr(group) == repr(plain)
+        assert [type(rank) for rank in group.devices or ()] == [int] * 4
+    assert DeviceGroup("loader", np.int64(3), "CPU") == DeviceGroup("loader", 3, "CPU")  # type: ignore[arg-type]  # too
 
 
 def test_a_group_of_a_count() -> None:

@@ -134,6 +134,10 @@ def test_numpy_integers_are_ranks_and_sizes() -> None:
     assert np.int64(3) in mesh
     assert np.int64(4) not in mesh
     assert "3" not in mesh
+    assert 1.0 not in mesh
+    assert True not in mesh
+    with pytest.raises(TypeError):
+        mesh.ranks[1.0]  # type: ignore[call-overload]  # the point of the test
     assert mesh == DeviceMesh.from_sizes(dp_size=2, tp_size=2)
 
 

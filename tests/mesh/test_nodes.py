@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -39,6 +40,9 @@ def test_groups_span_the_nodes_of_their_ranks(mesh: DeviceMesh, per_node: int, d
 def test_equal_nodes_by_number_or_by_size() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4, tp_size=4)
     assert mesh.with_nodes(2) == mesh.with_nodes(ranks_per_node=8) == mesh.with_nodes(Nodes(8))
+    assert mesh.with_nodes(2) == mesh.with_nodes([8, 8]) == mesh.with_nodes(np.array([8, 8]))  # type: ignore[arg-type]  # an array
+    assert hash(mesh.with_nodes(2)) == hash(mesh.with_nodes([8, 8]))
+    assert mesh.with_nodes(np.int64(2)) == mesh.with_nodes(2)  # type: ignore[arg-type]  # as callers do
     assert mesh.with_nodes(2) != mesh
     assert mesh.with_nodes(2)["tp"].nodes == Nodes(8)
     assert mesh.nodes is None

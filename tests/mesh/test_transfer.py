@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -59,6 +60,8 @@ def test_a_table() -> None:
     assert plan_transfer(two, four, [3, 4]) == (((0, 0, 2),), ((0, 2, 3), (1, 0, 1)), ((1, 1, 3),), ((1, 3, 4),))
     assert plan_transfer(3, 2, [0, 5, 0]) == (((1, 0, 3),), ((1, 3, 5),))
     assert plan_transfer(2, 3, [0, 0]) == ((), (), ())
+    sizes: Any = np.int64(2), np.array([3, 4])
+    assert repr(plan_transfer(sizes[0], sizes[0], sizes[1])) == repr(plan_transfer(2, 2, [3, 4]))
     assert plan_transfer(1, 3, [1]) == (((0, 0, 1),), (), ())
 
 
@@ -67,11 +70,15 @@ def test_a_table() -> None:
     [
         (2, 2, [1], "lengths has 1 entries, but source has data_world_size=2; give 2 lengths"),
         (2, 2, [1, -1], "lengths=(1, -1) must be at least 0 each"),
+        (1, 1, [2.0], "lengths=2.0 must be a whole number"),
+        (1, 1, [True], "lengths=True must be a whole number"),
+        (1.0, 1, [1], "source=1.0 must be a mesh or a data world size"),
+        (True, 1, [1], "source=True must be a mesh or a data world size"),
         (1, 1, [1.5], "lengths=1.5 must be a whole number"),
         (0, 2, [], "source=0 must be a mesh or a data world size of at least 1"),
         (1, 0, [1], "target=0 must be"),
     ],
 )
-def test_errors(source: int, target: int, lengths: list[Any], said: str) -> None:
+def test_errors(source: Any, target: Any, lengths: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         plan_transfer(source, target, lengths)

@@ -27,9 +27,9 @@ def divisors(number: int) -> list[int]:
     return low + high[::-1]
 
 
-def nearest_divisors(number: int, wanted: int, limit: int = 4) -> list[int]:
-    """Return up to `limit` divisors of `number`, those nearest to `wanted`, ascending."""
-    return sorted(sorted(divisors(number), key=lambda value: (abs(value - wanted), value))[:limit])
+def nearest_divisors(number: int, wanted: int) -> list[int]:
+    """Return the divisors of `number`, those nearest to `wanted` first."""
+    return sorted(divisors(number), key=lambda value: (abs(value - wanted), value))
 
 
 def would(names: Iterable[object]) -> str:

@@ -164,6 +164,9 @@ class Algebra(DataParallel):
         more = tuple([(name, (dims,) if isinstance(dims, str) else tuple(dims)) for name, dims in views.items()])
         return self._rebuilt(self._layout, self.dim_names, self._data_places_by_dim(), views=(*self.views, *more))
 
+    def _on_nodes(self, nodes: Nodes) -> Self:
+        return self._rebuilt(self._layout, self.dim_names, self._data_places_by_dim(), views=self.views, nodes=nodes)
+
     def _views_renamed(self, swap: Mapping[str, tuple[str, ...]]) -> Views:
         """Return the views with some names exchanged for others."""
 
@@ -267,7 +270,7 @@ def _filled(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]:
         if size == -1:
             open_names.append(name)
         elif size < 1:
-            raise ValueError(f"{name}={size} must be at least 1, or -1 to infer it; 1 would")
+            raise ValueError(f"{name}={size} must be at least 1, or -1 to infer it")
         else:
             known *= size
         filled[name] = size

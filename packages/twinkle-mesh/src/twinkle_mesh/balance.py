@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 
+from .sizes import at_least_one, whole
+
 TYPE_CHECKING = False
 if not TYPE_CHECKING:
 
@@ -22,8 +24,7 @@ def balanced_slice(total: int, parts: int, index: int) -> slice:
         parts: Number of parts, at least 1.
         index: The part asked for, in [0, parts - 1].
     """
-    if parts < 1:
-        raise ValueError(f"parts={parts} must be at least 1; 1 would")
+    total, parts, index = whole("total_length", total), at_least_one("parts", parts), whole("index", index)
     if total < 0:
         raise ValueError(f"total_length={total} must be at least 0; 0 would")
     if not 0 <= index < parts:
@@ -40,8 +41,8 @@ class Slices(Sequence[slice]):
 
     def __init__(self, total: int, parts: int) -> None:
         balanced_slice(total, parts, 0)
-        self._total = total
-        self._parts = parts
+        self._total = whole("total_length", total)
+        self._parts = whole("parts", parts)
 
     def __len__(self) -> int:
         return self._parts

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 
+from .sizes import whole
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,7 @@ class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextl
     __slots__ = ("_rank", "_tokens")
 
     def __init__(self, rank: int | None) -> None:
-        self._rank = rank
+        self._rank = None if rank is None else whole("rank", rank)
         self._tokens: list[Token[int | None]] = []
 
     def __enter__(self) -> int | None:

@@ -6,6 +6,7 @@ from .balance import Slices, balanced_slice
 from .layout import merged, product, split
 from .lookup import Lookup
 from .ranks import Ranks
+from .sizes import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class DataParallel(Lookup):
 
     def data_slice(self, total_length: int, data_rank: int) -> slice:
         """Return the rows of a batch that a data rank takes."""
-        shares = self.data_world_size
+        shares, data_rank = self.data_world_size, whole("data_rank", data_rank)
         if not 0 <= data_rank < shares:
             raise ValueError(f"data_rank={data_rank} is outside [0, {shares - 1}]: data_world_size={shares}")
         return balanced_slice(total_length, shares, data_rank)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .nodes import spanned
 from .sizes import whole
+from .topology import spanned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ._messages import nearest_divisors, preview, would
+from ._messages import preview
+from .rule_error import RuleError
+from .sizes import at_least_one, check_divides, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _ALIASES = {"CUDA": "GPU"}
 
@@ -36,22 +43,19 @@ class DeviceGroup:
         visible_devices: str | None = None,
         gpus_per_worker: int = 1,
     ) -> None:
-        kind = _device_type(device_type)
-        visible = None if visible_devices is None else _visible(visible_devices, kind)
-        held = ranks if isinstance(ranks, int) else tuple(ranks)
-        _check_name(name)
-        _check_ranks(held, kind)
-        count = held if isinstance(held, int) else len(held)
-        _check_share(gpus_per_worker, count, kind)
-        if visible is not None and count > len(visible):
-            raise ValueError(
-                f"ranks asks for {count} devices, but visible_devices={visible_devices!r} has {len(visible)}"
-            )
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "ranks", held)
-        object.__setattr__(self, "device_type", kind)
-        object.__setattr__(self, "visible_devices", None if visible is None else ",".join(map(str, visible)))
-        object.__setattr__(self, "gpus_per_worker", gpus_per_worker)
+        fields: dict[str, object] = {
+            "name": name,
+            "ranks": ranks,
+            "device_type": device_type,
+            "visible_devices": visible_devices,
+            "gpus_per_worker": gpus_per_worker,
+        }
+        try:
+            checked = _checked(fields)
+        except RuleError as error:
+            raise error.tried(_checked, fields) from None
+        for field, value in checked.items():
+            object.__setattr__(self, field, value)
 
     @property
     def num_ranks(self) -> int:
@@ -72,6 +76,27 @@ class DeviceGroup:
     def visible(self) -> tuple[int, ...] | None:
         """The hardware that the group is restricted to, or None for all of it."""
         return None if self.visible_devices is None else tuple(map(int, self.visible_devices.split(",")))
+
+
+def _checked(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a group as it holds them."""
+    kind = _device_type(fields["device_type"])
+    visible = None if fields["visible_devices"] is None else _visible(fields["visible_devices"], kind)
+    _check_name(fields["name"])
+    ranks = _ranks(fields["ranks"], kind)
+    count = ranks if isinstance(ranks, int) else len(ranks)
+    share = _share(fields["gpus_per_worker"], count, kind)
+    if visible is not None and count > len(visible):
+        raise ValueError(
+            f"ranks asks for {count} devices, but visible_devices={fields['visible_devices']!r} has {len(visible)}"
+        )
+    return {
+        "name": fields["name"],
+        "ranks": ranks,
+        "device_type": kind,
+        "visible_devices": None if visible is None else ",".join(map(str, visible)),
+        "gpus_per_worker": share,
+    }
 
 
 def _device_type(device_type: object) -> str:
@@ -98,28 +123,39 @@ def _check_name(name: object) -> None:
         raise ValueError(f"name={name!r} must be a word that remote_group= can refer to")
 
 
-def _check_ranks(ranks: int | tuple[object, ...], kind: str) -> None:
-    if isinstance(ranks, bool):
-        raise ValueError(f"ranks={ranks!r} must be a count or a list of device indices")
-    if isinstance(ranks, int):
-        if ranks < 1:
-            raise ValueError(f"ranks={ranks} must be at least 1")
-        return
-    if kind == "CPU":
-        raise ValueError(f"ranks=[{preview(ranks)}]: a CPU group takes a count; ranks={len(ranks)} would")
-    if not ranks:
+def _ranks(ranks: object, kind: str) -> int | tuple[int, ...]:
+    """Return a count, or device indices, of which any integer type may be given."""
+    if isinstance(ranks, Iterable) and not isinstance(ranks, str):
+        return _indices(list(ranks), kind)
+    try:
+        count = whole("ranks", ranks)
+    except ValueError:
+        raise ValueError(f"ranks={ranks!r} must be a count or a list of device indices") from None
+    return at_least_one("ranks", count)
+
+
+def _indices(given: Sequence[object], kind: str) -> tuple[int, ...]:
+    if not given:
         raise ValueError("ranks=[] must name at least one device")
-    if any(isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 for rank in ranks):
-        raise ValueError(f"ranks=[{preview(ranks)}] must be device indices, each a whole number of at least 0")
-    if len(set(ranks)) != len(ranks):
-        raise ValueError(f"ranks=[{preview(ranks)}] names a device twice")
+    if kind == "CPU":
+        raise RuleError(f"ranks=[{preview(given)}]: a CPU group takes a count", {"ranks": [len(given)]})
+    try:
+        indices = tuple([whole("ranks", rank) for rank in given])
+    except ValueError:
+        indices = (-1,)
+    if min(indices) < 0:
+        raise ValueError(f"ranks=[{preview(given)}] must be device indices, each a whole number of at least 0")
+    if len(set(indices)) != len(indices):
+        raise ValueError(f"ranks=[{preview(indices)}] names a device twice")
+    return indices
 
 
-def _check_share(gpus_per_worker: object, count: int, kind: str) -> None:
-    if isinstance(gpus_per_worker, bool) or not isinstance(gpus_per_worker, int) or gpus_per_worker < 1:
-        raise ValueError(f"gpus_per_worker={gpus_per_worker!r} must be a whole number of at least 1")
-    if kind == "CPU" and gpus_per_worker != 1:
-        raise ValueError(f"gpus_per_worker={gpus_per_worker} needs devices; a CPU group takes 1")
-    if count % gpus_per_worker:
-        near = nearest_divisors(count, gpus_per_worker)
-        raise ValueError(f"gpus_per_worker={gpus_per_worker} does not divide ranks={count}; {would(near)}")
+def _share(gpus_per_worker: object, count: int, kind: str) -> int:
+    try:
+        share = at_least_one("gpus_per_worker", gpus_per_worker)
+    except ValueError:
+        raise ValueError(f"gpus_per_worker={gpus_per_worker!r} must be a whole number of at least 1") from None
+    if kind == "CPU" and share != 1:
+        raise ValueError(f"gpus_per_worker={share} needs devices; a CPU group takes 1")
+    check_divides("gpus_per_worker", share, count, f"ranks={count}")
+    return share

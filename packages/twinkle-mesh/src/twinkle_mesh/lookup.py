@@ -7,6 +7,7 @@ from .context import running_rank
 from .data_dims import check_data_dims, checked_data_dims, data_order
 from .order import EXPERT_DIMS, inferred_expert_order
 from .ranks import Groups, Ranks
+from .rule_error import RuleError
 from .sizes import at_least_one, check_divides, check_names, whole
 
 TYPE_CHECKING = False
@@ -117,6 +118,8 @@ class Lookup:
         _set(self, "ulysses_size", 1 if ulysses_size is None else at_least_one("ulysses_size", ulysses_size))
         _set(self, "ep_size", 1 if ep_size is None else at_least_one("ep_size", ep_size))
         _set(self, "vpp_size", 1 if vpp_size is None else at_least_one("vpp_size", vpp_size))
+        if sequence_parallel not in (True, False):
+            raise ValueError(f"sequence_parallel={sequence_parallel!r} must be True or False")
         _set(self, "sequence_parallel", bool(sequence_parallel))
         etp = None if etp_size is None else at_least_one("etp_size", etp_size)
         _set(self, "_etp", None if etp == self.size("tp") else etp)
@@ -149,25 +152,22 @@ class Lookup:
 
     def _check_sizes(self) -> None:
         if self.ulysses_size > 1:
-            shares = self._data_places
             amount = " * ".join(f"{name}_size" for name in self.data_dims) or "the data parallel ranks"
-            check_divides(
-                self.ulysses_size, shares, f"ulysses_size={self.ulysses_size} does not divide {amount}={shares}"
-            )
+            check_divides("ulysses_size", self.ulysses_size, self._data_places, f"{amount}={self._data_places}")
         if self.ep_size > 1 or self._etp is not None:
-            pp = self.size("pp")
-            etp = self.etp_size
+            etp, pp = self.etp_size, self.size("pp")
             dense = self.world_size // pp
-            amount = f"the dense world of {dense} ranks (world_size={self.world_size} / pp_size={pp})"
-            check_divides(etp, dense, f"etp_size={etp} does not divide {amount}")
-            amount = f"{dense // etp} (world_size={self.world_size} / pp_size={pp} / etp_size={etp})"
+            taken_from = f"(world_size={self.world_size} / pp_size={pp}"
+            check_divides("etp_size", etp, dense, f"the dense world of {dense} ranks {taken_from})")
+            experts = dense // etp
             check_divides(
-                self.ep_size, dense // etp, f"ep_size={self.ep_size} does not divide the dense world's {amount}"
+                "ep_size", self.ep_size, experts, f"the dense world's {experts} {taken_from} / etp_size={etp})"
             )
         if self.vpp_size > 1 and self.size("pp") == 1:
-            raise ValueError(f"vpp_size={self.vpp_size} needs pp_size > 1, but pp_size=1; vpp_size=1 would")
+            raise RuleError(f"vpp_size={self.vpp_size} needs pp_size > 1, but pp_size=1", {"vpp_size": [1]})
         if self.sequence_parallel and self.size("tp") == 1:
-            raise ValueError("sequence_parallel=True needs tp_size > 1, but tp_size=1; sequence_parallel=False would")
+            said = "sequence_parallel=True needs tp_size > 1, but tp_size=1"
+            raise RuleError(said, {"sequence_parallel": [False]})
 
     # Reading
 
@@ -253,7 +253,10 @@ class Lookup:
         return self._expert_order or inferred_expert_order(self.dim_names, self._layout)
 
     def __contains__(self, rank: object) -> bool:
-        return hasattr(rank, "__index__") and self._layout.coords(rank.__index__()) is not None
+        try:
+            return self._layout.coords(whole("rank", rank)) is not None
+        except ValueError:
+            return False
 
     # Lookup
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
-
-from . import order as orders
 from .algebra import Algebra
-from .layout import Layout
-from .sizes import at_least_one, infer, whole
+from .builders import from_ranks, from_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,24 +69,22 @@ class DeviceMesh(Algebra):
         Raises:
             ValueError: naming the size, the rule, the values and the nearest sizes that would do.
         """
-        sizes = infer({"fsdp": fsdp_size, "pp": pp_size, "dp": dp_size, "cp": cp_size, "tp": tp_size}, world_size)
-        dims: Sequence[str] = orders.DEFAULT
-        experts = None
-        if order is not None:
-            ep = 1 if ep_size is None else at_least_one("ep_size", ep_size)
-            dims, experts = orders.parse(order, ep, [name for name, size in sizes.items() if size > 1])
-        names = [name for name in dims if name in sizes]
-        return cls(
-            Layout.contiguous([sizes[name] for name in names]),
-            names,
-            device_type=device_type,
-            ulysses_size=ulysses_size,
-            ep_size=ep_size,
-            etp_size=etp_size,
-            vpp_size=vpp_size,
-            sequence_parallel=sequence_parallel,
-            expert_order=experts,
-        )
+        fields = {
+            "world_size": world_size,
+            "dp_size": dp_size,
+            "fsdp_size": fsdp_size,
+            "tp_size": tp_size,
+            "pp_size": pp_size,
+            "ulysses_size": ulysses_size,
+            "cp_size": cp_size,
+            "ep_size": ep_size,
+            "etp_size": etp_size,
+            "vpp_size": vpp_size,
+            "device_type": device_type,
+            "sequence_parallel": sequence_parallel,
+            "order": order,
+        }
+        return from_sizes(cls, fields)
 
     @classmethod
     def from_ranks(
@@ -120,22 +114,15 @@ class DeviceMesh(Algebra):
         Raises:
             ValueError: for ragged, repeated, negative or missing ranks, and for what `from_sizes` refuses.
         """
-        flat, shape = _flat(ranks)
-        if len(set(flat)) != len(flat):
-            twice = next(rank for rank in flat if flat.count(rank) > 1)
-            raise ValueError(f"ranks holds {twice} {flat.count(twice)} times; a rank can stand in one place only")
-        if min(flat) < 0:
-            raise ValueError(f"ranks holds {min(flat)}; ranks are at least 0")
-        return cls(
-            Layout.of_ranks(flat, shape),
-            (dim_names,) if isinstance(dim_names, str) else dim_names,
-            device_type=device_type,
-            ulysses_size=ulysses_size,
-            ep_size=ep_size,
-            etp_size=etp_size,
-            vpp_size=vpp_size,
-            sequence_parallel=sequence_parallel,
-        )
+        fields = {
+            "device_type": device_type,
+            "ulysses_size": ulysses_size,
+            "ep_size": ep_size,
+            "etp_size": etp_size,
+            "vpp_size": vpp_size,
+            "sequence_parallel": sequence_parallel,
+        }
+        return from_ranks(cls, ranks, dim_names, fields)
 
     @property
     def expert(self) -> DeviceMesh:
@@ -161,28 +148,25 @@ class DeviceMesh(Algebra):
         Raises:
             ValueError: when the nodes do not hold the mesh's ranks, or tp crosses nodes and is refused.
         """
-        from .nodes import check_crossing, on_nodes
+        from .topology import on_nodes
 
-        held = on_nodes(self, nodes, ranks_per_node)
-        mesh = self._rebuilt(self._layout, self.dim_names, self._data_places_by_dim(), views=self.views, nodes=held)
-        check_crossing(mesh, tp_crossing)
-        return mesh
+        return on_nodes(self, nodes, ranks_per_node, tp_crossing)
 
     def node(self, rank: int | None = None) -> int:
         """Return the node that a rank is on."""
-        from .nodes import known
+        from .topology import known
 
         return known(self).of(self._layout.rank(self._coords(rank)))
 
     def nodes_spanned(self, dims: Dims) -> tuple[int, int]:
         """Return the fewest and the most nodes that one group along `dims` spans."""
-        from .nodes import spanned
+        from .topology import spanned
 
         return spanned(self, dims)
 
     def crossing_groups(self, dims: Dims) -> Sequence[Ranks]:
         """Return the groups along `dims` that cross nodes, ascending by first rank."""
-        from .nodes import crossing
+        from .topology import crossing
 
         return crossing(self, dims)
 
@@ -264,24 +248,3 @@ class DeviceMesh(Algebra):
         from .codec import text
 
         return text(self)
-
-
-def _flat(ranks: object) -> tuple[list[int], tuple[int, ...]]:
-    """Return nested ranks in row-major order, and their shape."""
-    as_list = getattr(ranks, "tolist", None)
-    level: list[object] = [as_list() if callable(as_list) else ranks]
-    shape: list[int] = []
-    while True:
-        lists = [list(item) for item in level if isinstance(item, Iterable) and not isinstance(item, str)]
-        if not lists:
-            break
-        widths = sorted({len(item) for item in lists})
-        if len(lists) != len(level) or len(widths) > 1:
-            raise ValueError(f"ranks is ragged at depth {len(shape)}: every list there must have the same length")
-        if widths == [0]:
-            raise ValueError("ranks is empty; a list of at least one rank would do")
-        shape.append(widths[0])
-        level = [child for item in lists for child in item]
-    if not shape:
-        raise ValueError(f"ranks={ranks!r} must be a list with one level for each dim; [{ranks!r}] would be one dim")
-    return [whole("ranks", item) for item in level], tuple(shape)

@@ -30,15 +30,19 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
     Raises:
         ValueError: for an unknown or repeated name, or one that is needed and missing.
     """
+    if not isinstance(order, str):
+        raise ValueError(f"order={order!r} must be a text such as 'tp-cp-ep-dp-pp'")
     tokens = order.lower().split("-")
     for token in tokens:
         if token not in _TOKENS:
             raise ValueError(f"order={order!r} holds {token!r}; {would(_TOKENS)}, joined by '-'")
         if tokens.count(token) > 1:
             raise ValueError(f"order={order!r} names {token!r} twice; once would")
-    for name in [*given, *(["ep"] if ep_size > 1 else [])]:
-        if name not in tokens and name != "fsdp":
-            raise ValueError(f"order={order!r} does not place {name}, which is larger than 1; '{order}-{name}' would")
+    needed = [*given, *(["ep"] if ep_size > 1 else [])]
+    missing = [name for name in needed if name not in tokens and name != "fsdp"]
+    if missing:
+        longer = "-".join([order, *missing])
+        raise ValueError(f"order={order!r} does not place {missing[0]}, which is larger than 1; {longer!r} would")
     tokens += [name for name in _TOKENS if name not in tokens]
     outward = tokens[::-1]
     return (

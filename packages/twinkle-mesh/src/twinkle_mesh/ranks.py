@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
+from operator import index as whole_index
 
 TYPE_CHECKING = False
 if not TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Ranks(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(self._length)))
-        place = index + self._length if index < 0 else index
+        place = whole_index(index)
+        place += self._length if place < 0 else 0
         if not 0 <= place < self._length:
             raise IndexError(f"index {index} is outside a group of {self._length} ranks")
         rank = self._offset

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from operator import index
 
-from ._messages import either, nearest_divisors, would
+from ._messages import nearest_divisors
+from .rule_error import RuleError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 def whole(field: str, value: object) -> int:
@@ -27,7 +28,7 @@ def at_least_one(field: str, value: object) -> int:
     """Return a size, which is at least 1."""
     number = value if type(value) is int else whole(field, value)
     if number < 1:
-        raise ValueError(f"{field}={number} must be at least 1; 1 would")
+        raise RuleError(f"{field}={number} must be at least 1", {field: range(1, 33)}, named=False, most=1)
     return number
 
 
@@ -52,7 +53,8 @@ def infer(sizes: Mapping[str, object], world_size: object = None) -> dict[str, i
             open_dims.append(name)
             size = 1
         elif size < 1:
-            raise ValueError(f"{name}_size={size} must be at least 1, or -1 to infer it; 1 would")
+            said = f"{name}_size={size} must be at least 1, or -1 to infer it"
+            raise RuleError(said, {f"{name}_size": range(1, 33)}, named=False, most=1)
         known[name] = size
         total *= size
     if len(open_dims) > 1:
@@ -63,39 +65,41 @@ def infer(sizes: Mapping[str, object], world_size: object = None) -> dict[str, i
     world = None if world_size is None else at_least_one("world_size", world_size)
     if world is None or (world == 1 and total > 1):
         if open_dims:
-            raise ValueError(f"{inferred}_size=-1 needs a world_size to be inferred from; world_size={total} would")
+            worlds = [total * size for size in range(1, 33)]
+            raise RuleError(
+                f"{inferred}_size=-1 needs a world_size to be inferred from", {"world_size": worlds}, most=1
+            )
         return known
     if inferred is None and total != world:
-        raise ValueError(unequal(known, world, total))
+        raise unequal(known, world, total)
     if world % total:
-        raise ValueError(indivisible(known, world, total))
+        raise indivisible(known, world, total)
     if inferred is not None:
         known[inferred] = world // total
     return known
 
 
-def unequal(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> str:
+def unequal(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> RuleError:
     """Return the error of sizes that multiply to another number than the world."""
-    remedies = []
-    for name, size in known.items():
-        if world % (total // size) == 0:
-            remedies.append(f"{name}{suffix}={world // (total // size)}")
-    remedies.append(f"world_size={total}")
-    return f"{_listed(known, total, suffix)} is not world_size={world}; {would(remedies)}"
+    fits = {f"{name}{suffix}": world // (total // size) for name, size in known.items() if world % (total // size) == 0}
+    options = {name: [size] for name, size in {**fits, "world_size": total}.items()}
+    return RuleError(f"{_listed(known, total, suffix)} is not world_size={world}", options)
 
 
-def indivisible(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> str:
+def indivisible(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> RuleError:
     """Return the error of sizes that leave no whole number for the one to infer."""
     fixed = {name: size for name, size in known.items() if size > 1}
-    remedies = []
+    options: dict[str, Sequence[int]] = {}
     for name, size in fixed.items():
         if world % (total // size) == 0:
-            near = nearest_divisors(world // (total // size), size)
-            remedies.append(either(near) if len(fixed) == 1 else f"{name}{suffix}={either(near)}")
-    if not remedies:
-        worlds = [number for number in (world // total * total, world // total * total + total) if number]
-        remedies.append(f"world_size={either(worlds)}")
-    return f"{_listed(fixed, total, suffix)} does not divide world_size={world}; {'; or '.join(remedies)} would"
+            options[f"{name}{suffix}"] = nearest_divisors(world // (total // size), size)
+    if not options:
+        below = world // total
+        worlds = [near * total for step in range(33) for near in (below - step, below + 1 + step) if near > 0]
+        options["world_size"] = worlds
+    said = f"{_listed(fixed, total, suffix)} does not divide world_size={world}"
+    alone = len(fixed) == 1 and "world_size" not in options
+    return RuleError(said, options, named=not alone, most=2 if "world_size" in options else 4)
 
 
 def _listed(sizes: Mapping[str, int], total: int, suffix: str) -> str:
@@ -104,10 +108,10 @@ def _listed(sizes: Mapping[str, int], total: int, suffix: str) -> str:
     return listed if len(shown) == 1 else f"{listed} = {total}"
 
 
-def check_divides(size: int, total: int, message: str) -> None:
-    """Refuse a size that does not divide `total`; the message gets the nearest ones that do."""
+def check_divides(field: str, size: int, total: int, amount: str) -> None:
+    """Refuse a size that does not divide `total`, which the error calls `amount`."""
     if total % size:
-        raise ValueError(f"{message}; {would(nearest_divisors(total, size))}")
+        raise RuleError(f"{field}={size} does not divide {amount}", {field: nearest_divisors(total, size)}, named=False)
 
 
 def check_names(names: Iterable[object]) -> tuple[str, ...]:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ._messages import preview
 from .balance import balanced_slice
-from .sizes import whole
+from .mesh import DeviceMesh
+from .sizes import at_least_one, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .mesh import DeviceMesh
 
 
 class Piece(NamedTuple):
@@ -37,11 +36,7 @@ def plan_transfer(
     Raises:
         ValueError: when `lengths` does not have one entry for each data rank of `source`, or one is negative.
     """
-    sources = source if isinstance(source, int) else source.data_world_size
-    targets = target if isinstance(target, int) else target.data_world_size
-    for name, count in (("source", sources), ("target", targets)):
-        if count < 1:
-            raise ValueError(f"{name}={count} must be a mesh or a data world size of at least 1")
+    sources, targets = _data_world_size("source", source), _data_world_size("target", target)
     if len(lengths) != sources:
         raise ValueError(
             f"lengths has {len(lengths)} entries, but source has data_world_size={sources}; give {sources} lengths, "
@@ -67,3 +62,12 @@ def plan_transfer(
             position = stop
         plan.append(tuple(pieces))
     return tuple(plan)
+
+
+def _data_world_size(field: str, given: DeviceMesh | int) -> int:
+    if isinstance(given, DeviceMesh):
+        return given.data_world_size
+    try:
+        return at_least_one(field, given)
+    except ValueError:
+        raise ValueError(f"{field}={given!r} must be a mesh or a data world size of at least 1") from None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from twinkle_mesh._messages import nearest_divisors, would
 from twinkle_mesh.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
-from twinkle_mesh.sizes import at_least_one, infer, whole
+from twinkle_mesh.rule_error import RuleError
+from twinkle_mesh.sizes import at_least_one, check_divides, infer, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,50 +69,63 @@ def create_device_mesh(
     """
     if not isinstance(config, (FSDP2Config, MegatronFSDPConfig, DDPConfig)):
         raise ValueError(f"config={config!r} is unknown; FSDP2Config, MegatronFSDPConfig or DDPConfig would do")
-    name = type(config).__name__
-    sizes = {
-        field: at_least_one(f"{field}_size", size)
-        for field, size in (("tp", tp_size), ("pp", pp_size), ("cp", cp_size), ("ep", ep_size))
+    fields = {
+        "dp_size": dp_size,
+        "dp_replicate_size": dp_replicate_size,
+        "tp_size": tp_size,
+        "pp_size": pp_size,
+        "cp_size": cp_size,
+        "ep_size": ep_size,
+        "world_size": world_size,
     }
+    try:
+        return _meshes(config, fields)
+    except RuleError as error:
+        raise error.tried(lambda others: _meshes(config, others), fields) from None
+
+
+def _meshes(
+    config: FSDP2Config | MegatronFSDPConfig | DDPConfig, fields: Mapping[str, Any]
+) -> tuple[DeviceMesh | None, DeviceMesh | None]:
+    name = type(config).__name__
+    sizes = {field: at_least_one(f"{field}_size", fields[f"{field}_size"]) for field in ("tp", "pp", "cp", "ep")}
+    dp_size, dp_replicate_size = fields["dp_size"], fields["dp_replicate_size"]
     replicas = 1 if dp_replicate_size is None else max(1, whole("dp_replicate_size", dp_replicate_size))
     if replicas > 1 and not isinstance(config, FSDP2Config):
-        raise ValueError(f"dp_replicate_size={replicas} needs FSDP2Config, not {name}; leave it out, or 1 would do")
+        said = f"dp_replicate_size={replicas} needs FSDP2Config, not {name}"
+        raise RuleError(said, {"dp_replicate_size": [1]}, named=False)
     if isinstance(config, DDPConfig):
         _refuse(name, sizes, ("tp", "pp", "cp", "ep"))
     elif isinstance(config, MegatronFSDPConfig):
         _refuse(name, sizes, ("pp", "ep"))
     dense = {field: sizes[field] for field in ("pp", "cp", "tp") if sizes[field] > 1}
-    given = None if dp_size is None or whole("dp_size", dp_size) <= 0 else dp_size
-    dp = infer({"dp": given, **dense}, _world(world_size, given, dense))["dp"]
+    given = None if dp_size is None else whole("dp_size", dp_size)
+    given = None if given is None or given <= 0 else given
+    world = _world(fields["world_size"], given, dense)
+    dp = infer({"dp": given, **dense}, world)["dp"]
     if isinstance(config, DDPConfig):
         return None, None
     device_type = "cuda" if config.backend == "nccl" else "cpu"
-    sequence_parallel = config.sequence_parallel and tp_size > 1
+    sequence_parallel = config.sequence_parallel and sizes["tp"] > 1
     if isinstance(config, MegatronFSDPConfig):
         mesh = DeviceMesh(
             Layout.contiguous((dp, sizes["cp"], sizes["tp"])),
             ("dp", "cp", "tp"),
             device_type=device_type,
             sequence_parallel=sequence_parallel,
-            views=(("dp_cp", ("dp", "cp")),) if cp_size > 1 else (),
+            views=(("dp_cp", ("dp", "cp")),) if sizes["cp"] > 1 else (),
         )
         return mesh, None
-    if dp % replicas:
-        near = nearest_divisors(dp, replicas)
-        raise ValueError(f"dp_replicate_size={replicas} does not divide dp_size={dp}; {would(near)}")
-    stage = world_size // sizes["pp"]
-    if stage % sizes["ep"]:
-        near = nearest_divisors(stage, sizes["ep"])
-        raise ValueError(
-            f"ep_size={ep_size} does not divide the {stage} ranks of a pipeline stage (world_size={world_size} / "
-            f"pp_size={pp_size}); {would(near)}"
-        )
+    check_divides("dp_replicate_size", replicas, dp, f"dp_size={dp}")
+    stage = world // sizes["pp"]
+    taken_from = f"(world_size={world} / pp_size={sizes['pp']})"
+    check_divides("ep_size", sizes["ep"], stage, f"the {stage} ranks of a pipeline stage {taken_from}")
     mesh = DeviceMesh(
         Layout.contiguous((sizes["pp"], replicas, dp // replicas, sizes["cp"], sizes["tp"])),
         ("pp", "dp_replicate", "dp_shard", "cp", "tp"),
         device_type=device_type,
-        ep_size=ep_size,
-        etp_size=1 if ep_size > 1 else None,
+        ep_size=sizes["ep"],
+        etp_size=1 if sizes["ep"] > 1 else None,
         sequence_parallel=sequence_parallel,
         views=(
             ("dp", ("dp_replicate", "dp_shard")),
@@ -120,20 +133,21 @@ def create_device_mesh(
             ("dp_cp", ("dp_replicate", "dp_shard", "cp")),
         ),
     )
-    return mesh, mesh.expert["pp", "ep_shard", "ep"] if ep_size > 1 else None
+    return mesh, mesh.expert["pp", "ep_shard", "ep"] if sizes["ep"] > 1 else None
 
 
-def _world(world_size: int, dp_size: int | None, dense: Mapping[str, int]) -> int:
+def _world(world_size: object, dp_size: int | None, dense: Mapping[str, int]) -> int:
     """Return the world size, which is required here: a world of 1 is one rank, not "not given"."""
     world = at_least_one("world_size", world_size)
     if world == 1:
         for name, size in {"dp": dp_size or 1, **dense}.items():
             if size > 1:
-                raise ValueError(f"{name}_size={size} does not divide world_size=1; 1 would")
+                raise RuleError(f"{name}_size={size} does not divide world_size=1", {f"{name}_size": [1]}, named=False)
     return world
 
 
 def _refuse(config: str, sizes: Mapping[str, int], fields: tuple[str, ...]) -> None:
     for field in fields:
         if sizes[field] > 1:
-            raise ValueError(f"{field}_size={sizes[field]} is not supported with {config}; {field}_size=1 would do")
+            said = f"{field}_size={sizes[field]} is not supported with {config}"
+            raise RuleError(said, {f"{field}_size": [1]}, would="would do")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_mesh._messages import nearest_divisors, would
 from twinkle_mesh.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
 from twinkle_mesh.nodes import Nodes
-from twinkle_mesh.sizes import at_least_one
+from twinkle_mesh.rule_error import RuleError
+from twinkle_mesh.sizes import at_least_one, check_divides, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Meshes(NamedTuple):
@@ -40,22 +43,30 @@ def optimus_meshes(
     Raises:
         ValueError: when nodes, tp or shards do not divide what they are taken from.
     """
-    world = at_least_one("world_size", world_size)
-    local = at_least_one("local_world_size", local_world_size)
-    tp = at_least_one("tp_size", tp_size)
-    for name, size, of, total in (
-        ("local_world_size", local, "world_size", world),
-        ("tp_size", tp, "world_size", world),
-        ("tp_size", tp, "local_world_size", local),
-    ):
-        if total % size:
-            raise ValueError(f"{name}={size} does not divide {of}={total}; {would(nearest_divisors(total, size))}")
-    shards = at_least_one("sharding_world_size", sharding_world_size) if sharding_world_size else local // tp
-    if world % (shards * tp):
-        near = nearest_divisors(world // tp, shards)
-        raise ValueError(
-            f"sharding_world_size={shards} does not divide world_size / tp_size={world // tp}; {would(near)}"
-        )
+    fields = {
+        "world_size": world_size,
+        "local_world_size": local_world_size,
+        "tp_size": tp_size,
+        "sharding_world_size": sharding_world_size,
+    }
+    try:
+        return _meshes(fields, device_type)
+    except RuleError as error:
+        raise error.tried(lambda others: _meshes(others, device_type), fields) from None
+
+
+def _meshes(fields: Mapping[str, object], device_type: str) -> Meshes:
+    world = at_least_one("world_size", fields["world_size"])
+    local = at_least_one("local_world_size", fields["local_world_size"])
+    tp = at_least_one("tp_size", fields["tp_size"])
+    check_divides("local_world_size", local, world, f"world_size={world}")
+    check_divides("tp_size", tp, world, f"world_size={world}")
+    check_divides("tp_size", tp, local, f"local_world_size={local}")
+    given = fields["sharding_world_size"]
+    shards = local // tp
+    if given is not None and whole("sharding_world_size", given) != 0:
+        shards = at_least_one("sharding_world_size", given)
+    check_divides("sharding_world_size", shards, world // tp, f"world_size / tp_size={world // tp}")
     nodes = Nodes(local)
     parallel = DeviceMesh(
         Layout.contiguous((world // (shards * tp), shards, tp)),

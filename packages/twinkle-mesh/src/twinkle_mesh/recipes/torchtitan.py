@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_mesh._messages import nearest_divisors, would
 from twinkle_mesh.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
-from twinkle_mesh.sizes import at_least_one, indivisible, unequal, whole
+from twinkle_mesh.rule_error import RuleError
+from twinkle_mesh.sizes import at_least_one, check_divides, indivisible, unequal, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ParallelMeshes(NamedTuple):
@@ -50,27 +53,41 @@ def torchtitan_meshes(
     Raises:
         ValueError: for degrees that do not make up the world, or experts that do not fit into a replica.
     """
-    world = at_least_one("world_size", world_size)
-    inferred = whole("dp_shard", dp_shard) == -1
-    degrees = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": 1 if inferred else dp_shard, "cp": cp, "tp": tp}
-    sizes = {name: at_least_one(name, degree) for name, degree in degrees.items()}
+    fields = {
+        "world_size": world_size,
+        "dp_replicate": dp_replicate,
+        "dp_shard": dp_shard,
+        "cp": cp,
+        "tp": tp,
+        "pp": pp,
+        "ep": ep,
+        "etp": etp,
+    }
+    try:
+        return _meshes(fields, device_type)
+    except RuleError as error:
+        raise error.tried(lambda others: _meshes(others, device_type), fields) from None
+
+
+def _meshes(fields: Mapping[str, object], device_type: str) -> ParallelMeshes:
+    world = at_least_one("world_size", fields["world_size"])
+    inferred = whole("dp_shard", fields["dp_shard"]) == -1
+    degrees = {**fields, "dp_shard": 1} if inferred else fields
+    sizes = {name: at_least_one(name, degrees[name]) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
     total = prod(sizes.values())
     if inferred and world % total:
-        raise ValueError(indivisible(sizes, world, total, suffix=""))
+        raise indivisible(sizes, world, total, suffix="")
     if not inferred and world != total:
-        raise ValueError(unequal(sizes, world, total, suffix=""))
+        raise unequal(sizes, world, total, suffix="")
     sizes["dp_shard"] *= world // total
-    experts = at_least_one("ep", ep)
-    expert_tp = tp if etp is None else whole("etp", etp)
+    experts, cp, tp = at_least_one("ep", fields["ep"]), sizes["cp"], sizes["tp"]
+    expert_tp = tp if fields["etp"] is None else whole("etp", fields["etp"])
     if expert_tp not in (1, tp):
-        raise ValueError(f"etp={expert_tp} must be 1 or tp={tp}; {would(sorted({1, tp}))}")
+        raise RuleError(f"etp={expert_tp} must be 1 or tp={tp}", {"etp": sorted({1, tp})}, named=False)
     shards = sizes["dp_shard"] * cp * tp
-    if shards % (experts * expert_tp):
-        room = shards // expert_tp
-        raise ValueError(
-            f"ep={ep} does not divide dp_shard={sizes['dp_shard']} * cp={cp} * tp={tp} / etp={expert_tp} = {room}; "
-            f"{would(nearest_divisors(room, ep))}"
-        )
+    room = shards // expert_tp
+    amount = f"dp_shard={sizes['dp_shard']} * cp={cp} * tp={tp} / etp={expert_tp} = {room}"
+    check_divides("ep", experts, room, amount)
     dense = DeviceMesh(
         Layout.contiguous(list(sizes.values())),
         sizes,
@@ -84,5 +101,7 @@ def torchtitan_meshes(
     if experts == 1:
         return ParallelMeshes(dense, None)
     names = ("pp", "dp_replicate", "efsdp", "ep", "etp")
-    layout = Layout.contiguous((pp, dp_replicate, shards // (experts * expert_tp), experts, expert_tp))
+    layout = Layout.contiguous(
+        (sizes["pp"], sizes["dp_replicate"], shards // (experts * expert_tp), experts, expert_tp)
+    )
     return ParallelMeshes(dense, DeviceMesh(layout, names, device_type=device_type, data_dims=()))

@@ -1,0 +1,77 @@
+"""The error of a value that breaks a rule, with values that would do."""
+
+from __future__ import annotations
+
+from ._messages import either
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+
+class RuleError(ValueError):
+    """A value breaks a rule; some values of one or another field would satisfy the rule.
+
+    Args:
+        said: The field, the rule and the values.
+        options: By field, the values that the rule would take, the nearest first.
+        named: Whether the offer names its field; it need not where `said` is about that one.
+        most: How many values of one field the error offers.
+        would: How the offer ends.
+    """
+
+    def __init__(
+        self,
+        said: str,
+        options: Mapping[str, Sequence[object]],
+        *,
+        named: bool = True,
+        most: int = 4,
+        would: str = "would",
+    ) -> None:
+        self.said = said
+        self.options = options
+        self.named = named
+        self.most = most
+        self.would = would
+        super().__init__(f"{said}; {self._offer({field: list(values[:most]) for field, values in options.items()})}")
+
+    def tried(self, build: Callable[[Mapping[str, Any]], object], fields: Mapping[str, Any]) -> ValueError:
+        """Return an error that offers only what `build` accepts for the other fields as they are.
+
+        Args:
+            build: What refused the fields; it raises `RuleError` again for others that do not fit.
+            fields: The fields as they were given.
+        """
+        found: dict[str, list[object]] = {}
+        first: tuple[str, object, str] | None = None
+        for field, values in self.options.items():
+            for value in values:
+                if len(found.get(field, ())) == self.most:
+                    break
+                try:
+                    build({**fields, field: value})
+                except ValueError as error:
+                    first = first or (field, value, error.said if isinstance(error, RuleError) else str(error))
+                else:
+                    found.setdefault(field, []).append(value)
+        if found or first is None:
+            return ValueError(f"{self.said}; {self._offer(found)}")
+        field, value, said = first
+        return ValueError(f"{self.said}; with {field}={value} instead, {said}")
+
+    def _offer(self, options: Mapping[str, list[object]]) -> str:
+        ordered = {field: sorted(values, key=_size) for field, values in options.items() if values}
+        if not self.named:
+            offer = either(*ordered.values())
+        elif all(len(values) == 1 for values in ordered.values()):
+            offer = either(f"{field}={value}" for field, [value] in ordered.items())
+        else:
+            offer = "; or ".join(f"{field}={either(values)}" for field, values in ordered.items())
+        return f"{offer} {self.would}"
+
+
+def _size(value: object) -> int:
+    assert isinstance(value, int)
+    return value

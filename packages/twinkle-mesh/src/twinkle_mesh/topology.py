@@ -1,0 +1,145 @@
+"""Which groups of a mesh cross nodes."""
+
+from __future__ import annotations
+
+from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
+
+from ._messages import divisors, nearest_divisors, preview
+from .layout import merged
+from .nodes import Nodes
+from .ranks import expand
+from .rule_error import RuleError
+from .sizes import at_least_one, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeVar
+
+    from .algebra import Algebra
+    from .layout import Layout
+    from .lookup import Dims
+    from .ranks import Ranks
+
+    Mesh = TypeVar("Mesh", bound=Algebra)
+
+
+def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str) -> Mesh:
+    """Return the mesh with its nodes; see `DeviceMesh.with_nodes`."""
+    if tp_crossing not in ("warn", "refuse", "allow"):
+        raise ValueError(f"tp_crossing={tp_crossing!r} must be one of three; 'warn', 'refuse' or 'allow' would")
+
+    def build(fields: Mapping[str, object]) -> tuple[Mesh, str | None]:
+        placed = mesh._on_nodes(_checked(mesh, fields["nodes"], fields["ranks_per_node"]))
+        crossed = None if tp_crossing == "allow" else crossing_of_tp(placed)
+        if crossed and tp_crossing == "refuse":
+            raise ValueError(crossed)
+        return placed, crossed
+
+    fields = {"nodes": nodes, "ranks_per_node": ranks_per_node}
+    try:
+        placed, crossed = build(fields)
+    except RuleError as error:
+        raise error.tried(build, fields) from None
+    if crossed:
+        import warnings
+
+        warnings.warn(crossed, stacklevel=3)
+    return placed
+
+
+def _checked(mesh: Algebra, nodes: object, ranks_per_node: object) -> Nodes:
+    """Return nodes that hold the mesh's ranks."""
+    if (nodes is None) == (ranks_per_node is None):
+        raise ValueError("with_nodes needs either nodes= or ranks_per_node=")
+    if nodes is None:
+        return Nodes(at_least_one("ranks_per_node", ranks_per_node))
+    ranks = mesh._layout.highest + 1
+    if not isinstance(nodes, (Nodes, Iterable)):
+        count = at_least_one("nodes", nodes)
+        if ranks % count:
+            said = f"nodes={count} does not divide the {ranks} ranks evenly"
+            raise RuleError(said, {"nodes": nearest_divisors(ranks, count)}, named=False)
+        return Nodes(ranks // count)
+    if isinstance(nodes, Nodes):
+        sizes = nodes.sizes
+    else:
+        sizes = tuple([whole("the number of ranks on a node", size) for size in nodes])
+    if sizes and sum(sizes) < ranks:
+        raise ValueError(
+            f"nodes=({preview(sizes)}) hold {sum(sizes)} ranks, but the mesh's highest rank is {ranks - 1}; "
+            f"nodes with {ranks} ranks in all would do"
+        )
+    return nodes if isinstance(nodes, Nodes) else Nodes(sizes=sizes)
+
+
+def crossing_of_tp(mesh: Algebra) -> str | None:
+    """Return the message about tensor parallel groups that cross nodes; None when none does."""
+    if mesh.tp_size == 1 or spanned(mesh, "tp")[1] == 1:
+        return None
+    group = crossing(mesh, "tp")[0]
+    nodes, layout, dim = known(mesh), mesh._layout, mesh._dim("tp")
+    remedy = "" if layout.factors[dim][-1][1] == 1 else "put tp innermost, or "
+    smaller = divisors(mesh.tp_size)[-2::-1]
+    fits = [size for size in smaller if not _crosses(layout.divided(dim, [mesh.tp_size // size, size]), dim + 1, nodes)]
+    return (
+        f"tp_size={mesh.tp_size} crosses nodes: group {group!r} lies on {nodes.spanned(group)} of {nodes!r}; "
+        f"tensor parallelism belongs inside a node: {remedy}make it smaller ({preview(fits)})"
+    )
+
+
+def spanned(mesh: Algebra, dims: Dims) -> tuple[int, int]:
+    """Return the fewest and the most nodes that one group along `dims` spans."""
+    nodes = known(mesh)
+    even = _evenly(mesh._layout, mesh._chosen(dims), nodes)
+    if even is not None:
+        return even, even
+    counts = [nodes.spanned(group) for group in mesh.groups(dims)]
+    return min(counts), max(counts)
+
+
+def crossing(mesh: Algebra, dims: Dims) -> Sequence[Ranks]:
+    """Return the groups along `dims` that span more than one node, ascending by first rank."""
+    nodes = known(mesh)
+    even = _evenly(mesh._layout, mesh._chosen(dims), nodes)
+    if even is None:
+        return tuple([group for group in mesh.groups(dims) if nodes.spanned(group) > 1])
+    return mesh.groups(dims) if even > 1 else ()
+
+
+def known(mesh: Algebra) -> Nodes:
+    """Return the nodes of a mesh that knows them."""
+    if mesh.nodes is None:
+        raise ValueError("the mesh does not know its nodes; mesh.with_nodes(nodes=...) would tell it")
+    return mesh.nodes
+
+
+def _crosses(layout: Layout, dim: int, nodes: Nodes) -> bool:
+    """Tell whether a group along one dim spans several nodes."""
+    even = _evenly(layout, [dim], nodes)
+    if even is not None:
+        return even > 1
+    others = [factor for other, held in enumerate(layout.factors) if other != dim for factor in held]
+    return any(nodes.spanned(layout.ranks([dim], place)) > 1 for place in expand(merged(others), layout.offset))
+
+
+def _evenly(layout: Layout, chosen: Sequence[int], nodes: Nodes) -> int | None:
+    """Return the nodes that every group spans, where every step keeps the node or the place on it."""
+    per_node = nodes.ranks_per_node
+    if per_node is None or layout.table is not None:
+        return None
+    reach = layout.offset % per_node
+    spans = 1
+    for dim, factors in enumerate(layout.factors):
+        for size, stride in factors:
+            inside = size
+            if stride % per_node == 0:
+                inside = 1
+            elif per_node % stride == 0 and stride * size > per_node:
+                inside = per_node // stride
+                if size % inside:
+                    return None
+            reach += (inside - 1) * stride
+            if dim in chosen:
+                spans *= size // inside
+    return spans if reach < per_node else None
