@@ -10,13 +10,14 @@ import pytest
 
 import twinkle_remote as twinkle
 from twinkle_remote import remote_class, remote_function
+from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT
 from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
-BOUND = 256
+BOUND = MAX_IN_FLIGHT
 CALLS = BOUND + 44
 
 

@@ -1,15 +1,13 @@
-"""From initialize to shutdown: twice, too late, with calls in flight, and at the end of a program."""
+"""From initialize to shutdown: twice, too late, and with calls in flight."""
 
 from __future__ import annotations
 
 import logging
-import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,8 +15,11 @@ from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
     AlreadyInitializedError,
     BackendError,
+    CallTimeoutError,
+    Lazy,
     NotInitializedError,
     TwinkleError,
+    current_worker,
     initialize,
     on,
     remote_class,
@@ -29,9 +30,6 @@ from twinkle_remote import (
     submit,
 )
 from twinkle_remote.sessions.runtime import active, running
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("one", 1, "CPU")]
 untyped: Any = initialize
@@ -55,6 +53,21 @@ class Slow:
     @remote_function(dispatch="all", collect="first")
     def fail(self) -> None:
         raise KeyError("unseen")
+
+    @remote_function(dispatch="all", collect="first")
+    def fails_on(self, rank: int) -> int:
+        if current_worker().rank == rank:
+            raise KeyError("unseen")
+        return 0
+
+    @remote_function(dispatch="all", collect="first")
+    def takes(self, value: object) -> object:
+        return value
+
+    @remote_function(dispatch="all", collect="first")
+    def passes_on(self, event: threading.Event, other: Slow) -> int:
+        assert event.wait(20)
+        return other.wait_for(event)
 
     @remote_function(dispatch="all", collect="first")
     def shut(self) -> None:
@@ -116,6 +129,12 @@ def test_nothing_works_before_and_after() -> None:
 untyped_slow: Any = Slow
 
 
+@remote_class()
+class Hanging:
+    def __init__(self, event: threading.Event) -> None:
+        event.wait(20)
+
+
 def test_shutdown_waits_for_calls_in_flight() -> None:
     event = threading.Event()
     with session("threads", groups=GROUPS):
@@ -126,28 +145,85 @@ def test_shutdown_waits_for_calls_in_flight() -> None:
     assert lazy.done()
 
 
-def test_shutdown_does_not_wait_for_what_is_late_or_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_past_its_deadline_is_not_waited_for_and_is_an_error() -> None:
     event = threading.Event()
     began = time.monotonic()
+    with (
+        pytest.raises(CallTimeoutError, match=r"Slow.late on four\[4\] is not done after 0.05 s"),
+        session("threads", groups=GROUPS, close_timeout=0.05),
+    ):
+        on("four").create(Slow).late(event)
     with session("threads", groups=GROUPS, close_timeout=0.05):
-        late = on("four").create(Slow)
-        late.late(event)
-        time.sleep(0.06)
+        late = submit(on("four").create(Slow).late, event)
+        with pytest.raises(CallTimeoutError):
+            late.result()
+    assert time.monotonic() - began < 10 and active() is None
+    event.set()
 
-    def fails() -> None:
+
+def test_an_error_ends_a_session_without_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    event = threading.Event()
+    began = time.monotonic()
+
+    def ends_by(error: BaseException) -> None:
         with session("threads", groups=GROUPS, close_timeout=0.05):
             submit(on("one").create(Slow).wait_for, event)
-            raise RuntimeError("mine")
+            raise error
 
-    with pytest.raises(RuntimeError, match="mine"):
-        fails()
+    for error in (RuntimeError("mine"), SystemExit(3), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            ends_by(error)
     assert time.monotonic() - began < 10
     event.set()
     messages = [record.getMessage() for record in caplog.records]
-    assert "threads still busy at shutdown, they end with the process: four[0/4], four[1/4], four[2/4], four[3/4]" in (
-        messages
-    )
-    assert "shutdown: 1 call (Slow.wait_for) in flight, the results are lost" in messages
+    assert "threads still busy at shutdown, they end with the process: one[0/1]" in messages
+    assert messages.count("shutdown: 1 call (Slow.wait_for) in flight, the results are lost") == 3
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_sys_exit_with_0_is_a_normal_end(code: int | None) -> None:
+    event = threading.Event()
+    threading.Timer(0.1, event.set).start()
+    made: list[Lazy[int]] = []
+
+    def program() -> None:
+        with session("threads", groups=GROUPS):
+            made.append(submit(on("one").create(Slow).wait_for, event))
+            sys.exit(code)
+
+    with pytest.raises(SystemExit):
+        program()
+    assert made[0].done()
+
+
+def test_a_drain_that_is_over_is_an_error() -> None:
+    event = threading.Event()
+    initialize("threads", groups=GROUPS, close_timeout=0.05)
+    submit(on("one").create(Slow).wait_for, event)
+    with pytest.raises(CallTimeoutError, match=r"1 call \(Slow.wait_for\) was not done after 0.1 s, and given up"):
+        shutdown(drain=0.1)
+    event.set()
+
+
+def test_what_a_failed_constructor_leaves_behind_holds_nothing_up() -> None:
+    event = threading.Event()
+    began = time.monotonic()
+    with (
+        session("threads", groups=GROUPS, start_timeout=0.1, close_timeout=0.05),
+        pytest.raises(CallTimeoutError, match=r"Hanging.__init__"),
+    ):
+        on("one").create(Hanging, event)
+    assert time.monotonic() - began < 10
+    event.set()
+
+
+def test_calls_of_workers_are_made_while_the_session_ends() -> None:
+    event = threading.Event()
+    threading.Timer(0.1, event.set).start()
+    with session("threads", groups=GROUPS):
+        outer, inner = on("one").create(Slow), on("four").create(Slow)
+        lazy = submit(outer.passes_on, event, inner)
+    assert lazy.done() and repr(lazy).endswith(", done>")
 
 
 def test_waiting_ends_when_another_thread_shuts_down() -> None:
@@ -177,96 +253,59 @@ def test_a_worker_cannot_shut_down() -> None:
         assert active() is not None
 
 
-def test_failures_that_nobody_looks_at_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_that_nobody_looks_at_are_logged_once_and_the_first_is_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def told() -> list[str]:
         return [record.getMessage() for record in caplog.records if "nobody waited" in record.getMessage()]
 
-    with session("threads", groups=GROUPS):
-        slow = on("four", DeviceMesh.from_sizes(dp_size=4)).create(Slow)
-        dropped = submit(slow.fail)
-        while not dropped.done():
-            time.sleep(0.001)
-        assert told() == []
-        del dropped
-        assert len(told()) == 1 and "Slow.fail on four[" in told()[0] and "KeyError: 'unseen'" in told()[0]
-        assert "test_runtime.py:" in told()[0]
-        slow.fail()
-        with pytest.raises(KeyError):
-            submit(slow.fail).result()
-        kept = submit(slow.fail)
-    assert len(told()) == 3 and repr(kept).endswith(", failed>")
-    del kept
+    kept: list[Lazy[None]] = []
+
+    def program() -> None:
+        with session("threads", groups=GROUPS):
+            slow = on("four", DeviceMesh.from_sizes(dp_size=4)).create(Slow)
+            dropped = submit(slow.fail)
+            while not dropped.done():
+                time.sleep(0.001)
+            assert told() == []
+            del dropped
+            assert len(told()) == 1 and "Slow.fail on four[" in told()[0] and "KeyError: 'unseen'" in told()[0]
+            assert "test_runtime.py:" in told()[0]
+            slow.fail()
+            with pytest.raises(KeyError):
+                submit(slow.fail).result()
+            kept.append(submit(slow.fail))
+
+    with pytest.raises(KeyError, match=r"Slow.fail failed on four\[[\s\S]*'unseen'") as raised:
+        program()
+    assert raised.value.__notes__ == [
+        "  nobody had waited for this call when the session ended; 2 more like it are logged"
+    ]
+    assert len(told()) == 3 and repr(kept[0]).endswith(", failed>")
+    kept.clear()
     assert len(told()) == 3
     assert all(record.levelno == logging.ERROR for record in caplog.records)
 
 
-def run(source: str, path: Path, *, interrupt: bool = False) -> subprocess.CompletedProcess[str]:
-    """A program of its own; interrupted when it says that it waits."""
-    file = path / "program.py"
-    file.write_text(HEAD + textwrap.dedent(source))
-    process = subprocess.Popen(
-        [sys.executable, "-u", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path
-    )
-    try:
-        if interrupt:
-            assert process.stdout is not None and process.stdout.readline() == "waiting\n"
-            process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+def test_a_failure_that_a_consumer_raised_is_seen() -> None:
+    with session("threads", groups=GROUPS):
+        slow, other = on("four").create(Slow), on("one").create(Slow)
+        with pytest.raises(KeyError, match=r"did not run, because what it was to be given failed: Slow.fail"):
+            submit(other.takes, submit(slow.fail)).result()
+        failed = submit(slow.fail)
+        with pytest.raises(KeyError):
+            failed.result()
+        submit(other.takes, failed)  # its failure is the one that was raised
 
 
-HEAD = """
-import threading, time
-from pathlib import Path
-import twinkle_remote as twinkle
-from twinkle_mesh import DeviceGroup, DeviceMesh
+def test_a_failure_that_its_consumer_does_not_read_is_unseen() -> None:
+    def program() -> None:
+        with session("threads", groups=GROUPS):
+            slow, other = on("four").create(Slow), on("one").create(Slow)
+            assert submit(other.takes, submit(slow.fails_on, 3)).result() == 0
 
-@twinkle.remote_class()
-class Actor:
-    @twinkle.remote_function(dispatch="all", collect="first")
-    def save(self, path):
-        time.sleep(0.2)
-        Path(path + str(twinkle.current_worker().rank)).write_text("saved")
-
-    @twinkle.remote_function(dispatch="slice_dp", collect="mean")
-    def update(self, batch):
-        weights = {"w": 1.0}
-        return weights["bias"] if twinkle.current_worker().rank == 2 else 1.0
-
-    @twinkle.remote_function(dispatch="all", collect="first")
-    def sleep(self):
-        threading.Event().wait(60)
-
-twinkle.initialize("threads", groups=[DeviceGroup("actor", 4, "CPU")], close_timeout=0.1)
-actor = twinkle.on("actor", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Actor)
-"""
-
-
-def test_the_last_call_of_a_program_is_not_lost(tmp_path: Path) -> None:
-    done = run("actor.update([1, 2]); actor.save('checkpoint-')", tmp_path)
-    assert done.returncode == 0
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{rank}" for rank in range(4)]
-    assert done.stderr.count("nobody waited for it: Actor.update on actor[2/4 dp=1 tp=0]: KeyError: 'bias'") == 1
-
-
-def test_an_interrupt_ends_a_program_that_waits(tmp_path: Path) -> None:
-    began = time.monotonic()
-    done = run("lazy = actor.sleep(); print('waiting'); lazy.result()", tmp_path, interrupt=True)
-    assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr and time.monotonic() - began < 30
-
-
-def test_one_failing_call_prints_what_a_user_can_act_on(tmp_path: Path) -> None:
-    done = run('metrics = actor.update([1, 2, 3])\nprint(f"loss {metrics:.3f}")', tmp_path)
-    lines = done.stderr.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("KeyError: "))
-    assert lines[first].startswith("KeyError: Actor.update failed on actor[2/4 dp=1 tp=0] (node ")
-    assert lines[first].endswith("): KeyError: 'bias'")
-    assert lines[first + 1].startswith("  called from ") and "program.py:" in lines[first + 1]
-    assert lines[first + 2] == "  on the worker:" and 'return weights["bias"]' in done.stderr
-    machinery = [line for line in lines if "/twinkle_remote/" in line]
-    assert len(machinery) <= 2, done.stderr
+    with pytest.raises(KeyError, match=r"Slow.fails_on failed on four\[3/4\]"):
+        program()
 
 
 def test_everything_is_importable_without_heavy_libraries() -> None:

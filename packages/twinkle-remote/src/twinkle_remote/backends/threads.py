@@ -211,7 +211,7 @@ class ThreadsBackend:
         *,
         seed: int = 42,
         start_timeout: float | None = 120.0,
-        close_timeout: float = 5.0,
+        close_timeout: float = 1.0,
     ) -> None:
         seed_process(seed)
         self.start_timeout = start_timeout

@@ -181,7 +181,7 @@ def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
         offset: Index at which the replies will stand among the consumer's inputs.
     """
     call = lazy._call
-    call.looked_at = True
+    call.handed_on = True
     each = call.each
     ranks = ranks_read(call.spec, call.ranks, call.mesh, each=each is not False)
     once = None

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CallTimeoutError, NotInitializedError
+from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError
 from twinkle_remote.failures.raising import raise_failures
 
 if TYPE_CHECKING:
@@ -37,9 +37,12 @@ class Call:
         sources: Calls whose results it was given.
 
     Attributes:
-        looked_at: Somebody waited for it or passed its result on, and has been told of a failure.
+        seen: Somebody was given its failure.
         held: Somebody has its lazy result, and may still look.
-        expendable: It was made ahead of need, and no shutdown waits for it.
+        awaited: Somebody waits for it now.
+        handed_on: Its result was passed to another call, which fails with it.
+        logged: Its failure was logged, because nobody had waited for it.
+        expendable: Nobody needs it, as one that was made ahead: no session waits for it or tells of its failure.
     """
 
     def __init__(
@@ -60,8 +63,11 @@ class Call:
         self.spec = spec
         self.mesh = mesh
         self.ranks = tuple(reply.rank for reply in replies)
-        self.looked_at = False
+        self.seen = False
         self.held = False
+        self.awaited = 0
+        self.handed_on = False
+        self.logged = False
         self.expendable = False
         self._runtime = runtime
         self._group = group
@@ -70,6 +76,7 @@ class Call:
         self._pending = list(replies)
         self._outcomes: dict[int, Outcome] = {}
         self._failures: list[Failure] = []
+        self._failed_at = 0.0
         self._line = line
         self._record = record
         self._sources = tuple(sources)
@@ -108,11 +115,39 @@ class Call:
         """Whether a worker is known to have failed; never waits."""
         return bool(self._failures)
 
+    def failed_at(self) -> float:
+        """When it failed, or passed its deadline, in seconds of the wall clock; 0 where it did neither."""
+        if self._failures or self._deadline is None:
+            return self._failed_at
+        return time.time() - (time.monotonic() - self._deadline)
+
     def failure_text(self) -> str:
         """What is known of the failure, in a line."""
+        if not self._failures:
+            return f"{self.name} on {self.where()} is past its deadline; called from {self._line}"
         first = self._failures[0]
         what = f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}"
         return f"{what}; called from {self._line}"
+
+    def unseen(self) -> bool:
+        """Whether it failed, or is past its deadline, and nobody was given that or the failure that it follows from."""
+        if self.seen or self.expendable or not (self._failures or self.late()):
+            return False
+        return not any(source.seen and source.failed() for source in self._sources)
+
+    def raise_unseen(self, others: int = 0) -> None:
+        """Raise the failure, or the lateness, that nobody was given.
+
+        Args:
+            others: How many other calls failed like that.
+        """
+        try:
+            self._raise_failures()
+            raise self._lateness(self.spec.timeout)
+        except TwinkleError as error:
+            more = f"; {others} more like it {'is' if others == 1 else 'are'} logged" if others else ""
+            error.add_note(f"  nobody had waited for this call when the session ended{more}")
+            raise
 
     def let_go(self) -> None:
         """Nobody has its lazy result any more: tell of a failure that nobody has been told of."""
@@ -145,25 +180,48 @@ class Call:
                 are done and those that are not.
             NotInitializedError: It was in flight at a shutdown.
         """
-        self.looked_at = True
         until = None if timeout is None else time.monotonic() + timeout
-        while self._pending and not self._failures:
-            self._check_open()
-            limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
-            if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
-                continue
-            self._check_open()
-            for call in (*self._sources, self):
-                if call.late():
-                    raise call._lateness(call.spec.timeout)
-            if until is not None and time.monotonic() >= until:
-                raise self._lateness(timeout)
+        self.awaited += 1
+        try:
+            while self._pending and not self._failures:
+                self._wait_a_while(timeout, until)
+        finally:
+            self.awaited -= 1
         if self._failures:
             if self._failures[0].died:  # the end of a worker that a shutdown ended is no death
                 self._check_open()
             if self._pending and not self._runtime.closed:
                 self._reap(0.0)
+            self._raise_failures()
+
+    def _wait_a_while(self, timeout: float | None, until: float | None) -> None:
+        """Wait until a worker has answered or a limit is over."""
+        self._check_open()
+        limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
+        if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
+            return
+        self._check_open()
+        for call in (*self._sources, self):
+            if call.late():
+                self._see()
+                raise call._lateness(call.spec.timeout)
+        if until is not None and time.monotonic() >= until:
+            raise self._lateness(timeout)
+
+    def _raise_failures(self) -> None:
+        """Raise the first failure, where there is one."""
+        if self._failures:
+            self._see()
             raise_failures(self.name, self._group.name, self._failures, self._line)
+
+    def _see(self) -> None:
+        """Somebody is given its failure, and with it those that it follows from."""
+        self.seen = True
+        self._runtime.in_flight.seen(self)
+        for source in self._sources:
+            source.done()
+            if not source.seen and (source.failed() or source.late()):
+                source._see()
 
     def state(self) -> str:
         """The call's state in a few words; never waits."""
@@ -206,8 +264,11 @@ class Call:
                     failed.append((outcome.started + outcome.seconds, outcome.failure))
             self._failures += [failure for _, failure in sorted(failed, key=lambda end: end[0])]
             self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
+            if failed and not self._failed_at:
+                self._failed_at = min(end for end, _ in failed) or time.time()
             if not self._pending:
-                self._sources = ()
+                if not self._failures:
+                    self._sources = ()
                 self._runtime.in_flight.settled(self)
         return True
 

@@ -87,12 +87,14 @@ def start(
     Raises:
         NotInitializedError: There is no runtime.
         DispatchError: The arguments cannot be divided as asked.
+        CallTimeoutError: So many calls are in flight that it was not sent within its time.
     """
     runtime = running()
     began = time.perf_counter()
     group = runtime.backend.group(component.group)
     mesh = component.mesh
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
+    queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
     shares = dispatch(
         spec,
         names,
@@ -123,7 +125,7 @@ def start(
     )
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     record.driver_seconds = time.perf_counter() - began
-    runtime.in_flight.add(call)
+    queue.add(call)
     return call
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from twinkle_remote.errors import WorkerDiedError
 from twinkle_remote.failures.reraise import as_both
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FOLDED = 8
 
 
-def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> None:
+def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> NoReturn:
     """Raise the first failure, the others folded under it.
 
     Args:
@@ -40,7 +40,7 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
 
 def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], line: str) -> str:
     if first.died:
-        head = f"{first.label} died during {name} on {first.node or 'an unknown node'}: {first.message}"
+        head = f"{first.label} died during {first.method or name} on {first.node or 'an unknown node'}: {first.message}"
     else:
         head = f"{first.method} failed on {first.label} (node {first.node}): {first.type_name}: {first.message}"
     if first.upstream:

@@ -1,14 +1,15 @@
-"""The calls that nobody is known to have waited for: failures are told once, and there are not too many of them."""
+"""The calls that are not known to be done: not too many of them, each waited for at the end, no failure unseen."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING
 
 from twinkle_remote.context import current_worker
+from twinkle_remote.sessions.call_queue import CallQueue
+from twinkle_remote.sessions.unseen_failures import UnseenFailures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,116 +18,118 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend
 
 _log = logging.getLogger("twinkle.remote")
-_MAX_PENDING = 256
-_POLL_SECONDS = 0.05
+MAX_IN_FLIGHT = 1024
+_TELL_AFTER_SECONDS = 5.0
+_TELL_EVERY_SECONDS = 60.0
+_SLICE_SECONDS = 1.0
+_TOGETHER = 64  # calls that are waited for at once
+
+_Key = tuple[str | None, int | None, str]
 
 
 class InFlight:
-    """Calls that are not known to be done, by the worker that made them (or the driver), the oldest first.
+    """Calls that are not known to be done, by the worker that made them (or the driver) and the group that was called.
 
     Args:
         backend: Where they run.
+        limit: How many one caller may have in flight in one group; at or above 1.
 
     Attributes:
         closed: A shutdown is over, and nothing comes any more.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, limit: int = MAX_IN_FLIGHT) -> None:
         self._backend = backend
-        self._calls: dict[tuple[str | None, int | None], dict[int, Call]] = {}
-        self._failed: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
+        self._limit = limit
+        self._queues: dict[_Key, CallQueue] = {}
+        self._unseen = UnseenFailures()
         self.closed = False
-        self._polled = 0.0
         self._lock = threading.Lock()
 
-    def add(self, call: Call) -> None:
-        """Remember a call until it is done; with too many of this caller's, wait until one is."""
+    def queue(self, group: str, ranks: Sequence[int], name: str, timeout: float | None) -> CallQueue:
+        """Where a call belongs that is to be made now, after waiting until there is room for it.
+
+        Args:
+            group: Name of the called group.
+            ranks: Ranks that are to be called. A worker that calls itself does not wait: no room would come.
+            name: Class.method.
+            timeout: Seconds that the call may take.
+
+        Raises:
+            CallTimeoutError: There was no room in that time.
+        """
         here = current_worker()
-        with self._lock:
-            mine = self._calls.setdefault((here.group, here.rank), {})
-        mine[id(call)] = call
-        now = time.monotonic()
-        if len(mine) > _MAX_PENDING:
-            self._wait_for_room(mine)
-        elif len(mine) > 1 and now - self._polled > _POLL_SECONDS:
-            self._polled = now
-            for oldest in _listed(mine)[:1]:
-                oldest.done()
+        key = (here.group, here.rank, group)
+        queue = self._queues.get(key)
+        if queue is None:
+            with self._lock:
+                fresh = CallQueue(group, self._limit, self._backend, lambda: self.closed)
+                queue = self._queues.setdefault(key, fresh)
+        if here.group != group or here.rank not in ranks:
+            queue.make_room(name, timeout)
+        return queue
 
     def settled(self, call: Call) -> None:
-        """Forget a call that is done; a failure is logged once nobody can look at it any more."""
-        for calls in tuple(self._calls.values()):
-            if calls.pop(id(call), None) is not None:
+        """Forget a call that is done; a failure that nobody was given is kept."""
+        for queue in tuple(self._queues.values()):
+            if queue.remove(call):
                 break
-        if not call.failed() or call.looked_at:
-            return
-        if call.held:
-            self._failed[id(call)] = call
-        else:
-            self._tell(call)
+        if not self.closed and call.unseen():
+            self._unseen.add(call)
 
-    def tell_all(self) -> None:
-        """Log every failure that nobody has looked at."""
-        for call in [*list(self._failed.values()), *(call for call in self.calls() if call.failed())]:
-            self._tell(call)
+    def seen(self, call: Call) -> None:
+        """Somebody was given the call's failure."""
+        self._unseen.remove(call)
 
-    def _tell(self, call: Call) -> None:
-        self._failed.pop(id(call), None)
-        if not call.looked_at:
-            call.looked_at = True
-            _log.error("a call failed and nobody waited for it: %s", call.failure_text())
+    def raise_unseen(self) -> None:
+        """Raise the first failure that nobody was given, and log the others.
+
+        Raises:
+            TwinkleError: As the call would have raised it.
+        """
+        self._unseen.raise_first(self.calls())
+
+    def tell_unseen(self) -> None:
+        """Log every failure that nobody was given."""
+        self._unseen.tell_all(self.calls())
 
     def calls(self) -> Sequence[Call]:
         """All of them."""
-        return [call for calls in tuple(self._calls.values()) for call in _listed(calls)]
+        return [call for queue in tuple(self._queues.values()) for call in queue.calls()]
 
     def poll(self) -> None:
         """Look after each of them; never waits."""
         for call in self.calls():
             call.done()
 
-    def drain(self, seconds: float) -> Sequence[Call]:
+    def drain(self, seconds: float | None) -> Sequence[Call]:
         """Wait until all are done, but for those that failed or are past their deadline.
 
         Args:
-            seconds: How long.
+            seconds: How long; None for as long as it takes.
 
         Returns:
             Those that are not done.
         """
-        until = time.monotonic() + seconds
-        told = False
+        began = told = time.monotonic()
+        told += _TELL_AFTER_SECONDS
         while True:
             self.poll()
             left = [call for call in self.calls() if not (call.expendable or call.failed() or call.late())]
-            remaining = until - time.monotonic()
+            now = time.monotonic()
+            remaining = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, began + seconds - now)
             if not left or remaining <= 0:
                 return left
-            if not told and seconds - remaining > 1.0:
-                told = True
-                _log.warning("waiting up to %.0f s for %s before shutdown", remaining, names_of(left))
-            self._backend.wait([reply for call in left for reply in call.pending()], min(remaining, 1.0))
-
-    def _wait_for_room(self, mine: dict[int, Call]) -> None:
-        for call in _listed(mine):
-            call.done()
-        while len(mine) > _MAX_PENDING and not self.closed:
-            replies = [reply for call in _listed(mine) for reply in call.pending()]
+            if now >= told:
+                told = now + _TELL_EVERY_SECONDS
+                _log.warning("the session ends when %s done; Ctrl-C gives up", names_of(left, "is", "are"))
+            replies = [reply for call in left[:_TOGETHER] for reply in call.pending()]
             if replies:
-                self._backend.wait(replies, None)
-            for call in _listed(mine):
-                call.done()
+                self._backend.wait(replies, remaining)
 
 
-def _listed(calls: dict[int, Call]) -> list[Call]:
-    while True:
-        try:
-            return list(calls.values())
-        except RuntimeError:  # the garbage collector let go of a lazy result meanwhile
-            continue
-
-
-def names_of(calls: Sequence[Call]) -> str:
-    """Calls as a log line lists them."""
+def names_of(calls: Sequence[Call], one: str = "", several: str = "") -> str:
+    """Calls as a log line lists them, with the verb that follows."""
     shown = ", ".join(sorted({call.name for call in calls}))
-    return f"{len(calls)} call{'s' if len(calls) > 1 else ''} ({shown})"
+    count, verb = (f"{len(calls)} calls", several) if len(calls) > 1 else (f"{len(calls)} call", one)
+    return f"{count} ({shown}) {verb}".rstrip()

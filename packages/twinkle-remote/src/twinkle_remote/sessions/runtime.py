@@ -5,16 +5,22 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
-from twinkle_remote.errors import AlreadyInitializedError, BackendError, NotInitializedError, TwinkleError
+from twinkle_remote.errors import (
+    AlreadyInitializedError,
+    BackendError,
+    CallTimeoutError,
+    NotInitializedError,
+    TwinkleError,
+)
 from twinkle_remote.protocol.component import forget_all
-from twinkle_remote.sessions.pending_calls import InFlight, names_of
+from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
+from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT, InFlight, names_of
 from twinkle_remote.sessions.stats import CallRecord, Stats
 from twinkle_remote.worker.seeding import check_seed
 
@@ -38,6 +44,7 @@ class Runtime:
         groups: Groups by name; empty when none were given.
         mesh: Mesh of components that were given none and whose group it fits.
         lazy_collect: Whether results are lazy where the function does not say.
+        max_in_flight: Calls that one caller may have in flight in one group.
         arguments: What `initialize` was called with.
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
@@ -49,13 +56,14 @@ class Runtime:
     groups: dict[str, DeviceGroup] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
     lazy_collect: bool = True
+    max_in_flight: int = MAX_IN_FLIGHT
     arguments: dict[str, Any] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
     in_flight: InFlight = field(init=False)
     closed: bool = False
 
     def __post_init__(self) -> None:
-        self.in_flight = InFlight(self.backend)
+        self.in_flight = InFlight(self.backend, self.max_in_flight)
 
 
 _runtime: Runtime | None = None
@@ -68,6 +76,7 @@ def initialize(
     global_device_mesh: DeviceMesh | None = None,
     lazy_collect: bool = True,
     seed: SupportsIndex = 42,
+    max_in_flight: int = MAX_IN_FLIGHT,
     **backend_options: Any,
 ) -> None:
     """Set up where components run; once per program, before the first component with a `remote_group`.
@@ -82,6 +91,7 @@ def initialize(
         lazy_collect: Whether results stay on the workers until used, where a function does not say.
         seed: Seed of Python's, numpy's and torch's random numbers on every worker, from 0 to 2**32 - 1; the same on all
             ranks. numpy and torch are seeded when they are loaded, where that is later.
+        max_in_flight: Calls that may be in flight in one group, at or above 1; making one more waits until one is done.
         **backend_options: Options of the backend.
 
     Raises:
@@ -98,51 +108,81 @@ def initialize(
         "global_device_mesh": global_device_mesh,
         "lazy_collect": lazy_collect,
         "seed": seed,
+        "max_in_flight": max_in_flight,
         **backend_options,
     }
     if _runtime is not None:
         _refuse_difference(_runtime.arguments, arguments)
         return
+    if type(max_in_flight) is not int or max_in_flight < 1:
+        raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
     factory = _factory(mode)
     _check_options(mode, factory, backend_options)
     backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
-    _runtime = Runtime(mode, backend, by_name, global_device_mesh, lazy_collect, arguments)
+    _runtime = Runtime(mode, backend, by_name, global_device_mesh, lazy_collect, max_in_flight, arguments)
     atexit.register(_at_exit)
 
 
-def shutdown(drain: float = 60.0) -> None:
+def shutdown(drain: float | None = None) -> None:
     """End every worker and give everything back; safe at exit, after errors, and twice.
 
-    Calls in flight are waited for, so that a checkpoint that is being written is written; not those that failed or are
-    past their deadline, and none at all when the program ends with an error. What was not fetched by then is gone.
+    It waits for every call in flight, however long, so that a checkpoint that is being written is written, and raises
+    the first failure that nobody was given. It waits for no call that failed or is past its deadline. A result that was
+    not fetched by then is gone.
 
     Args:
-        drain: Seconds that calls in flight are given; 0 gives them none.
+        drain: Seconds that calls in flight are given at most; None for as long as they take, 0 to give them up.
 
     Raises:
-        TwinkleError: It was called on a worker.
+        CallTimeoutError: The calls in flight took longer than `drain` (above 0), or a call that nobody had waited for
+            is past its deadline.
+        TwinkleError: A call that nobody had waited for failed; as the call would have raised it. Or this is a worker.
     """
-    global _runtime  # one runtime per process is the contract
     if _runtime is not None and current_worker().rank is not None:
         raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
-    runtime, _runtime = _runtime, None
-    atexit.unregister(_at_exit)
-    if runtime is None:
+    _end(_runtime, drain, quietly=False)
+
+
+def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None:
+    """End a session.
+
+    Args:
+        runtime: Its runtime; it is the current one until its calls are done, since they may make others.
+        drain: As for `shutdown`.
+        quietly: An error is on its way already: what is lost or failed is logged, and nothing is raised.
+    """
+    global _runtime  # one runtime per process is the contract
+    if runtime is None or runtime.closed:
         return
+    atexit.unregister(_at_exit)
     try:
         lost = runtime.in_flight.drain(drain)
         if lost:
             _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
-        runtime.in_flight.tell_all()
+        if quietly:
+            runtime.in_flight.tell_unseen()
+            return
+        runtime.in_flight.raise_unseen()
+        if lost and drain:
+            given_up = names_of(lost, "was", "were")
+            raise CallTimeoutError(f"shutdown: {given_up} not done after {drain:g} s, and given up")
     finally:
+        if _runtime is runtime:
+            _runtime = None
         runtime.closed = runtime.in_flight.closed = True
         forget_all()
         runtime.backend.close()
 
 
 def _at_exit() -> None:
-    """`shutdown`; a program that ends with an uncaught error waits for nothing."""
-    shutdown(0.0 if hasattr(sys, "last_value") else 60.0)
+    """End the session that a program left open; its failure is the program's, exit status included."""
+    if ended_by_error():
+        _end(_runtime, 0.0, quietly=True)
+        return
+    try:
+        _end(_runtime, None, quietly=False)
+    except BaseException as error:  # an interrupt too: after this nothing reports it
+        exit_with(error)
 
 
 @contextmanager
@@ -153,9 +193,12 @@ def session(
     global_device_mesh: DeviceMesh | None = None,
     lazy_collect: bool = True,
     seed: SupportsIndex = 42,
+    max_in_flight: int = MAX_IN_FLIGHT,
     **backend_options: Any,
 ) -> Iterator[None]:
-    """`initialize` for a block, and `shutdown` at its end, also after an error; nothing inside of an equal session.
+    """`initialize` for a block, and `shutdown` at its end; nothing inside of an equal session.
+
+    A block that ends by an exception gives up its calls in flight; `sys.exit(0)` is a normal end.
 
     Args:
         mode: As for `initialize`, and so are the others.
@@ -163,6 +206,7 @@ def session(
         global_device_mesh: As there.
         lazy_collect: As there.
         seed: As there.
+        max_in_flight: As there.
         **backend_options: As there.
     """
     before = _runtime
@@ -172,17 +216,19 @@ def session(
         global_device_mesh=global_device_mesh,
         lazy_collect=lazy_collect,
         seed=seed,
+        max_in_flight=max_in_flight,
         **backend_options,
     )
-    begun = _runtime is not before
+    begun = _runtime if _runtime is not before else None
     try:
         yield
-    except BaseException:
-        if begun:
-            shutdown(0.0)
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            _end(begun, None, quietly=False)
+        else:
+            _end(begun, 0.0, quietly=True)
         raise
-    if begun:
-        shutdown()
+    _end(begun, None, quietly=False)
 
 
 def stats() -> Sequence[CallRecord]:

@@ -1,0 +1,126 @@
+"""The calls of one caller to one group that are not known to be done: bounded, the oldest first."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from twinkle_remote.errors import CallTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.protocol.backend import Backend
+
+_log = logging.getLogger("twinkle.remote")
+_POLL_SECONDS = 0.05
+_SLICE_SECONDS = 1.0
+_PATIENCE_SECONDS = 5.0
+_TOGETHER = 64  # calls that are waited for at once
+
+
+class CallQueue:
+    """Calls in the order in which they were made.
+
+    Args:
+        group: Name of the called group.
+        limit: Calls that may be in flight, at or above 1.
+        backend: Where they run.
+        is_closed: Whether a shutdown is over, and nothing comes any more.
+    """
+
+    def __init__(self, group: str, limit: int, backend: Backend, is_closed: Callable[[], bool]) -> None:
+        self._group = group
+        self._limit = limit
+        self._backend = backend
+        self._is_closed = is_closed
+        self._calls: dict[int, Call] = {}
+        self._polled = 0.0
+
+    def add(self, call: Call) -> None:
+        """Remember a call until it is done."""
+        self._calls[id(call)] = call
+        now = time.monotonic()
+        if len(self._calls) > 1 and now - self._polled > _POLL_SECONDS:
+            self._polled = now
+            self._forget_oldest()
+
+    def remove(self, call: Call) -> bool:
+        """Forget a call; False where it is none of these."""
+        return self._calls.pop(id(call), None) is not None
+
+    def calls(self) -> Sequence[Call]:
+        """All of them."""
+        while True:
+            try:
+                return list(self._calls.values())
+            except RuntimeError:  # another thread, or the garbage collector, let go of one meanwhile
+                continue
+
+    def make_room(self, name: str, timeout: float | None) -> None:
+        """Wait until one more call may be made; calls that failed or are past their deadline take no room.
+
+        Args:
+            name: Class.method of the call that is to be made.
+            timeout: Seconds that it may take in all; None for no limit.
+
+        Raises:
+            CallTimeoutError: The time is over, and nothing was sent.
+        """
+        if len(self._calls) < self._limit:
+            return
+        self._forget_oldest()
+        began = time.monotonic()
+        told = False
+        while len(self._calls) >= self._limit and not self._is_closed():
+            waiting = [call for call in self.calls() if not (call.failed() or call.late())]
+            if len(waiting) < self._limit:
+                return
+            waited = time.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                raise CallTimeoutError(f"{name} was not sent within {timeout:g} s: {self._full()}")
+            if not told and (waited > _PATIENCE_SECONDS or _in_event_loop()):
+                told = True
+                _log.warning("%s waits: %s%s", name, self._full(), _advice())
+            self._wait(waiting, _SLICE_SECONDS if timeout is None else min(_SLICE_SECONDS, timeout - waited))
+
+    def _full(self) -> str:
+        return f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"
+
+    def _wait(self, waiting: Sequence[Call], seconds: float) -> None:
+        replies = {reply: call for call in waiting[:_TOGETHER] for reply in call.pending()}
+        done = self._backend.wait(list(replies), max(0.0, seconds)) if replies else ()
+        for call in {id(replies[reply]): replies[reply] for reply in done}.values() if done else waiting:
+            call.done()
+
+    def _forget_oldest(self) -> None:
+        """Forget those at the front that are done; calls end mostly in their order."""
+        while True:
+            try:
+                oldest = next(iter(self._calls.values()), None)
+            except RuntimeError:  # as in `calls`
+                continue
+            if oldest is None or not oldest.done():
+                return
+            self._calls.pop(id(oldest), None)
+
+
+def _in_event_loop() -> bool:
+    if "asyncio" not in sys.modules:
+        return False
+    from asyncio import get_running_loop  # half of this package's import time
+
+    try:
+        get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _advice() -> str:
+    if not _in_event_loop():
+        return ""
+    return "; the event loop stands still meanwhile: await results before more calls are made"

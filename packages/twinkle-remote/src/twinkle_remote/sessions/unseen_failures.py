@@ -1,0 +1,77 @@
+"""Calls that failed and whose failure nobody has been given: logged soon, and raised at the end of the session."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from twinkle_remote.call.pending_call import Call
+
+_log = logging.getLogger("twinkle.remote")
+_KEPT = 256
+
+
+class UnseenFailures:
+    """Failed calls until somebody is given the failure.
+
+    Those whose lazy result somebody holds live as long as that; of the others the first are kept.
+    """
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
+        self._kept: dict[int, Call] = {}
+
+    def add(self, call: Call) -> None:
+        """A call failed, or nobody holds the lazy result of a failed one any more."""
+        if call.held:
+            self._held[id(call)] = call
+            return
+        self._held.pop(id(call), None)
+        if len(self._kept) < _KEPT:
+            self._kept[id(call)] = call
+        if not (call.awaited or call.handed_on):
+            self._tell(call)
+
+    def remove(self, call: Call) -> None:
+        """Somebody was given the failure."""
+        self._held.pop(id(call), None)
+        self._kept.pop(id(call), None)
+
+    def raise_first(self, others: Iterable[Call] = ()) -> None:
+        """Raise the first failure that nobody has been given; the rest is logged.
+
+        Args:
+            others: Calls that are still pending: one may have failed on some ranks, or be past its deadline.
+
+        Raises:
+            TwinkleError: As the call would have raised it.
+        """
+        unseen = self._all(others)
+        self._tell_all(unseen[1:])
+        if unseen:
+            unseen[0].raise_unseen(len(unseen) - 1)
+
+    def tell_all(self, others: Iterable[Call] = ()) -> None:
+        """Log every failure that nobody has been given.
+
+        Args:
+            others: As for `raise_first`.
+        """
+        self._tell_all(self._all(others))
+
+    def _all(self, others: Iterable[Call]) -> Sequence[Call]:
+        calls = {id(call): call for call in [*list(self._held.values()), *list(self._kept.values()), *others]}
+        return sorted((call for call in calls.values() if call.unseen()), key=lambda call: call.failed_at())
+
+    def _tell_all(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        if not call.logged:
+            call.logged = True
+            _log.error("a call failed and nobody waited for it: %s", call.failure_text())

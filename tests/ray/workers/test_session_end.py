@@ -1,0 +1,52 @@
+"""The end of a program that leaves its session on Ray open: what is in flight is done, and a failure is its status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.ray
+
+PROGRAM = """
+    import os, time
+    from pathlib import Path
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup
+
+    @twinkle.remote_class()
+    class Actor:
+        @twinkle.remote_function(dispatch="all")
+        def step(self, index):
+            time.sleep(0.3)
+            if index == 1 and twinkle.current_worker().rank == 1:
+                raise KeyError("unseen")
+
+        @twinkle.remote_function(dispatch="all")
+        def save(self):
+            Path(f"saved-{os.environ['RANK']}").touch()
+
+    if __name__ == "__main__":
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")])
+        actor = Actor(remote_group="actor")
+        for index in range(4):
+            actor.step(index)
+        actor.save()
+        print("MADE", flush=True)
+"""
+
+
+def test_what_is_in_flight_is_done_and_a_failure_is_the_exit_status(
+    program: Callable[..., Any], tmp_path: Path
+) -> None:
+    running = program(PROGRAM)
+    running.line("MADE", 90)
+    assert running.process.wait(90) == 1
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+    running.line("KeyError: Actor.step failed on actor[1/2]", 10)
+    running.line("  nobody had waited for this call when the session ended", 10)
+    assert running.left_over(30) == []
