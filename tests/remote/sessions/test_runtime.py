@@ -41,7 +41,9 @@ class Slow:
         self.calls = 0
 
     @remote_function(dispatch="all", collect="first")
-    def wait_for(self, event: threading.Event) -> int:
+    def wait_for(self, event: threading.Event, begun: threading.Event | None = None) -> int:
+        if begun is not None:
+            begun.set()
         assert event.wait(20)
         self.calls += 1
         return self.calls
@@ -167,7 +169,9 @@ def test_an_error_ends_a_session_without_waiting(caplog: pytest.LogCaptureFixtur
 
     def ends_by(error: BaseException) -> None:
         with session("threads", groups=GROUPS, close_timeout=0.05):
-            submit(on("one").create(Slow).wait_for, event)
+            begun = threading.Event()
+            submit(on("one").create(Slow).wait_for, event, begun)
+            assert begun.wait(20)
             raise error
 
     for error in (RuntimeError("mine"), SystemExit(3), KeyboardInterrupt()):
