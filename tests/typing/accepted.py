@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_type
 
@@ -12,6 +13,8 @@ from twinkle_remote import (
     WorkerContext,
     current_worker,
     explain,
+    gather,
+    get,
     initialize,
     on,
     register_splitter,
@@ -144,6 +147,11 @@ def program() -> None:
     assert_type(lazy(), list[int])
     assert_type(submit(actor.each, [1]), Lazy[int | list[int]])
     assert_type(submit(actor.save), Lazy[None])
+    assert_type(get(lazy), list[int])
+    assert_type(get(actor.rows([1]), timeout=1.0), list[int])
+    assert_type(get([lazy]), list[list[int]])
+    assert_type(get({"a": lazy}), dict[str, list[int]])
+    print(divmod(submit(actor.own, "x"), 2), pow(lazy, 2, 3), 2**lazy, lazy @ lazy, abs(lazy))
     assert_type(lazy.done(), bool)
     assert_type(len(lazy), int)
 
@@ -159,4 +167,15 @@ def program() -> None:
 async def waits(actor: Actor) -> list[int]:
     value = await submit(actor.rows, [1])
     assert_type(value, list[int])
+    rows, loss = await gather(actor.rows([1]), actor.loss([1]))
+    assert_type(rows, list[int])
+    assert_type(loss, dict[str, float])
+    one, other = await gather(submit(actor.rows, [1]), submit(actor.loss, [1]))
+    assert_type(one, list[int])
+    assert_type(other, dict[str, float])
+    mixed, _ = await gather(actor.rows([1]), submit(actor.loss, [1]))
+    print(mixed[0])
+    first, second = await asyncio.gather(submit(actor.rows, [1]), submit(actor.loss, [1]))
+    assert_type(first, list[int])
+    assert_type(second, dict[str, float])
     return value

@@ -1,6 +1,7 @@
 """Two decorators that turn a plain class into a mesh of workers."""
 
 from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.call.get import gather, get
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
 from twinkle_remote.component.create import on
@@ -44,6 +45,8 @@ __all__ = [
     "WorkerDiedError",
     "current_worker",
     "explain",
+    "gather",
+    "get",
     "initialize",
     "is_handle",
     "on",

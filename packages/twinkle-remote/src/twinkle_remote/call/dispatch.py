@@ -84,6 +84,13 @@ def dispatch(
     except DispatchError as error:
         text = str(error)
         raise (error if text.startswith(name) else DispatchError(f"{name}: {text}")) from None
+    except RecursionError:
+        if callable(spec.dispatch):  # it may be the caller's own
+            raise
+        raise DispatchError(
+            f"{name}: an argument contains itself, or is nested too deeply to be taken apart; pass it inside an object "
+            "of a class of your own, which goes whole"
+        ) from None
 
 
 def _dispatch(

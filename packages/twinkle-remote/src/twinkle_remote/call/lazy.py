@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from twinkle_remote.call.collect import combine, how_made, ranks_read
-from twinkle_remote.errors import TwinkleError
+from twinkle_remote.call.lazy_operators import LazyOperators
+from twinkle_remote.errors import CollectError, TwinkleError
 from twinkle_remote.protocol.messages import HandOver, Itself
-from twinkle_remote.values.columns import columns, rebuild
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from twinkle_remote.call.pending_call import Call
     from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.messages import Outcome
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
+_NAMED_TUPLE = frozenset({"_asdict", "_field_defaults", "_fields", "_make", "_replace"})
+_SAVED_BY_TORCH = 2  # the pickle protocol of torch.save, and of nothing else that is current
+_alive: set[int] = set()
 
 
-class Lazy(Generic[R]):
+class Lazy(LazyOperators, Generic[R]):
     """The result of a remote call.
 
     Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, numpy's and torch's functions use the value,
     which waits for it and fetches it to this process, once. Passed to another remote call, anywhere inside its
     arguments, it is not fetched here: each worker that needs rows of it reads those from the workers that made them.
+    What asks for its type (`isinstance`, `json`, `match`, `dataclasses.replace`, `torch.save`) needs the value: `get`.
 
     Args:
         call: The call in flight.
@@ -33,13 +37,13 @@ class Lazy(Generic[R]):
     """
 
     __slots__ = ("__weakref__", "_call", "_itself", "_value")
-    __hash__ = None  # type: ignore[assignment]  # equality is the value's, which need not be hashable
 
     def __init__(self, call: Call, itself: object = None) -> None:
         call.held = True
         self._call = call
         self._itself = itself
         self._value: tuple[R] | None = None
+        _alive.add(id(self))
 
     def result(self, timeout: float | None = None) -> R:
         """The value, collected on this process.
@@ -77,7 +81,7 @@ class Lazy(Generic[R]):
         outcomes = [call.outcome(rank) for rank in read]
         value = combine(
             how_made(call.spec, call.ranks),
-            [call.fetch(outcome) for outcome in outcomes],
+            [self._opened(outcome) for outcome in outcomes],
             name=call.name,
             mesh=call.mesh,
             weight=call.spec.weight,
@@ -90,7 +94,21 @@ class Lazy(Generic[R]):
         return cast("R", value)
 
     def __del__(self) -> None:
+        _alive.discard(id(self))
         self._call.let_go()
+
+    def _opened(self, outcome: Outcome) -> Any:
+        """The value of one outcome; what opening it raises says whose it is."""
+        try:
+            return self._call.fetch(outcome)
+        except TwinkleError:
+            raise
+        except Exception as error:  # whatever the user's class raises when it is made again
+            who = self._call.label(outcome.rank)
+            raise CollectError(
+                f"{self._call.name}: the result of {who} arrived, but cannot be opened here: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def __await__(self) -> Generator[Any, None, R]:
         from asyncio import get_running_loop  # half of this package's import time, and few await
@@ -111,61 +129,37 @@ class Lazy(Generic[R]):
         """`result`, in the fewest characters."""
         return self.result()
 
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return _value, (self.result(),)
+    def __hash__(self) -> int:
+        """By identity, for `asyncio.gather`; equality is the value's, so that in no other place it would be right."""
+        from asyncio import get_running_loop  # as above
 
-    if TYPE_CHECKING:  # what is set below, as the checkers see it
+        try:
+            get_running_loop()
+        except RuntimeError:
+            raise TypeError(f"{self!r} is no member of a set and no key of a dict: use its value, get(x)") from None
+        return object.__hash__(self)
 
-        def __eq__(self, other: object) -> Any: ...
-        def __ne__(self, other: object) -> Any: ...
-        def __len__(self) -> int: ...
-        def __bool__(self) -> bool: ...
-        def __int__(self) -> int: ...
-        def __float__(self) -> float: ...
-        def __index__(self) -> int: ...
-        def __round__(self, digits: int = 0) -> Any: ...
-        def __reversed__(self) -> Iterator[Any]: ...
-        def __contains__(self, item: Any) -> bool: ...
-        def __getitem__(self, key: Any) -> Any: ...
-        def __neg__(self) -> Any: ...
-        def __lt__(self, other: Any) -> Any: ...
-        def __le__(self, other: Any) -> Any: ...
-        def __gt__(self, other: Any) -> Any: ...
-        def __ge__(self, other: Any) -> Any: ...
-        def __add__(self, other: Any) -> Any: ...
-        def __radd__(self, other: Any) -> Any: ...
-        def __sub__(self, other: Any) -> Any: ...
-        def __rsub__(self, other: Any) -> Any: ...
-        def __mul__(self, other: Any) -> Any: ...
-        def __rmul__(self, other: Any) -> Any: ...
-        def __truediv__(self, other: Any) -> Any: ...
-        def __rtruediv__(self, other: Any) -> Any: ...
-        def __floordiv__(self, other: Any) -> Any: ...
-        def __mod__(self, other: Any) -> Any: ...
-        def __pow__(self, other: Any) -> Any: ...
-        def __matmul__(self, other: Any) -> Any: ...
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, tuple[Any, ...]]:
+        if protocol == _SAVED_BY_TORCH:
+            raise TypeError(f"{self!r} is not saved itself, but its value is: torch.save(get(x), path)")
+        return operator.getitem, ((self.result(),), 0)
+
+    def __replace__(self, **changes: Any) -> Any:
+        """What `copy.replace` gives of the value."""
+        return cast("Any", self.result()).__replace__(**changes)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name.startswith("_") and name not in _NAMED_TUPLE:
+            raise AttributeError(f"{name} is private, and not read through a lazy result: use its value, get(x)")
         return getattr(self.result(), name)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(cast("Any", self.result()))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        numpy = importlib.import_module("numpy")
-        if copy is None:
-            return numpy.asarray(self.result(), dtype=dtype)
-        return numpy.array(self.result(), dtype=dtype, copy=copy)
-
     def __setitem__(self, key: object, item: object) -> None:
-        raise TypeError(f"{self!r} stands for what is on the workers: change a value of your own, x = lazy.result()")
+        raise TypeError(f"{self!r} stands for what is on the workers: change a value of your own, x = get(lazy)")
 
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """A torch function of lazy results is that function of their values."""
-        return function(*_plain_within(args), **_plain_within(kwargs or {}))
+
+def any_lazy() -> bool:
+    """Whether there is a lazy result in this process, so that it is worth looking for."""
+    return bool(_alive)
 
 
 def call_of(lazy: Lazy[Any]) -> Call:
@@ -192,58 +186,3 @@ def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
     how = how_made(call.spec, call.ranks)
     padded = call.spec.uneven == "pad"
     return replies, HandOver(offset, offset + len(replies), how, call.mesh, call.spec.weight, padded, once)
-
-
-def without_lazy(value: Any) -> Any:
-    """A value whose lazy parts, at any depth of lists, tuples, dicts and dataclasses, are there; itself without any."""
-    if type(value) is Lazy:
-        return value.result()
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        if Lazy not in set(map(type, value)):
-            return value
-        fresh = [without_lazy(item) for item in value]
-        return fresh if isinstance(value, list) else tuple(fresh)
-    parts = columns(value)
-    if parts is None:
-        return value
-    fresh = [without_lazy(part) for part in parts.values()]
-    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
-
-
-def _value(value: R) -> R:
-    return value
-
-
-def _plain(value: Any) -> Any:
-    return value.result() if isinstance(value, Lazy) else value
-
-
-def _plain_within(value: Any) -> Any:
-    if type(value) in (list, tuple):
-        return type(value)(map(_plain_within, value))
-    return {key: _plain_within(item) for key, item in value.items()} if type(value) is dict else _plain(value)
-
-
-def _forward(function: Any) -> Any:
-    def method(self: Lazy[Any], *args: Any) -> Any:
-        return function(self.result(), *map(_plain, args))
-
-    return method
-
-
-def _forward_reflected(function: Any) -> Any:
-    def method(self: Lazy[Any], other: Any) -> Any:
-        return function(_plain(other), self.result())
-
-    return method
-
-
-_UNARY = ("neg", "pos", "abs", "index", "invert")
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and_", "or_", "xor")
-_OTHER = ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem")
-for _name in (*_UNARY, *_BINARY, *_OTHER):
-    setattr(Lazy, f"__{_name.rstrip('_')}__", _forward(getattr(operator, _name)))
-for _name in _BINARY:
-    setattr(Lazy, f"__r{_name.rstrip('_')}__", _forward_reflected(getattr(operator, _name)))
-for _kind in (len, bool, int, float, complex, round, reversed):
-    setattr(Lazy, f"__{_kind.__name__}__", _forward(_kind))

@@ -237,6 +237,11 @@ class Call:
         dims = () if self.mesh is None else zip(self.mesh.dim_names, self.mesh.shape, strict=True)
         return " ".join([f"{self._group.name}[{len(self._replies)}]", *(f"{dim}={size}" for dim, size in dims)])
 
+    def label(self, rank: int) -> str:
+        """A called worker in a few characters, with its coordinate."""
+        place = self.mesh.coordinate(rank) if self.mesh and rank in self.mesh else None
+        return self._group.info(rank).label(place)
+
     def _deadlines(self) -> Sequence[float | None]:
         return [call._deadline for call in (self, *self._sources) if call._pending]
 
@@ -274,8 +279,7 @@ class Call:
 
     def _lateness(self, seconds: float | None) -> CallTimeoutError:
         pending = [reply.rank for reply in self._pending]
-        coordinates = [self.mesh.coordinate(rank) if self.mesh and rank in self.mesh else None for rank in pending]
-        late = [self._group.info(rank).label(place) for rank, place in zip(pending, coordinates, strict=True)]
+        late = [self.label(rank) for rank in pending]
         rows = [
             f"{self.name} on {self.where()} is not done after {seconds:g} s: "
             f"{f'ranks {sorted(self._outcomes)} are done' if self._outcomes else 'no rank is done'}, "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_remote.conformance.checks import collecting, dispatching, failing, handing, objects, tools
+from twinkle_remote.conformance.checks import collecting, dispatching, failing, handing, lazies, objects, tools
 from twinkle_remote.conformance.harness import SIZES, Harness
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Callable[[Harness], None], ...] = (
     *dispatching.CHECKS,
     *collecting.CHECKS,
+    *lazies.CHECKS,
     *handing.CHECKS,
     *failing.CHECKS,
     *objects.CHECKS,

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy import without_lazy
+from twinkle_remote.call.get import get
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.capture import capture
@@ -81,8 +81,11 @@ class Worker:
             outcome.started = time.time()
             outcome.fetch_seconds = outcome.started - began
             with working_as(context):
-                value = without_lazy(self._perform(task, args, kwargs))
-            self._finish(task, outcome, value)
+                value = get(self._perform(task, args, kwargs))
+            try:
+                self._finish(task, outcome, value)
+            except RecursionError:
+                raise CollectError(f"the result of {task.name}, a {type(value).__name__}, contains itself") from None
         except StopIteration as stop:
             if task.kind == "next":
                 outcome.ended = True

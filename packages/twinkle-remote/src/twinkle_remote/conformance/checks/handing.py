@@ -1,10 +1,8 @@
-"""Checks: lazy results, and how they move from one component to the next."""
+"""Checks: how lazy results move from one component to the next."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.arguments import Replicate
@@ -20,62 +18,6 @@ from twinkle_remote.sessions.runtime import stats
 
 if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness
-
-
-def lazy_results_behave_like_the_value(harness: Harness) -> None:
-    """Iterating, `len`, indexing, `bool`, comparing, arithmetic, formatting and calling use the value."""
-    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
-    lazy = submit(echo.rows, [3, 1, 2])
-    assert isinstance(lazy, Lazy)
-    assert list(lazy) == [3, 1, 2] and len(lazy) == 3 and lazy[0] == 3 and lazy[1:] == [1, 2] and bool(lazy)
-    assert lazy == [3, 1, 2] and lazy != [1] and 3 in lazy and sorted(lazy) == [1, 2, 3] and lazy() == [3, 1, 2]
-    assert [*lazy, 4] == [3, 1, 2, 4] and str(lazy) == f"{lazy}" == "[3, 1, 2]"
-    assert list(reversed(lazy)) == [2, 1, 3] and lazy.index(2) == 2 and lazy == submit(echo.rows, [3, 1, 2])
-    total = submit(harness.build(Reducer, 4).total, [1.0, 2.0])
-    assert total + 1 == 4.0 and 1 + total == 4.0 and -total == -3.0 and total > 2 and round(total) == 3
-    assert float(total) == 3.0 and int(total) == 3 and f"{total:.2f}" == "3.00" and 6 / total == 2.0
-    with raises(TypeError, "Echo.rows", "on the workers"):
-        lazy[0] = 5
-
-
-@needs("numpy", "torch")
-def lazy_results_are_arrays_to_array_libraries(harness: Harness) -> None:
-    """Array libraries take a lazy result for the array or tensor that it is."""
-    numpy, torch = import_module("numpy"), import_module("torch")
-    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
-    array = submit(echo.rows, numpy.arange(6.0))
-    assert numpy.asarray(array).tolist() == [0, 1, 2, 3, 4, 5] and numpy.sum(array) == 15 and array.mean() == 2.5
-    assert (array * 2).tolist() == [0, 2, 4, 6, 8, 10] and (array == numpy.arange(6.0)).all()
-    tensor = submit(echo.rows, torch.arange(6))
-    assert torch.sum(tensor).item() == 15 and tensor.shape == (6,) and torch.stack([tensor, tensor]).shape == (2, 6)
-
-
-def lazy_results_tell_what_they_are(harness: Harness) -> None:
-    """`repr` names call, group, mesh and state without fetching."""
-    lazy = submit(harness.build(Echo, 4, mesh=FOUR["dp2 tp2"]).rows, [1, 2])
-    workers = harness.workers(4)
-    assert f"Lazy Echo.rows on {harness.groups[4]}[{workers}]" in repr(lazy) and "dp=" in repr(lazy), repr(lazy)
-    lazy.wait()
-    assert lazy.done() and repr(lazy).endswith(", done>"), repr(lazy)
-    assert lazy.result() == [1, 2] and repr(lazy).endswith(", fetched>"), repr(lazy)
-
-
-def lazy_results_can_be_awaited(harness: Harness) -> None:
-    """`await` gives the value, several at once, and raises what the workers raised."""
-    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
-    faulty = harness.build(Faulty, 2)
-
-    async def use() -> list[Any]:
-        first, second = submit(echo.rows, [1, 2, 3]), submit(echo.rows, [4])
-        with raises(KeyError, "Faulty.raises failed on"):
-            await submit(faulty.raises, "key")
-        return list(await asyncio.gather(_value(first), _value(second)))
-
-    assert asyncio.run(use()) == [[1, 2, 3], [4]]
-
-
-async def _value(lazy: Lazy[Any]) -> Any:
-    return await lazy
 
 
 def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
@@ -216,10 +158,6 @@ def calls_return_before_they_are_done(harness: Harness) -> None:
 
 
 CHECKS = (
-    lazy_results_behave_like_the_value,
-    lazy_results_are_arrays_to_array_libraries,
-    lazy_results_tell_what_they_are,
-    lazy_results_can_be_awaited,
     handing_over_gives_each_rank_the_same_rows,
     handing_over_takes_unequal_lengths,
     handing_over_works_at_any_depth,

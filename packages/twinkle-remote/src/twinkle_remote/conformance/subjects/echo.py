@@ -101,6 +101,11 @@ class Echo:
         """Identity of what everybody has."""
         return rows
 
+    @remote_function(dispatch="all", collect="first")
+    def whole(self, value: Any) -> Any:
+        """Identity of the first worker."""
+        return value
+
     @remote_function(dispatch="slice_dp")
     def given(self, *args: Any, **kwargs: Any) -> Any:
         """What each worker was given, by data rank."""

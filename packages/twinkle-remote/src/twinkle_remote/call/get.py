@@ -1,0 +1,122 @@
+"""What lazy results stand for, at any depth: waited for, or awaited."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from twinkle_remote.call.lazy import Lazy, any_lazy
+from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.rows import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@overload
+def get(value: Lazy[T], timeout: float | None = None) -> T: ...
+@overload
+def get(value: list[Lazy[T]], timeout: float | None = None) -> list[T]: ...
+@overload
+def get(value: dict[K, Lazy[T]], timeout: float | None = None) -> dict[K, T]: ...
+@overload
+def get(value: T, timeout: float | None = None) -> T: ...
+def get(value: Any, timeout: float | None = None) -> Any:
+    """The value that a lazy result stands for, in every mode; anything else comes back as it is.
+
+    Args:
+        value: A lazy result, or lists, tuples, mappings and dataclasses with lazy results inside, at any depth.
+        timeout: Seconds to wait for all of them together, beside the calls' own deadlines; None adds no limit.
+
+    Raises:
+        RemoteCallError: A worker raised; also an instance of what it raised.
+        WorkerDiedError: A worker was lost.
+        CallTimeoutError: The time is over.
+        CollectError: The results do not fit the function's collect.
+    """
+    if timeout is None:
+        return replace_lazy(value, Lazy.result)
+    until = time.monotonic() + timeout
+    return replace_lazy(value, lambda lazy: lazy.result(max(0.0, until - time.monotonic())))
+
+
+@overload
+def gather(first: Lazy[A], /) -> Awaitable[tuple[A]]: ...
+@overload
+def gather(first: Lazy[A], second: Lazy[B], /) -> Awaitable[tuple[A, B]]: ...
+@overload
+def gather(first: Lazy[A], second: Lazy[B], third: Lazy[C], /) -> Awaitable[tuple[A, B, C]]: ...
+@overload
+def gather(first: Lazy[A], second: Lazy[B], third: Lazy[C], fourth: Lazy[D], /) -> Awaitable[tuple[A, B, C, D]]: ...
+@overload
+def gather(first: A, /) -> Awaitable[tuple[A]]: ...
+@overload
+def gather(first: A, second: B, /) -> Awaitable[tuple[A, B]]: ...
+@overload
+def gather(first: A, second: B, third: C, /) -> Awaitable[tuple[A, B, C]]: ...
+@overload
+def gather(first: A, second: B, third: C, fourth: D, /) -> Awaitable[tuple[A, B, C, D]]: ...
+@overload
+def gather(*values: Any) -> Awaitable[tuple[Any, ...]]: ...
+async def gather(*values: Any) -> tuple[Any, ...]:
+    """`get` of several values, awaited together.
+
+    Args:
+        *values: As for `get`.
+
+    Raises:
+        TwinkleError: As `get`; the first failure at once.
+    """
+    from asyncio import gather as together  # half of this package's import time, and few await
+
+    found: list[Lazy[Any]] = []
+
+    def note(lazy: Lazy[Any]) -> Lazy[Any]:
+        found.append(lazy)
+        return lazy
+
+    replace_lazy(values, note)
+    await together(*found)
+    return tuple(map(get, values))
+
+
+def replace_lazy(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
+    """A value with something else for each lazy result inside; itself where there is none.
+
+    Raises:
+        ValueError: The value contains itself.
+    """
+    if not any_lazy():
+        return value
+    try:
+        return _replaced(value, new)
+    except RecursionError:
+        raise ValueError(
+            f"a {type(value).__name__} contains itself, or is nested too deeply to look for lazy results in it"
+        ) from None
+
+
+def _replaced(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is Lazy:
+        return new(value)
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        if PLAIN.issuperset(map(type, value)):
+            return value
+        fresh = [_replaced(item, new) for item in value]
+        same = all(made is old for made, old in zip(fresh, value, strict=True))
+        return value if same else fresh if isinstance(value, list) else tuple(fresh)
+    parts = columns(value)
+    if parts is None:
+        return value
+    fresh = [_replaced(part, new) for part in parts.values()]
+    return value if all(made is old for made, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
