@@ -144,6 +144,35 @@ def test_any_mesh_can_be_drawn(mesh: DeviceMesh, on_nodes: bool, data: st.DataOb
     assert {str(rank) for rank in shown} <= set(texts)
 
 
+@law
+@given(st.from_type(DeviceMesh), st.booleans(), st.integers(1, 130), st.data())
+def test_no_line_is_wider_than_asked(mesh: DeviceMesh, on_nodes: bool, width: int, data: st.DataObject) -> None:
+    if on_nodes:
+        mesh = mesh.with_nodes(ranks_per_node=data.draw(st.integers(1, 9)), tp_crossing="allow")
+    rank = data.draw(st.none() | st.sampled_from(list(mesh.ranks)))
+    try:
+        picture = mesh.describe(rank, width=width)
+    except ValueError as error:
+        [said] = re.findall(rf"^width={width} is too narrow for this mesh; (\d+) would$", str(error))
+        width = int(said)
+        picture = mesh.describe(rank, width=width)
+    assert max(map(len, picture.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [110, 80, 60, 40])
+def test_a_large_mesh_is_folded_to_the_width(width: int) -> None:
+    mesh = DeviceMesh.from_sizes(pp_size=2, dp_size=64, tp_size=64).with_nodes(ranks_per_node=8, tp_crossing="allow")
+    picture = mesh.describe(4000, width=width)
+    assert width - 20 <= max(map(len, picture.splitlines())) <= width
+    assert "[4000]" in picture
+
+
+@pytest.mark.parametrize("width", [0, 40.0, True])
+def test_a_width_is_a_whole_number(width: int) -> None:
+    with pytest.raises(ValueError, match=f"width={width} must be"):
+        DeviceMesh.from_sizes(dp_size=2).describe(width=width)
+
+
 def test_rich_draws_the_same_text_in_colour() -> None:
     picture = DeviceMesh.from_sizes(dp_size=2, tp_size=2).with_nodes(2).describe(3)
     console = Console(width=120, record=True, file=io.StringIO())

@@ -69,11 +69,36 @@ def test_torchs_own_mesh_agrees(mesh: DeviceMesh, data: st.DataObject) -> None:
 
 
 @law
+@given(st.from_type(DeviceMesh), st.data())
+def test_groups_keep_the_order_of_the_mesh(mesh: DeviceMesh, data: st.DataObject) -> None:
+    assume(mesh.dim_names)
+    rank = data.draw(st.sampled_from(list(mesh.ranks)))
+    with fake_world(rank, max(mesh.ranks) + 1):
+        built = mesh.to_torch()
+        assert built.get_coordinate() == tuple(mesh.coordinate(rank).values())
+        assert built.mesh.flatten().tolist() == list(mesh.ranks)
+        for dim in mesh.dim_names:
+            assert group_ranks(built, dim) == list(mesh.group(dim, rank))
+            assert built.get_local_rank(dim) == mesh.coordinate(rank)[dim]
+            assert built[dim].mesh.tolist() == list(mesh.group(dim, rank))
+        read = DeviceMesh.from_torch(built)
+        assert read._layout.key == mesh._layout.key
+        assert mesh.to_torch() is built
+
+
+@law
 @given(st.from_type(DeviceMesh))
-def test_ranks_that_torch_would_sort_are_refused(mesh: DeviceMesh) -> None:
+def test_a_torch_that_sorts_ranks_gets_only_ranks_that_ascend(mesh: DeviceMesh) -> None:
     assume(mesh.dim_names and not ascends(mesh))
-    with fake_world(0, max(mesh.ranks) + 1), pytest.raises(ValueError, match="do not ascend"):
-        mesh.to_torch()
+    real = dist.new_group
+
+    def sorting(ranks: list[int], *, group_desc: str) -> object:
+        return cast("object", real(ranks, group_desc=group_desc))
+
+    with pytest.MonkeyPatch.context() as patch, fake_world(0, max(mesh.ranks) + 1):
+        patch.setattr(dist, "new_group", sorting)
+        with pytest.raises(ValueError, match="do not ascend"):
+            mesh.to_torch()
 
 
 @settings(law, max_examples=15)
@@ -117,9 +142,9 @@ def test_groups_are_made_in_one_order_on_every_rank_and_once(monkeypatch: pytest
     real = dist.new_group
     made: list[list[int]] = []
 
-    def counted(ranks: list[int], *, group_desc: str) -> object:
+    def counted(ranks: list[int], *, group_desc: str, sort_ranks: bool = True) -> object:
         made.append(ranks)
-        return cast("object", real(ranks, group_desc=group_desc))
+        return cast("object", real(ranks, group_desc=group_desc, sort_ranks=sort_ranks))
 
     monkeypatch.setattr(dist, "new_group", counted)
     dense, experts = create_device_mesh(FSDP2Config(), tp_size=2, ep_size=2, world_size=8)
@@ -164,7 +189,6 @@ def test_ranks_without_a_part_join_in() -> None:
             "the mesh's highest rank is 3, but torch's world has 2 ranks; a world of at",
         ),
         (DeviceMesh.from_sizes(dp_size=2).at(dp=0), "to_torch needs a mesh of at least one dim"),
-        (DeviceMesh.from_ranks([1, 0], "dp"), r"the ranks along dp do not ascend \(1, 0\), and torch sorts"),
         (
             DeviceMesh.from_ranks([[0], [1]], ("dp", "tp")).with_views(dp_tp=("tp", "dp")).transpose(),
             None,
@@ -182,7 +206,7 @@ def test_errors(mesh: DeviceMesh, said: str | None) -> None:
                 mesh.to_torch()
 
 
-def test_a_view_that_torch_would_sort_is_refused() -> None:
+def test_a_view_in_another_order_than_the_mesh_is_refused() -> None:
     mesh = DeviceMesh.from_sizes(fsdp_size=2, dp_size=2).with_views(data=("dp", "fsdp"))
     with fake_world(0, 4), pytest.raises(ValueError, match=r"the ranks along data do not ascend \(0, 2, 1, 3\)"):
         mesh.to_torch()
@@ -216,6 +240,20 @@ WORKER = """
         everyone = [torch.zeros(1) for _ in range(4)]
         dist.all_gather(everyone, torch.tensor([float(rank)]), group=built.get_group("dp_tp"))
         assert [int(value) for value in everyone] == list(mesh["dp_tp"].ranks), everyone
+        crossed = DeviceMesh.from_ranks([[3, 0], [1, 2]], ("dp", "tp"), device_type="cpu").with_views(all=("dp", "tp"))
+        odd = crossed.to_torch()
+        for dim in (*crossed.dim_names, "all"):
+            peers = list(crossed.group(dim, rank))
+            group = odd.get_group(dim)
+            held = [torch.zeros(1) for _ in peers]
+            dist.all_gather(held, torch.tensor([float(rank)]), group=group)
+            assert [int(value) for value in held] == peers, (rank, dim, held)
+            scattered = torch.zeros(1)
+            dist.reduce_scatter_tensor(scattered, torch.tensor([float(peer) for peer in peers]), group=group)
+            assert scattered.item() == rank * len(peers), (rank, dim, scattered)
+            value = torch.tensor([rank])
+            dist.broadcast(value, group=group, group_src=0)
+            assert value.item() == peers[0], (rank, dim, value)
         if rank in half:
             value = torch.tensor([rank])
             dist.all_reduce(value, group=part.get_group("tp"))

@@ -185,7 +185,10 @@ class DeviceMesh(Algebra):
 
         Args:
             rank: The rank to highlight together with its groups; none when None.
-            width: Columns of text to stay within; large meshes are folded.
+            width: Columns of text to stay within; large meshes are folded, long lines wrapped.
+
+        Raises:
+            ValueError: when not even a folded picture is so narrow, with the width that would do.
         """
         from .picture import describe
 
@@ -204,8 +207,9 @@ class DeviceMesh(Algebra):
         order as others that make groups. Groups of the same ranks are made once and used again.
 
         Raises:
-            ValueError: without a default process group, for ranks that it does not have, and for ranks that do not
-                ascend along a dim, because torch sorts the ranks of a group.
+            ValueError: without a default process group, for ranks that it does not have, for a view whose dims do not
+                stand in the mesh's order, and with a torch before 2.13, which sorts the ranks of a group, for ranks
+                that do not ascend along a dim.
         """
         from .torch import to_torch
 

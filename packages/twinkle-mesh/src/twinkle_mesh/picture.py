@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from .explain import summary
+from .sizes import at_least_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,17 +63,38 @@ class Picture(str):
 
 def describe(mesh: DeviceMesh, rank: int | None, width: int) -> Picture:
     """Draw a mesh as text; see `DeviceMesh.describe`."""
-    pieces = tuple(_pieces(drawing(mesh, rank, width)))
+    width = at_least_one("width", width)
+    digits = len(str(mesh._layout.highest))
+    most = max(3, (width - 21) // (digits + 4))
+    needed = 0
+    for columns, detail in [(count, detail) for detail in (2, 1, 0) for count in range(most, 0, -1)]:
+        shown = drawing(mesh, rank, columns)
+        grids = tuple(_grid_pieces(shown, width, detail))
+        lines = "".join(piece for piece, _ in grids).splitlines()
+        widest = max(map(len, lines))
+        needed = min(needed or widest, widest)
+        if widest <= width:
+            return _picture(shown, grids, width)
+    raise ValueError(f"width={width} is too narrow for this mesh; {needed} would")
+
+
+def _picture(shown: Drawing, grids: tuple[tuple[str, str], ...], width: int) -> Picture:
+    legend = "".join(_wrapped(line, width) for line in shown.legend)
+    pieces = ((_wrapped(shown.head, width), "bold"), *grids, *([("\n" + legend, "")] if legend else []))
     picture = Picture("".join(piece for piece, _ in pieces))
     picture._pieces = pieces
     return picture
 
 
-def drawing(mesh: DeviceMesh, rank: int | None, width: int) -> Drawing:
-    """Decide what a picture of `mesh` shows."""
+def _wrapped(line: str, width: int) -> str:
+    """Return a line, or several where it is longer than `width`."""
+    return "\n".join(wrap(line, width, subsequent_indent="  " if width > 10 else "")) + "\n"
+
+
+def drawing(mesh: DeviceMesh, rank: int | None, columns: int) -> Drawing:
+    """Decide what a picture of `mesh` shows, in at most so many columns where they can be folded."""
     home = None if rank is None else list(mesh.coordinate(rank).values())
-    digits = len(str(mesh._layout.highest))
-    grids = tuple(_grids(mesh, home, max(3, (width - 21) // (digits + 4))))
+    grids = tuple(_grids(mesh, home, columns))
     marks: dict[int, str] = {}
     legend: list[str] = []
     if rank is not None:
@@ -135,8 +158,8 @@ def _grids(mesh: DeviceMesh, home: Sequence[int] | None, most_columns: int) -> I
         for size, coord in zip(lead, here[:-2], strict=True):
             at = at * size + coord
     rows = _fold(shape[-2], _MAX_ROWS, here[-2] if here else None, head=8, tail=4)
-    head = max(1, most_columns - 4)
-    columns = _fold(shape[-1], most_columns, here[-1] if here else None, head=head, tail=1)
+    head, tail = (most_columns - 4, 1) if most_columns > 4 else (int(here is None), 0)
+    columns = _fold(shape[-1], most_columns, here[-1] if here else None, head=head, tail=tail)
     for number in _fold(prod(lead), _MAX_SLICES, at, head=2, tail=1):
         if number is None:
             yield None
@@ -195,43 +218,48 @@ def _fold(size: int, most: int, must: int | None, *, head: int, tail: int) -> li
             shown.append(None)
         shown.append(index)
         last = index
-    return shown
+    return shown if last == size - 1 else [*shown, None]
 
 
 def _labels(indices: Sequence[int | None]) -> tuple[str, ...]:
     return tuple("..." if index is None else str(index) for index in indices)
 
 
-def _pieces(shown: Drawing) -> Iterator[tuple[str, str]]:
-    """Yield the text with a style for each piece of it."""
-    yield f"{shown.head}\n", "bold"
+def _grid_pieces(shown: Drawing, limit: int, detail: int) -> Iterator[tuple[str, str]]:
+    """Yield the text of the grids with a style for each piece of it.
+
+    Args:
+        shown: What to draw.
+        limit: Columns of text that titles are wrapped to.
+        detail: 2 for the names of the dims beside the columns and nodes behind them, 1 for names in lines of their own,
+            0 to leave out the numbers of the nodes as well.
+    """
+    beside = detail > 1
     held = [str(rank) for grid in shown.grids if grid for row in grid.ranks for rank in row if rank is not None]
     width = max(map(len, held)) + (3 if shown.marks else 2)
-    labels = [label for grid in shown.grids if grid for label in (*grid.rows, grid.corner)]
+    labels = [label for grid in shown.grids if grid for label in (*grid.rows, grid.corner if beside else "")]
     margin = max(map(len, labels)) + 2
     for grid in shown.grids:
         if grid is None:
             yield "\n...\n", "dim"
             continue
         if grid.title or len(shown.grids) > 1:
-            yield f"\n{grid.title}\n", "bold"
+            yield f"\n{_wrapped(grid.title, limit)}", "bold"
         else:
             yield "\n", ""
-        yield grid.corner.rjust(margin), "dim"
+        yield (grid.corner.rjust(margin) if beside else _wrapped(grid.corner, limit) + " " * margin), "dim"
         yield "".join(f" {label.center(width)}" for label in grid.columns).rstrip() + "\n", "dim"
         above: tuple[int | None, ...] | None = None
         for label, row in zip(grid.rows, grid.ranks, strict=True):
             if above is None or _between(shown, above, row):
                 yield " " * margin + _rule(shown, above, row, width) + "\n", "dim"
             yield f"{label.rjust(margin - 1)} ", "dim"
-            yield from _row(shown, row, width)
+            yield from _row(shown, row, width, with_nodes=detail > 0)
             above = row
         yield " " * margin + _rule(shown, above, None, width) + "\n", "dim"
-    if shown.legend:
-        yield "\n" + "\n".join(shown.legend) + "\n", ""
 
 
-def _row(shown: Drawing, row: Sequence[int | None], width: int) -> Iterator[tuple[str, str]]:
+def _row(shown: Drawing, row: Sequence[int | None], width: int, *, with_nodes: bool) -> Iterator[tuple[str, str]]:
     before: int | None = None
     for column, rank in enumerate(row):
         yield ("│" if column == 0 or not _apart(shown, before, rank) else "║"), "dim"
@@ -248,7 +276,7 @@ def _row(shown: Drawing, row: Sequence[int | None], width: int) -> Iterator[tupl
             strong = " reverse bold" if rank == shown.rank else " bold" if rank in shown.marks else ""
             yield text, (style + strong).strip()
         before = rank
-    nodes = sorted({shown.nodes[rank] for rank in row if rank is not None and shown.nodes})
+    nodes = sorted({shown.nodes[rank] for rank in row if rank is not None and shown.nodes and with_nodes})
     yield "│", "dim"
     if nodes:
         yield f" node {nodes[0]}" if len(nodes) == 1 else f" nodes {', '.join(map(str, nodes[:4]))}", "dim"

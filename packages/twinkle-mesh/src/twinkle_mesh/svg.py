@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _COLOURS = ("#cfe8f3", "#fde3b8", "#d5ecc8", "#e8d3ee", "#f6cdc9", "#d9dbf0")
 _CELL = 34
+_WIDTH = 119
 _LABEL = 70
 _LINE = 18
 _FONT = "ui-monospace, Menlo, Consolas, monospace"
@@ -20,7 +21,7 @@ _FONT = "ui-monospace, Menlo, Consolas, monospace"
 
 def svg(mesh: DeviceMesh, rank: int | None) -> str:
     """Draw a mesh as SVG; see `DeviceMesh.svg`."""
-    shown = drawing(mesh, rank, 140)
+    shown = drawing(mesh, rank, max(3, _WIDTH // (len(str(mesh._layout.highest)) + 4)))
     parts: list[str] = []
     cell = max(_CELL, 10 + 8 * len(str(mesh._layout.highest)))
     width, top = 0, 16 + _LINE

@@ -53,7 +53,7 @@ def to_torch(mesh: DeviceMesh) -> TorchDeviceMesh:
             f"the mesh's highest rank is {mesh._layout.highest}, but torch's world has {world.size()} ranks; "
             f"a world of at least {mesh._layout.highest + 1} would do"
         )
-    _check_ascending(mesh)
+    _check_order(mesh)
 
     global _made
     if _made is None or _made.world is not world:
@@ -88,17 +88,33 @@ def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:
     return mesh.with_views(**views) if views else mesh
 
 
-def _check_ascending(mesh: DeviceMesh) -> None:
-    """Refuse groups whose order torch would change: it sorts the ranks of every group that it makes."""
-    for name in (*mesh.dim_names, *(view for view, _ in mesh.views)):
-        starts = [mesh.ranks[0]] if mesh.is_regular else [group[0] for group in mesh.groups(name)]
-        for start in starts:
-            held = list(mesh.submesh(name, start).ranks)
-            if held != sorted(held):
-                raise ValueError(
-                    f"the ranks along {name} do not ascend ({preview(held)}), and torch sorts the ranks of a group, so "
-                    "its collectives would take another order than the mesh; ranks that ascend along each dim would do"
-                )
+def _check_order(mesh: DeviceMesh) -> None:
+    """Refuse groups whose order torch would change, and names that it would flatten in another order."""
+    for view, dims in mesh.views:
+        places = [mesh.dim_names.index(dim) for dim in dims]
+        if places != sorted(places):
+            raise ValueError(
+                f"the ranks along {view} do not ascend ({preview(mesh[view].ranks)}): torch flattens dims in the order "
+                f"of the mesh, which is {mesh.dim_names}, not in the order {dims}; with_views in that order would do"
+            )
+    if not _keeps_order():
+        for name in (*mesh.dim_names, *(view for view, _ in mesh.views)):
+            for group in mesh.groups(name):
+                if list(group) != sorted(group):
+                    raise ValueError(
+                        f"the ranks along {name} do not ascend ({preview(group)}), and this torch sorts the ranks of a "
+                        "group, so its collectives would take another order than the mesh; torch 2.13, or ranks that "
+                        "ascend along each dim, would do"
+                    )
+
+
+def _keeps_order() -> bool:
+    """Tell whether torch can make a group in the order of its ranks, which it sorted before 2.13."""
+    from inspect import signature
+
+    import torch.distributed as dist
+
+    return "sort_ranks" in signature(dist.new_group).parameters
 
 
 def _flatten(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: ProcessGroup) -> None:
@@ -133,13 +149,20 @@ def _group(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
     for ranks in mesh.groups(dim):
         key = tuple(ranks)
         if key not in made.groups:
-            everyone = len(key) == made.world.size()
-            made.groups[key] = made.world if everyone else dist.new_group(list(key), group_desc=f"mesh_{dim}")
+            made.groups[key] = made.world if key == tuple(range(made.world.size())) else _new_group(list(key), dim)
         if here in ranks:
             found = made.groups[key]
             assert isinstance(found, dist.ProcessGroup)
             mine = found
     return mine
+
+
+def _new_group(ranks: list[int], dim: str) -> ProcessGroup | int | None:
+    import torch.distributed as dist
+
+    if ranks == sorted(ranks):
+        return dist.new_group(ranks, group_desc=f"mesh_{dim}")
+    return dist.new_group(ranks, group_desc=f"mesh_{dim}", sort_ranks=False)
 
 
 def _dims_of(mesh: DeviceMesh, name: str, ranks: list[int]) -> tuple[str, ...]:
