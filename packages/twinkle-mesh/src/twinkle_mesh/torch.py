@@ -160,9 +160,12 @@ def _group(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
 def _new_group(ranks: list[int], dim: str) -> ProcessGroup | int | None:
     import torch.distributed as dist
 
+    made: ProcessGroup | int | None
     if ranks == sorted(ranks):
-        return dist.new_group(ranks, group_desc=f"mesh_{dim}")
-    return dist.new_group(ranks, group_desc=f"mesh_{dim}", sort_ranks=False)
+        made = dist.new_group(ranks, group_desc=f"mesh_{dim}")
+    else:
+        made = dist.new_group(ranks, group_desc=f"mesh_{dim}", sort_ranks=False)
+    return made
 
 
 def _dims_of(mesh: DeviceMesh, name: str, ranks: list[int]) -> tuple[str, ...]:
