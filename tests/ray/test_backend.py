@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,3 +45,30 @@ def test_every_generator_is_seeded_though_workers_load_numpy_and_torch_later(ray
         float(torch.rand((), generator=torch.Generator().manual_seed(number))),
     )
     assert told == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"placement_timeout": -1}, "placement_timeout=-1 must be a finite number of seconds from 0 on"),
+        ({"placement_timeout": float("nan")}, "placement_timeout=nan must be a finite number"),
+        ({"placement_timeout": None}, "placement_timeout=None must be a number of seconds, got NoneType"),
+        ({"placement_timeout": "60"}, "placement_timeout='60' must be a number of seconds, got str"),
+        ({"start_timeout": 0}, "start_timeout=0 leaves workers no time to start"),
+        ({"start_timeout": np.float32("inf")}, r"start_timeout=.*inf.* must be a finite number"),
+        ({"start_timeout": True}, "start_timeout=True must be a number of seconds, got bool"),
+        ({"env_allow": ("A", 3)}, r"env_allow=\('A', 3\) must hold names, .*; 3 is none"),
+        ({"restart": "actor"}, "restart='actor' must be None or \"group\""),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_at_once(options: dict[str, Any], rule: str) -> None:
+    began = time.monotonic()
+    with pytest.raises((TypeError, ValueError), match=rule):
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 1, "CPU")], **options)
+    assert time.monotonic() - began < 5  # of an import of Ray at most
+
+
+def test_numbers_of_numpy_are_numbers_of_seconds(ray_cluster: None) -> None:
+    options: dict[str, Any] = {"placement_timeout": np.int64(60), "start_timeout": np.float32(120)}
+    with twinkle.session("ray", groups=[DeviceGroup("actor", 1, "CPU")], lazy_collect=False, **options):
+        assert twinkle.on("actor").create(Model).told()

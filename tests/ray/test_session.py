@@ -168,7 +168,7 @@ SECRETIVE = """
     class Actor:
         @twinkle.remote_function()
         def seen(self):
-            return sorted(name for name in os.environ if name.startswith(("SECRET", "SHARED", "HF_")))
+            return {name: value for name, value in os.environ.items() if name.startswith(("SECRET", "SHARED", "RAY_A"))}
 
         @twinkle.remote_function(collect="flatten")
         def rows(self, rows):
@@ -180,9 +180,12 @@ SECRETIVE = """
 
     if __name__ == "__main__":
         groups = [DeviceGroup("actor", 2, "CPU")]
-        twinkle.initialize("ray", groups=groups, env_allow=("HF_*", "SHARED"))
+        before = dict(os.environ)
+        twinkle.initialize("ray", groups=groups)
+        assert before.items() <= os.environ.items() and not {"RAY_TWINKLE_CLUSTER", "SPT_NOENV"} & os.environ.keys()
         actor = Actor(remote_group="actor")
-        assert actor.seen() == [["HF_HOME", "SHARED"]] * 2, actor.seen()
+        inherited = {"RAY_AUTH_MODE": "token", "SECRET": os.environ["SECRET"], "SHARED": ""}
+        assert actor.seen() == [inherited] * 2, actor.seen()
         rows = actor.rows([Row("a"), Row("b"), Row("c")])
         assert rows == [Row("A!?"), Row("B!?"), Row("C!?")] and all(type(row) is Row for row in rows)
         try:
@@ -191,7 +194,23 @@ SECRETIVE = """
             assert isinstance(error, twinkle.RemoteCallError)
         import ray
         assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
-        assert os.environ["SECRET"] == "1"
+        task = ray.remote(lambda: os.getpid())
+        assert ray.get(task.remote(), timeout=60) != os.getpid()  # a CPU is left for tasks of one's own
+
+        from pathlib import Path
+        from ray.experimental import internal_kv
+        socket = Path(ray.nodes()[0]["ObjectStoreSocketName"])
+        folder = next(parent for parent in socket.parents if parent.name.startswith("twinkle-"))
+        assert folder.stat().st_mode & 0o777 == 0o700 and folder.stat().st_uid == os.getuid()
+        secret = os.environ["SECRET"].encode()
+        written = [path for path in folder.rglob("*") if path.is_file()]
+        assert len(written) > 10 and not [path for path in written if secret in path.read_bytes()]
+        for namespace in (None, "fun", "session", "job", "cluster"):
+            space = None if namespace is None else namespace.encode()
+            for key in internal_kv._internal_kv_list(b"", namespace=space):
+                assert secret not in (internal_kv._internal_kv_get(key, namespace=space) or b"")
+        twinkle.shutdown()
+        assert not folder.exists()
         sys.stdout.flush()
         print("READY", flush=True)
 """
@@ -203,7 +222,7 @@ def test_environment_modules_classes_and_the_end(program: Callable[..., Any], tm
     (tmp_path / "library" / "sign.py").write_text("SIGN = '?'\n")
     home = tmp_path / "home"
     home.mkdir()
-    running = program(SECRETIVE, SECRET="1", SHARED="2", HF_HOME="3", HOME=str(home))
+    running = program(SECRETIVE, SECRET="canary-20260729", SHARED="", HOME=str(home))
     out = running.finish(90)
     assert out.splitlines()[-1] == "READY"
     assert "Warning" not in out and "WARNING" not in out
@@ -217,6 +236,7 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
         """
         import os
         import time
+        from pathlib import Path
         import ray
         from ray.cluster_utils import Cluster
         import twinkle_remote as twinkle
@@ -229,8 +249,14 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
                 import ray
                 return ray.get_runtime_context().get_node_id()
 
+            @twinkle.remote_function()
+            def seen(self):
+                return sorted(name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_", "PYTHONHASH")))
+
         if __name__ == "__main__":
             cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+            mine = {"HF_HOME": "canary-1", "HF_TOKEN": "canary-2", "MY_VAR": "canary-3", "NCCL_DEBUG": "canary-4"}
+            os.environ.update(mine, PYTHONHASHSEED="0")
             for by in ("address", "variable", "connection"):
                 options = {"address": cluster.address} if by == "address" else {}
                 if by == "variable":
@@ -238,18 +264,26 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
                 if by == "connection":
                     del os.environ["RAY_ADDRESS"]
                     ray.init(address=cluster.address, logging_level="ERROR")
+                options["env_allow"] = "MY_*"
                 with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], **options):
-                    assert set(Actor(remote_group="actor").node()) == {cluster.head_node.node_id}
+                    actor = Actor(remote_group="actor")
+                    assert set(actor.node()) == {cluster.head_node.node_id}
+                    assert actor.seen() == [["HF_HOME", "MY_VAR", "NCCL_DEBUG"]] * 2, actor.seen()
                 assert ray.is_initialized() == (by == "connection")
             until = time.monotonic() + 10
             while ray.available_resources().get("CPU") != 2:
                 assert time.monotonic() < until, ray.available_resources()
+            folder = Path(cluster.head_node.get_session_dir_path())
+            written = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+            assert len(written) > 10 and not [text for text in written if b"canary-" in text]
             ray.shutdown()
             cluster.shutdown()
             print("READY")
         """
     ).finish(110)
     assert "READY" in out
+    assert out.count("HF_TOKEN") == 2, out  # one line, which names it and says what would give it
+    assert "canary-" not in out
 
 
 def test_a_cluster_that_ray_gives_up_is_started_again(program: Callable[..., Any]) -> None:

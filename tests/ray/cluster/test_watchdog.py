@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from twinkle_ray.cluster.watchdog import MARK, Guard, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
 
@@ -42,23 +46,63 @@ def test_closing_ends_what_is_marked_and_nothing_else() -> None:
             process.communicate(timeout=5)
 
 
-def test_a_killed_watcher_ends_what_is_marked(program: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("forks", ["alone", "forked"])
+def test_a_killed_watcher_ends_what_is_marked(program: Callable[..., Any], tmp_path: Path, forks: str) -> None:
     mark = uuid.uuid4().hex
+    folder = tmp_path / "folder"
+    (folder / "r").mkdir(parents=True)
     watcher = program(
         """
-        import signal, sys
+        import os, signal, sys
+        from pathlib import Path
         from twinkle_ray.cluster.watchdog import Guard
-        guard = Guard(sys.argv[1])
-        print("READY", flush=True)
+        guard = Guard(sys.argv[1], Path(sys.argv[2]))
+        if sys.argv[3] == "alone" or os.fork():
+            print("READY", flush=True)
         signal.pause()
         """,
         mark,
+        str(folder),
+        forks,
     )
     watcher.line("READY", 30)
     marked_one = started(mark)
     watcher.process.kill()
     try:
         assert marked_one.wait(15) == -signal.SIGKILL
+        until = time.monotonic() + 15
+        while folder.exists():
+            assert time.monotonic() < until
     finally:
         marked_one.kill()
         marked_one.communicate(timeout=5)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_the_guard_has_nothing_of_the_watcher_and_its_work_is_done(program: Callable[..., Any], how: str) -> None:
+    program(
+        """
+        import os, socket, subprocess, sys
+        from pathlib import Path
+        from twinkle_ray.cluster.watchdog import Guard
+        os.environ["HF_TOKEN"] = "canary"
+        open_one = socket.socket()
+        open_one.set_inheritable(True)
+        Path("folder").mkdir()
+        guard = Guard("none", Path("folder").resolve())
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        (pid,) = children
+        told = Path(f"/proc/{pid}")
+        while b"watchdog" not in (told / "cmdline").read_bytes():
+            pass
+        names = {entry.partition(b"=")[0] for entry in (told / "environ").read_bytes().split(b"\\0") if entry}
+        assert names <= {b"LD_LIBRARY_PATH"}, names
+        links = [os.readlink(link) for link in (told / "fd").iterdir()]
+        assert not [link for link in links if link.startswith("socket:")], links
+        if sys.argv[1] == "killed":
+            os.kill(int(pid), 9)
+        guard.close()
+        assert not told.exists() and not Path("folder").exists()
+        """,
+        how,
+    ).finish(30)

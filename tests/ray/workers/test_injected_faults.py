@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -157,12 +159,14 @@ def test_an_ended_driver_leaves_nothing(program: Callable[..., Any], signal_name
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         twinkle.initialize("ray", groups=[DeviceGroup("victims", 2, "CPU")], lazy_collect=False)
         victim = Victim(remote_group="victims")
-        print("READY", flush=True)
+        import ray
+        print("READY", ray.nodes()[0]["ObjectStoreSocketName"].partition("/r/")[0], flush=True)
         victim.run("hang")
     """,
         signal_name,
     )
-    running.line("READY", 110)
+    folder = Path(running.line("READY", 110))
+    assert folder.name.startswith("twinkle-") and folder.exists()
     number = getattr(signal, signal_name)
     if signal_name == "SIGINT":
         os.killpg(running.process.pid, number)  # as a terminal does: all processes of the program's group get it
@@ -170,6 +174,9 @@ def test_an_ended_driver_leaves_nothing(program: Callable[..., Any], signal_name
         running.process.send_signal(number)
     running.process.wait(30)
     assert running.left_over(20) == []
+    until = time.monotonic() + 20
+    while folder.exists():
+        assert time.monotonic() < until
 
 
 def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -> None:

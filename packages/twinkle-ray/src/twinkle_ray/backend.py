@@ -9,6 +9,7 @@ import ray
 
 from twinkle_ray.cluster.cluster import Cluster
 from twinkle_ray.objects.object_store import RayStore
+from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
 from twinkle_ray.placement.reserve import Reservation
 from twinkle_ray.rebuild import rebuild
@@ -19,7 +20,7 @@ from twinkle_ray.workers.node_agent import start_agents
 from twinkle_remote.errors import TwinkleError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.workers.group import Member, RayGroup
@@ -36,16 +37,20 @@ class RayBackend:
     Args:
         groups: At least one.
         seed: Seed of every worker process.
-        address: Address of a cluster to join; None for RAY_ADDRESS, or a cluster of this session's own.
-        placement_timeout: Seconds to wait for the resources of the groups.
-        start_timeout: Seconds that workers, and later constructors, may take to start.
-        env_allow: Names of environment variables that workers are given; `*` and `?` are wildcards.
+        address: Address of a cluster to join; "local" for a cluster of this session's own; None for RAY_ADDRESS, or one
+            of its own.
+        placement_timeout: Seconds to wait for the resources of the groups; 0 tries once.
+        start_timeout: Seconds that workers, and later constructors, may take to start; above 0.
+        env_allow: Names of environment variables that workers of a joined cluster are given beside the harmless ones of
+            `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Those of a cluster of its own inherit all.
         restart: "group" keeps what `restart` needs to rebuild a group; None does not.
         metrics: Tell the figures of calls to Ray's metrics, every few seconds.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
         PlacementError: The groups cannot be placed.
+        TypeError: A number of seconds is none, or a name is none.
+        ValueError: A number of seconds is negative or without end.
     """
 
     def __init__(
@@ -59,16 +64,15 @@ class RayBackend:
         env_allow: Sequence[str] = (),
         restart: str | None = None,
         metrics: bool = False,
-        ray_options: dict[str, Any] | None = None,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if restart not in (None, "group"):
             raise ValueError(f'restart={restart!r} must be None or "group"')
-        self.start_timeout = start_timeout
-        self._placement_timeout, self._seed, self._env_allow = (
-            placement_timeout,
-            seed,
-            (env_allow,) if isinstance(env_allow, str) else tuple(env_allow),
-        )
+        self.start_timeout = check_seconds("start_timeout", start_timeout)
+        if self.start_timeout == 0:
+            raise ValueError("start_timeout=0 leaves workers no time to start; 120 is the default")
+        self._placement_timeout = check_seconds("placement_timeout", placement_timeout)
+        self._seed, self._env_allow = seed, check_names(env_allow)
         self._can_restart = restart == "group"
         self._reservation: Reservation | None = None
         self._rosters: dict[str, Roster] = {}
@@ -76,7 +80,7 @@ class RayBackend:
         self._logs: WorkerLogs | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
-        self._cluster = Cluster(address, num_cpus=cpus, env_allow=self._env_allow, options=ray_options)
+        self._cluster = Cluster(address, num_cpus=cpus, options=ray_options)
         try:
             self._logs = WorkerLogs()
             self._groups = self._start(groups)
@@ -99,8 +103,9 @@ class RayBackend:
         return RayGroups(ready, RayStore(), self._agents)
 
     def _begin(self, roster: Roster) -> RayGroup:
+        environment = self._cluster.environment(self._env_allow)
         return roster.begin(
-            seed=self._seed, env_allow=self._env_allow, timeout=self.start_timeout, replay=self._can_restart
+            seed=self._seed, environment=environment, timeout=self.start_timeout, replay=self._can_restart
         )
 
     def _introduce(self, groups: Sequence[RayGroup]) -> None:

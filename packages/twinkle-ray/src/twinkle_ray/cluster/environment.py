@@ -1,43 +1,89 @@
-"""Which environment variables reach workers: a list of names, never a copy of everything."""
+"""Which of the driver's environment variables reach workers of a cluster that was joined: names on a list, never all.
+
+Workers of a cluster of the session's own inherit everything, as children do. In neither case does a value go through
+Ray's runtime environment, which anyone who may look at the cluster can read.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SYSTEM = (
-    "CONDA_PREFIX", "HOME", "HOSTNAME", "LANG", "LC_*", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHON*", "RAY_*",
-    "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_*", "*_VISIBLE_DEVICES",
+_log = logging.getLogger("twinkle.ray")
+
+HARMLESS = (
+    "ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
+    "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE",
+    "DATASETS_*", "HF_DATASETS_*", "HF_ENDPOINT", "HF_HOME", "HF_HUB_*", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_*",
+    "CUBLAS_*", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
+    "CUDNN_*", "ASCEND_*", "GLOO_*", "HCCL_*", "NCCL_*", "NVSHMEM_*", "NVTE_*", "UCX_*",
+    "GOMP_*", "KMP_*", "MKL_*", "NUMEXPR_*", "OMP_*", "OPENBLAS_*",
+    "PYTORCH_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_*", "TRITON_*", "VLLM_*",
 )  # fmt: skip
-LIBRARIES = (
-    "ASCEND_*", "CUBLAS_*", "CUDA_*", "CUDNN_*", "GLOO_*", "HCCL_*", "KMP_*", "MKL_*", "NCCL_*", "NUMEXPR_*", "OMP_*",
-    "OPENBLAS_*", "PYTORCH_*", "TOKENIZERS_PARALLELISM", "TORCH_*", "TRITON_*",
+_OF_THIS_HOST = ("*_VISIBLE_DEVICES", "ASCEND_*_PATH", "NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_PORT")
+_MISSED = (
+    "ANTHROPIC_*", "AWS_*", "AZURE_*", "COMET_*", "GOOGLE_*", "HF_*", "HUGGINGFACE_*", "HUGGING_FACE_*", "MLFLOW_*",
+    "MODELSCOPE_*", "NEPTUNE_*", "OPENAI_*", "S3_*", "WANDB_*",
 )  # fmt: skip
-
-
-def inherited(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that the processes of a cluster inherit which is started here, on this host.
-
-    Args:
-        environment: All variables.
-        patterns: Names beside the common ones of the system and of compute libraries; `*` and `?` are wildcards.
-    """
-    return _matching(environment, (*SYSTEM, *LIBRARIES, *patterns))
+_SECRETS = {
+    "APIKEY", "AUTH", "CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN",
+}  # fmt: skip
+_LOGIN_IN_URL = re.compile(r"://[^/\s]*@")
 
 
 def carried(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that are set on workers, on whichever host: nothing that describes this one, or its devices.
+    """The variables that are set on workers of a joined cluster: nothing secret, nothing that describes this host.
 
     Args:
         environment: All variables.
-        patterns: Names beside those of compute libraries; `*` and `?` are wildcards.
+        patterns: Names beside those of `HARMLESS`, secret ones too; `*` and `?` are wildcards.
     """
-    found = _matching(environment, (*LIBRARIES, *patterns))
-    return {key: value for key, value in found.items() if not key.endswith("_VISIBLE_DEVICES")}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _matches(name, ("*_VISIBLE_DEVICES",)) and (_matches(name, patterns) or _is_harmless(name, value))
+    }
 
 
-def _matching(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    return {key: value for key, value in environment.items() if any(fnmatchcase(key, name) for name in names)}
+def left_behind(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> list[str]:
+    """Names of variables that workers of a joined cluster are not given, though programs like this one often need them.
+
+    Args:
+        environment: All variables.
+        patterns: As for `carried`.
+    """
+    given = carried(environment, patterns)
+    wanted = [
+        name for name in environment if _matches(name, (*HARMLESS, *_MISSED)) and not _matches(name, _OF_THIS_HOST)
+    ]
+    return sorted(name for name in wanted if name not in given)
+
+
+@cache
+def tell_left_behind(names: tuple[str, ...]) -> None:
+    """Say which variables stay here; once for the same ones.
+
+    Args:
+        names: Their names.
+    """
+    if names:
+        _log.warning(
+            "workers of this cluster, which was joined, are not given %s; env_allow=(%s) would give them",
+            ", ".join(names),
+            ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else ""),
+        )
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    is_secret = bool(_SECRETS & set(name.upper().split("_"))) or _LOGIN_IN_URL.search(value) is not None
+    return _matches(name, HARMLESS) and not _matches(name, _OF_THIS_HOST) and not is_secret
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

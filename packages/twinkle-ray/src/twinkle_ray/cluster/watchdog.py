@@ -7,16 +7,20 @@ a variable by which they are found. Run as a script, this file imports little, s
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "RAY_TWINKLE_CLUSTER"
 _GRACE = 2.0  # seconds that Ray's processes are given to end by themselves
 _POLL = 0.05
 _ROUNDS = 3  # a process may start another one while it is killed
+_NEEDED = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # all that an interpreter may need to start
 
 
 class Guard:
@@ -24,30 +28,36 @@ class Guard:
 
     Args:
         mark: Value of the variable that the cluster's processes carry.
+        folder: A folder that is removed when they have ended.
     """
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, folder: Path | None = None) -> None:
+        self._mark, self._folder = mark, folder
         self._process: subprocess.Popen[bytes] | None = None
         if Path("/proc/self/environ").exists():
-            command = [sys.executable, "-I", "-S", __file__, mark]
-            environment = {key: value for key, value in os.environ.items() if key != MARK}
+            command = [sys.executable, "-I", "-S", __file__, mark, str(os.getpid()), str(folder or "")]
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env={name: os.environ[name] for name in _NEEDED if name in os.environ},
                 start_new_session=True,  # a terminal's Ctrl-C is for the driver
                 cwd="/",
             )
 
     def close(self) -> None:
-        """Have what is left ended, and wait until it is."""
+        """Have what is left ended and removed, and wait until it is."""
         process, self._process = self._process, None
-        if process is None or process.stdin is None:
-            return
-        process.stdin.close()
-        process.wait(10 * _GRACE)
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            try:
+                if process.wait(10 * _GRACE) != 0:  # it was ended itself
+                    end_marked(self._mark)
+            except subprocess.TimeoutExpired:  # a slow disk: it goes on alone
+                return
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def marked(mark: str) -> list[int]:
@@ -82,6 +92,21 @@ def end_marked(mark: str) -> None:
         time.sleep(_POLL)
 
 
+def wait_for_end(driver: int) -> None:
+    """Return when the driver closes its end of standard input, to which it writes nothing, or is gone.
+
+    Args:
+        driver: Its process id; a process that it forked may hold the other end open for longer than it lives.
+    """
+    watched: list[int] = [sys.stdin.fileno()]
+    with suppress(AttributeError, OSError):  # an old kernel has no such descriptors, or the driver is gone
+        watched.append(os.pidfd_open(driver))
+    if os.getppid() == driver:
+        select.select(watched, [], [])
+
+
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # the driver writes nothing: this returns when it closes its end, or is gone
+    wait_for_end(int(sys.argv[2]))
     end_marked(sys.argv[1])
+    if sys.argv[3]:
+        shutil.rmtree(sys.argv[3], ignore_errors=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.cluster.environment import carried
 from twinkle_ray.workers.group import Member, RayGroup
 from twinkle_ray.workers.rank_actor import RankActor, Role, Seat, visibility_variable
 from twinkle_remote.errors import PlacementError
@@ -63,12 +62,12 @@ class Roster:
         self.places = [self.places[i] for i in order]
         self._check_devices()
 
-    def begin(self, *, seed: int, env_allow: Sequence[str], timeout: float, replay: bool) -> RayGroup:
+    def begin(self, *, seed: int, environment: Mapping[str, str], timeout: float, replay: bool) -> RayGroup:
         """Give every actor its rank.
 
         Args:
             seed: Seed of every process.
-            env_allow: Names of variables that they are given.
+            environment: Variables that they are given, beside those of ranks and devices.
             timeout: Seconds until they must have answered.
             replay: Keep how components were constructed, so that they can be constructed again.
 
@@ -78,12 +77,12 @@ class Roster:
         what = f"the workers of group {self.group.name!r} did not begin"
         port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
         name, size = self.group.name, len(self.actors)
-        shared = {**carried(os.environ, env_allow), **rendezvous(self.seats, port)}
+        shared = {**environment, **rendezvous(self.seats, port)}
         shared.update(hidden_devices(self.group.device_type))
         begun = []
         for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.seats), strict=True)):
-            environment = {**shared, **local, "RANK": str(rank)}
-            role = Role(name, rank, size, seed, environment, import_paths())
+            own = {**shared, **local, "RANK": str(rank)}
+            role = Role(name, rank, size, seed, own, import_paths())
             begun.append(actor.begin.options(max_task_retries=ATTEMPTS).remote(role))
         stacks = get_within(begun, timeout, what)
         infos = [WorkerInfo(name, rank, size, seat.host, seat.pid) for rank, seat in enumerate(self.seats)]
