@@ -8,12 +8,12 @@ from .mesh import DeviceMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .explain import DimReport, Explanation
     from .group import DeviceGroup
+    from .layout.ranks import Groups, Ranks
     from .nodes import Nodes
-    from .picture import Picture
-    from .ranks import Groups, Ranks
     from .recipes import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
+    from .show.explain import DimReport, Explanation
+    from .show.picture import Picture
     from .transfer import Piece, plan_transfer
 
 __version__ = "0.1.0"
@@ -42,15 +42,15 @@ __all__ = [
 _LAZY = {
     "DDPConfig": "recipes",
     "DeviceGroup": "group",
-    "DimReport": "explain",
-    "Explanation": "explain",
+    "DimReport": "show.explain",
+    "Explanation": "show.explain",
     "FSDP2Config": "recipes",
-    "Groups": "ranks",
+    "Groups": "layout.ranks",
     "MegatronFSDPConfig": "recipes",
     "Nodes": "nodes",
-    "Picture": "picture",
+    "Picture": "show.picture",
     "Piece": "transfer",
-    "Ranks": "ranks",
+    "Ranks": "layout.ranks",
     "create_device_mesh": "recipes",
     "plan_transfer": "transfer",
 }

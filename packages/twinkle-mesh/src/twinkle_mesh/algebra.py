@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from .data import DataParallel
-from .data_dims import DATA_DIMS, SAME_DATA, follow_names
-from .data_layout import DataLayout
-from .layout import Layout
-from .sizes import check_names, whole
+from .data_parallel import DataParallel
+from .layout.data_dims import DATA_DIMS, SAME_DATA, follow_names
+from .layout.data_layout import DataLayout
+from .layout.layout import Layout
+from .rules.sizes import check_names, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
-    from .lookup import Dims, Views
+    from .coordinates import Dims, Views
     from .nodes import Nodes
 
 

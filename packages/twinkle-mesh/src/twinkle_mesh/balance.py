@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 
-from .sizes import at_least_one, whole
+from .rules.sizes import at_least_one, whole
 
 TYPE_CHECKING = False
 if not TYPE_CHECKING:

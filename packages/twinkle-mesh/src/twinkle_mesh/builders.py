@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
 
-from . import order as orders
-from .layout import Layout
-from .rule_error import RuleError
-from .sizes import at_least_one, infer, whole
+from .layout.layout import Layout
+from .rules import order as orders
+from .rules.rule_error import RuleError
+from .rules.sizes import at_least_one, infer, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeVar
 
-    from .lookup import Lookup
+    from .coordinates import Lookup
 
     Mesh = TypeVar("Mesh", bound=Lookup)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 
-from .sizes import whole
+from .rules.sizes import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ places that tp, ep and dp have in the order, and pipeline groups are those of th
 
 from __future__ import annotations
 
-from .layout import Layout, merged, split
+from .layout.layout import Layout, merged, split
 from .mesh import DeviceMesh
-from .order import EXPERT_DIMS
+from .rules.order import EXPERT_DIMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .layout import Factors
+    from .layout.layout import Factors
 
 
 def expert_view(mesh: DeviceMesh) -> DeviceMesh:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ._messages import preview
-from .rule_error import RuleError
-from .sizes import at_least_one, check_divides, whole
+from .rules.messages import preview
+from .rules.rule_error import RuleError
+from .rules.sizes import at_least_one, check_divides, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

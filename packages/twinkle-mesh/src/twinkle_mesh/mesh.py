@@ -14,11 +14,11 @@ if TYPE_CHECKING:
         DeviceMesh as TorchDeviceMesh,
     )
 
-    from .explain import Explanation
-    from .lookup import Dims
+    from .coordinates import Dims
+    from .layout.ranks import Ranks
     from .nodes import Nodes
-    from .picture import Picture
-    from .ranks import Ranks
+    from .show.explain import Explanation
+    from .show.picture import Picture
 
 
 class DeviceMesh(Algebra):
@@ -176,7 +176,7 @@ class DeviceMesh(Algebra):
         Args:
             bytes: Size of what one group reduces, gathers or sends. The bytes that come out are estimates.
         """
-        from .explain import explain
+        from .show.explain import explain
 
         return explain(self, bytes)
 
@@ -190,13 +190,13 @@ class DeviceMesh(Algebra):
         Raises:
             ValueError: when not even a folded picture is so narrow, with the width that would do.
         """
-        from .picture import describe
+        from .show.picture import describe
 
         return describe(self, rank, width)
 
     def svg(self, rank: int | None = None) -> str:
         """Return the picture of `describe` as an SVG document."""
-        from .svg import svg
+        from .show.svg import svg
 
         return svg(self, rank)
 
@@ -211,7 +211,7 @@ class DeviceMesh(Algebra):
                 stand in the mesh's order, and with a torch before 2.13, which sorts the ranks of a group, for ranks
                 that do not ascend along a dim.
         """
-        from .torch import to_torch
+        from .interop.torch import to_torch
 
         return to_torch(self)
 
@@ -222,13 +222,13 @@ class DeviceMesh(Algebra):
         Raises:
             ValueError: for a mesh without names.
         """
-        from .torch import from_torch
+        from .interop.torch import from_torch
 
         return from_torch(torch_mesh)
 
     def to_dict(self) -> dict[str, object]:
         """Return the mesh as JSON values; `from_dict` gives an equal mesh back."""
-        from .codec import to_dict
+        from .interop.json import to_dict
 
         return to_dict(self)
 
@@ -239,16 +239,16 @@ class DeviceMesh(Algebra):
         Raises:
             ValueError: when the state is not one that `to_dict` returns.
         """
-        from .codec import from_dict
+        from .interop.json import from_dict
 
         return from_dict(state)
 
     def __reduce__(self) -> tuple[object, ...]:
-        from .codec import from_dict, to_dict
+        from .interop.json import from_dict, to_dict
 
         return from_dict, (to_dict(self),)
 
     def __repr__(self) -> str:
-        from .codec import text
+        from .interop.json import text
 
         return text(self)

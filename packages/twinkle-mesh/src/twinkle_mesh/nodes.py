@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from ._messages import listed, preview
-from .sizes import at_least_one, whole
+from .rules.messages import listed, preview
+from .rules.sizes import at_least_one, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

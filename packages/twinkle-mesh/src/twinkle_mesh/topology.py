@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
 
-from ._messages import divisors, nearest_divisors, preview
-from .layout import merged
+from .layout.layout import merged
+from .layout.ranks import expand
 from .nodes import Nodes
-from .ranks import expand
-from .rule_error import RuleError
-from .sizes import at_least_one, whole
+from .rules.messages import divisors, nearest_divisors, preview
+from .rules.rule_error import RuleError
+from .rules.sizes import at_least_one, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from .algebra import Algebra
-    from .layout import Layout
-    from .lookup import Dims
-    from .ranks import Ranks
+    from .coordinates import Dims
+    from .layout.layout import Layout
+    from .layout.ranks import Ranks
 
     Mesh = TypeVar("Mesh", bound=Algebra)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ._messages import preview
 from .balance import balanced_slice
 from .mesh import DeviceMesh
-from .sizes import at_least_one, whole
+from .rules.messages import preview
+from .rules.sizes import at_least_one, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twinkle_mesh.layout import Layout
+from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
-from twinkle_mesh.rule_error import RuleError
-from twinkle_mesh.sizes import at_least_one, check_divides, infer, whole
+from twinkle_mesh.rules.rule_error import RuleError
+from twinkle_mesh.rules.sizes import at_least_one, check_divides, infer, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

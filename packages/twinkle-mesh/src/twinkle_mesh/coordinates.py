@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from ._messages import would
 from .context import running_rank
-from .data_dims import check_data_dims, checked_data_dims, data_order
-from .order import EXPERT_DIMS, inferred_expert_order
-from .ranks import Groups, Ranks
-from .rule_error import RuleError
-from .sizes import at_least_one, check_divides, check_names, whole
+from .layout.data_dims import check_data_dims, checked_data_dims, data_order
+from .layout.ranks import Groups, Ranks
+from .rules.messages import would
+from .rules.order import EXPERT_DIMS, inferred_expert_order
+from .rules.rule_error import RuleError
+from .rules.sizes import at_least_one, check_divides, check_names, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn, Self
 
-    from .data_layout import DataLayout
-    from .layout import Layout
+    from .layout.data_layout import DataLayout
+    from .layout.layout import Layout
     from .nodes import Nodes
 
     Dims = str | Sequence[str]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ._messages import would
+from .messages import would
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .layout import Layout
+    from twinkle_mesh.layout.layout import Layout
 
 DEFAULT = ("fsdp", "pp", "dp", "cp", "tp")
 EXPERT_DIMS = ("ep_shard", "ep", "etp")

@@ -5,8 +5,8 @@ torch is imported inside the functions: the package itself does without it.
 
 from __future__ import annotations
 
-from ._messages import preview
-from .mesh import DeviceMesh
+from twinkle_mesh.mesh import DeviceMesh
+from twinkle_mesh.rules.messages import preview
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,15 +7,16 @@ from math import prod
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from twinkle_mesh.rules.sizes import at_least_one
+
 from .explain import summary
-from .sizes import at_least_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.text import Text
 
-    from .mesh import DeviceMesh
+    from twinkle_mesh.mesh import DeviceMesh
 
 _MAX_SLICES = 8
 _MAX_ROWS = 16

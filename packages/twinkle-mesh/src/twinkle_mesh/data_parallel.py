@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from .balance import Slices, balanced_slice
-from .layout import merged, product, split
-from .lookup import Lookup
-from .ranks import Ranks
-from .sizes import whole
+from .coordinates import Lookup
+from .layout.layout import merged, product, split
+from .layout.ranks import Ranks
+from .rules.sizes import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .layout import Factors
+    from .layout.layout import Factors
 
 
 class DataParallel(Lookup):

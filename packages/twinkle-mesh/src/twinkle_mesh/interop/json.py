@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ._messages import listed, preview
-from .data_dims import data_order
-from .layout import Layout, merged, nested
-from .mesh import DeviceMesh
-from .sizes import at_least_one, whole
+from twinkle_mesh.layout.data_dims import data_order
+from twinkle_mesh.layout.layout import Layout, merged, nested
+from twinkle_mesh.mesh import DeviceMesh
+from twinkle_mesh.rules.messages import listed, preview
+from twinkle_mesh.rules.sizes import at_least_one, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .data_layout import DataLayout
-    from .layout import Factors
+    from twinkle_mesh.layout.data_layout import DataLayout
+    from twinkle_mesh.layout.layout import Factors
 
 _VERSION = 1
 
@@ -60,7 +60,7 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
         sizes = [at_least_one(name, size) for name, size in state["dims"]]
         nodes = None
         if state.get("nodes") is not None:
-            from .nodes import Nodes
+            from twinkle_mesh.nodes import Nodes
 
             nodes = Nodes.from_json(state["nodes"])
         return DeviceMesh(
@@ -102,7 +102,7 @@ def _data_layout(state: Mapping[str, Any], shape: Sequence[int]) -> DataLayout |
     """Read the data place of each coordinate, where the places are not row-major over whole dims."""
     if "data_places" not in state:
         return None
-    from .data_layout import DataLayout
+    from twinkle_mesh.layout.data_layout import DataLayout
 
     given = state["data_places"]
     if isinstance(given[0], list):

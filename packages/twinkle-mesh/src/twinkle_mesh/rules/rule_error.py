@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._messages import either
+from .messages import either
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from xml.sax.saxutils import escape
 from .picture import drawing
 
 if TYPE_CHECKING:
-    from .mesh import DeviceMesh
+    from twinkle_mesh.mesh import DeviceMesh
+
     from .picture import Drawing, Grid
 
 _COLOURS = ("#cfe8f3", "#fde3b8", "#d5ecc8", "#e8d3ee", "#f6cdc9", "#d9dbf0")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ._messages import would
+from twinkle_mesh.rules.messages import would
+
 from .data_layout import DataLayout
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from twinkle_mesh import DeviceMesh
-from twinkle_mesh.sizes import infer
+from twinkle_mesh.rules.sizes import infer
 
 law = settings(settings.get_profile("mesh"))
 NAMES = ("dp", "fsdp", "tp", "pp", "cp")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .sizes import whole
-from .topology import spanned
+from twinkle_mesh.rules.sizes import whole
+from twinkle_mesh.topology import spanned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .mesh import DeviceMesh
+    from twinkle_mesh.mesh import DeviceMesh
 
 _COLLECTIVES = {
     "fsdp": "all-gather",

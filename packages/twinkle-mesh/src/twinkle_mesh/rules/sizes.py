@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 
-from ._messages import nearest_divisors
+from .messages import nearest_divisors
 from .rule_error import RuleError
 
 TYPE_CHECKING = False

@@ -1,0 +1,1 @@
+"""Meshes to and from torch and JSON."""

@@ -1,0 +1,1 @@
+"""The arithmetic between coordinates, ranks and data."""

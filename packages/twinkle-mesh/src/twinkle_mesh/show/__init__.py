@@ -1,0 +1,1 @@
+"""Meshes as pictures and in figures."""
