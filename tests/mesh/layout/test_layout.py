@@ -6,7 +6,8 @@ import math
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from twinkle_mesh.layout.layout import Layout, merged, nested, split
+from twinkle_mesh.layout.factors import merged, nested, split
+from twinkle_mesh.layout.layout import Layout
 
 law = settings(settings.get_profile("mesh"))
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=4)

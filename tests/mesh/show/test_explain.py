@@ -39,6 +39,14 @@ def test_sharding_experts_and_ulysses() -> None:
     assert report["etp"].bytes_total == 0
 
 
+@pytest.mark.parametrize("cut", [None, {"a": 3, "b": 4}])
+def test_ulysses_of_dims_that_hold_more_than_data(cut: dict[str, int] | None) -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=4, tp_size=3, ulysses_size=2).with_nodes([3, 9], tp_crossing="allow")
+    joined = mesh.flatten(name="x") if cut is None else mesh.flatten(name="x").unflatten("x", cut)
+    assert joined.explain(bytes=8)["ulysses"] == mesh.explain(bytes=8)["ulysses"]
+    assert joined.explain()["ulysses"].nodes == (1, 2)
+
+
 def test_the_table_labels_estimates() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=5, tp_size=4).with_nodes([8, 6, 6], tp_crossing="allow")
     lines = str(mesh.explain(bytes=3 * 2**20)).splitlines()

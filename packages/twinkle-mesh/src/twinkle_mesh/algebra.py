@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from .data_parallel import DataParallel
-from .layout.data_dims import DATA_DIMS, SAME_DATA, follow_names
+from .derived import rebuilt, selected, views_renamed, views_within
+from .layout.data_dims import DATA_DIMS, SAME_DATA
 from .layout.data_layout import DataLayout
 from .layout.layout import Layout
-from .rules.sizes import check_names, whole
+from .rules.sizes import check_names, fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Self
 
-    from .coordinates import Dims, Views
-    from .nodes import Nodes
+    from .coordinates import Dims
 
 
 class Algebra(DataParallel):
@@ -41,7 +41,7 @@ class Algebra(DataParallel):
         flat = [dim for part in parts.values() for dim in part]
         if len(set(flat)) != len(flat):
             raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim can stand in one place")
-        return self._selected(parts, self._coords(rank))
+        return selected(self, parts, self._coords(rank))
 
     def __getitem__(self, dims: Dims) -> Self:
         """Return the submesh that holds the mesh's first rank: `mesh["dp", "tp"]`."""
@@ -51,7 +51,7 @@ class Algebra(DataParallel):
         """Return the mesh of the other dims at the given coordinates: `mesh.at(pp=1)`."""
         places = self._places(coords)
         kept = {self.dim_names[dim]: (dim,) for dim, place in enumerate(places) if place is None}
-        return self._selected(kept, [place or 0 for place in places])
+        return selected(self, kept, [place or 0 for place in places])
 
     def flatten(self, dims: Dims | None = None, name: str | None = None) -> Self:
         """Join dims into one, row-major as listed, at the place of the first: `mesh.flatten(("dp", "cp"))`.
@@ -74,11 +74,12 @@ class Algebra(DataParallel):
                     raise ValueError(f"name={new!r} is the name of a dim that stays; dim names must differ")
                 parts[old] = (dim,)
         runs = list(parts.values())
-        return self._rebuilt(
+        return rebuilt(
+            self,
             self._layout.fused(runs),
             tuple(parts),
-            self._data_places_by_dim().fused(runs),
-            views=self._views_within(parts),
+            self._data_by_dim().fused(runs),
+            views=views_within(self, parts),
             fresh=[] if joined == (new,) else [new],
             splits=False,
         )
@@ -90,13 +91,14 @@ class Algebra(DataParallel):
             ValueError: when the sizes, of which one may be -1, do not multiply to the dim's size.
         """
         place = self._dim(dim)
-        new = _filled(dim, self.shape[place], sizes)
+        new = fill(dim, self.shape[place], sizes)
         pieces = list(new.values())
-        return self._rebuilt(
+        return rebuilt(
+            self,
             self._layout.divided(place, pieces),
             (*self.dim_names[:place], *new, *self.dim_names[place + 1 :]),
-            self._data_places_by_dim().divided(place, pieces),
-            views=self._views_renamed({dim: tuple(new)}),
+            self._data_by_dim().divided(place, pieces),
+            views=views_renamed(self, {dim: tuple(new)}),
             fresh=[name for name in new if name != dim or len(pieces) > 1],
         )
 
@@ -105,11 +107,12 @@ class Algebra(DataParallel):
         new = {**(names or {}), **more}
         for old in new:
             self._dim(old)
-        return self._rebuilt(
+        return rebuilt(
+            self,
             self._layout,
             tuple([new.get(name, name) for name in self.dim_names]),
-            self._data_places_by_dim(),
-            views=self._views_renamed({old: (name,) for old, name in new.items()}),
+            self._data_by_dim(),
+            views=views_renamed(self, {old: (name,) for old, name in new.items()}),
             fresh=[name for old, name in new.items() if old != name],
         )
 
@@ -121,8 +124,8 @@ class Algebra(DataParallel):
             missing = [name for name in self.dim_names if name not in wanted]
             raise ValueError(f"transpose{wanted} leaves out {missing}; name every dim once")
         origin = [0] * len(indices)
-        data = self._data_places_by_dim().through(indices, origin)
-        return self._rebuilt(self._layout.through(indices, origin), wanted, data, views=self.views)
+        data = self._data_by_dim().through(indices, origin)
+        return rebuilt(self, self._layout.through(indices, origin), wanted, data, views=self.views)
 
     def concat(self, *others: Self, dim: str) -> Self:
         """Put meshes of equal shapes and disjoint ranks one after the other: `a.concat(b, dim="dp")`.
@@ -146,7 +149,7 @@ class Algebra(DataParallel):
             )
         names = self.dim_names
         at = names.index(dim) if dim in names else None
-        held = [mesh._data_places_by_dim() for mesh in meshes]
+        held = [mesh._data_by_dim() for mesh in meshes]
         by_name = dim in DATA_DIMS and (at is None or self.shape[at] == 1)
         splits = by_name or (at is not None and held[0].step(at) > 0)
         if dim in SAME_DATA and any(data.key != held[0].key for data in held):
@@ -157,129 +160,9 @@ class Algebra(DataParallel):
         else:
             runs = [[0, part + 1] if part == at else [part + 1] for part in range(len(names))]
             layout, data = layout.fused(runs), data.fused(runs)
-        return self._rebuilt(layout, names, data, views=self.views, fresh=[dim] if by_name else [])
+        return rebuilt(self, layout, names, data, views=self.views, fresh=[dim] if by_name else [])
 
     def with_views(self, **views: Dims) -> Self:
         """Add names for flattened dims, readable as `mesh["dp"]`: `with_views(dp=("dp_replicate", "dp_shard"))`."""
         more = tuple([(name, (dims,) if isinstance(dims, str) else tuple(dims)) for name, dims in views.items()])
-        return self._rebuilt(self._layout, self.dim_names, self._data_places_by_dim(), views=(*self.views, *more))
-
-    def _on_nodes(self, nodes: Nodes) -> Self:
-        return self._rebuilt(self._layout, self.dim_names, self._data_places_by_dim(), views=self.views, nodes=nodes)
-
-    def _views_renamed(self, swap: Mapping[str, tuple[str, ...]]) -> Views:
-        """Return the views with some names exchanged for others."""
-
-        def exchange(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple([new for old in names for new in swap.get(old, (old,))])
-
-        return tuple([(view, exchange(parts)) for view, parts in self.views])
-
-    def _views_within(self, parts: Mapping[str, tuple[int, ...]]) -> Views:
-        """Return the views whose dims all stay as they are."""
-        stay = {name for name, part in parts.items() if [self.dim_names[dim] for dim in part] == [name]}
-        return tuple([(view, dims) for view, dims in self.views if view not in parts and stay.issuperset(dims)])
-
-    def _selected(self, parts: Mapping[str, tuple[int, ...]], coords: Sequence[int]) -> Self:
-        """Keep the listed dims, each a run of old ones, with all others fixed at coordinates."""
-        flat = [dim for part in parts.values() for dim in part]
-        gone = [dim for dim in range(len(self.shape)) if dim not in flat]
-        layout = self._layout.through(flat, coords)
-        if self.ulysses_size == 1 and self._data_layout is None and len(flat) == len(parts):
-            names = tuple([name for name in self.data_dims if name in parts])
-            return self._rebuilt(layout, tuple(parts), names, views=self._views_within(parts))
-        data, ulysses = self._data_places_by_dim().without(gone, self.ulysses_size, coords)
-        data = data.through(flat, [0] * len(self.shape))
-        joined = [name for name, part in parts.items() if len(part) > 1]
-        if joined:
-            starts = [sum(map(len, list(parts.values())[:count])) for count in range(len(parts))]
-            runs = [range(start, start + len(part)) for start, part in zip(starts, parts.values(), strict=True)]
-            layout, data = layout.fused(runs), data.fused(runs)
-        return self._rebuilt(
-            layout,
-            tuple(parts),
-            data,
-            ulysses=ulysses,
-            views=self._views_within(parts),
-            fresh=[name for name in joined if name in SAME_DATA],
-        )
-
-    def _data_places_by_dim(self) -> DataLayout:
-        return self._data_layout or DataLayout.of_dims(self.shape, self._data)
-
-    def _rebuilt(
-        self,
-        layout: Layout,
-        names: tuple[str, ...],
-        data: DataLayout | tuple[str, ...],
-        *,
-        views: Views,
-        ulysses: int | None = None,
-        fresh: Sequence[str] = (),
-        splits: bool = True,
-        nodes: Nodes | None = None,
-    ) -> Self:
-        """Build a mesh with this one's attributes, as far as their dims are still there."""
-        peers = self.ulysses_size if ulysses is None else ulysses
-        if fresh:
-            assert isinstance(data, DataLayout)
-            check_names(names)
-            before = data.count // peers
-            data, peers = follow_names(data, peers, names, fresh, splits=splits)
-            if data.count // peers < before:
-                _warn_of_lost_data(fresh, before, data.count // peers)
-        sizes = dict(zip(names, layout.shape, strict=True))
-        pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
-        same_stage = layout.size // pp == self.world_size // self.pp_size
-        experts = same_stage and (self.ep_size > 1 or self._etp is not None)
-        return type(self)(
-            layout,
-            names,
-            device_type=self.device_type,
-            ulysses_size=peers,
-            ep_size=self.ep_size if experts else 1,
-            etp_size=self.etp_size if experts else None,
-            vpp_size=self.vpp_size if pp == self.pp_size else 1,
-            sequence_parallel=self.sequence_parallel and tp == self.tp_size,
-            expert_order=self.expert_order if experts or (same_stage and self._expert_order) else None,
-            views=views,
-            data_dims=data if isinstance(data, tuple) else None,
-            data_layout=data if isinstance(data, DataLayout) else None,
-            nodes=nodes or self.nodes,
-        )
-
-
-def _warn_of_lost_data(fresh: Sequence[str], before: int, after: int) -> None:
-    import warnings
-
-    taken = " and ".join([name for name in fresh if name in SAME_DATA])
-    message = (
-        f"ranks along {taken} see the same samples: data_world_size={before} becomes {after}; "
-        "another name for the dim would keep their samples apart"
-    )
-    warnings.warn(message, stacklevel=4)
-
-
-def _filled(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that `dim` is cut into, with a -1 inferred."""
-    known = 1
-    open_names: list[str] = []
-    filled: dict[str, int] = {}
-    for name, given in sizes.items():
-        size = whole(name, given)
-        if size == -1:
-            open_names.append(name)
-        elif size < 1:
-            raise ValueError(f"{name}={size} must be at least 1, or -1 to infer it")
-        else:
-            known *= size
-        filled[name] = size
-    if len(open_names) > 1:
-        raise ValueError(f"{' and '.join(f'{name}=-1' for name in open_names)}: only one size can be inferred")
-    if total % known or (known != total and not open_names) or not filled:
-        listed = " * ".join(f"{name}={size}" for name, size in filled.items() if size != -1) or "no sizes"
-        raise ValueError(
-            f"{listed} = {known} does not make up {dim}_size={total}; sizes that multiply to {total} would"
-        )
-    filled.update(dict.fromkeys(open_names, total // known))
-    return filled
+        return rebuilt(self, self._layout, self.dim_names, self._data_by_dim(), views=(*self.views, *more))

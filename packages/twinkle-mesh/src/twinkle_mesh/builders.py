@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeVar
 
-    from .coordinates import Lookup
+    from .attributes import Attributes
 
-    Mesh = TypeVar("Mesh", bound=Lookup)
+    Mesh = TypeVar("Mesh", bound=Attributes)
 
 _DIMS = {"fsdp_size": "fsdp", "pp_size": "pp", "dp_size": "dp", "cp_size": "cp", "tp_size": "tp"}
 

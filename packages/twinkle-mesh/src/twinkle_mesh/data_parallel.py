@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .balance import Slices, balanced_slice
-from .coordinates import Lookup
-from .layout.layout import merged, product, split
+from .coordinates import Coordinates
+from .layout.data_layout import DataLayout
+from .layout.factors import merged, product, split
 from .layout.ranks import Ranks
 from .rules.sizes import whole
 
@@ -12,10 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .layout.layout import Factors
+    from .layout.factors import Factors
 
 
-class DataParallel(Lookup):
+class DataParallel(Coordinates):
     """Data ranks: ranks that differ in a data dim see different samples, all others see the same."""
 
     __slots__ = ()
@@ -101,6 +102,10 @@ class DataParallel(Lookup):
         dims = range(len(self.shape))
         place = self._layout.place([fixed.get(dim, 0) for dim in dims])
         return [dim for dim in dims if dim not in fixed], place
+
+    def _data_by_dim(self) -> DataLayout:
+        """Return the data place of each coordinate."""
+        return self._data_layout or DataLayout.of_dims(self.shape, self._data)
 
     def _data_place(self, coords: Sequence[int]) -> int:
         """Return where coordinates come in data order."""

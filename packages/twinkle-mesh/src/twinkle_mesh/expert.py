@@ -6,16 +6,21 @@ places that tp, ep and dp have in the order, and pipeline groups are those of th
 
 from __future__ import annotations
 
-from .layout.layout import Layout, merged, split
-from .mesh import DeviceMesh
+from .layout.factors import merged, split
+from .layout.layout import Layout
 from .rules.order import EXPERT_DIMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .layout.layout import Factors
+    from typing import TypeVar
+
+    from .attributes import Attributes
+    from .layout.factors import Factors
+
+    Mesh = TypeVar("Mesh", bound=Attributes)
 
 
-def expert_view(mesh: DeviceMesh) -> DeviceMesh:
+def expert_view(mesh: Mesh) -> Mesh:
     """Return the mesh (pp, ep_shard, ep, etp) over the ranks of `mesh`."""
     dense = mesh.world_size // mesh.pp_size
     sizes = {"ep": mesh.ep_size, "etp": mesh.etp_size, "ep_shard": dense // (mesh.ep_size * mesh.etp_size)}
@@ -36,7 +41,7 @@ def expert_view(mesh: DeviceMesh) -> DeviceMesh:
         places = [0, *(order.index(name) + 1 for name in EXPERT_DIMS)]
         return by_order.derive(lambda found: Layout(tuple([found.factors[place] for place in places]), found.offset))
 
-    return DeviceMesh(
+    return type(mesh)(
         mesh._layout.derive(view),
         ("pp", *EXPERT_DIMS),
         device_type=mesh.device_type,

@@ -125,7 +125,7 @@ class DeviceMesh(Algebra):
         return from_ranks(cls, ranks, dim_names, fields)
 
     @property
-    def expert(self) -> DeviceMesh:
+    def expert(self) -> Self:
         """The same ranks as the experts see them: pp, ep_shard (Megatron's expert data parallelism), ep, etp."""
         from .expert import expert_view
 
@@ -224,7 +224,7 @@ class DeviceMesh(Algebra):
         """
         from .interop.torch import from_torch
 
-        return from_torch(torch_mesh)
+        return from_torch(DeviceMesh, torch_mesh)
 
     def to_dict(self) -> dict[str, object]:
         """Return the mesh as JSON values; `from_dict` gives an equal mesh back."""
@@ -241,14 +241,12 @@ class DeviceMesh(Algebra):
         """
         from .interop.json import from_dict
 
-        return from_dict(state)
+        return from_dict(DeviceMesh, state)
 
     def __reduce__(self) -> tuple[object, ...]:
-        from .interop.json import from_dict, to_dict
-
-        return from_dict, (to_dict(self),)
+        return type(self).from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
-        from .interop.json import text
+        from .show.text import text
 
         return text(self)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
 
-from .layout.layout import merged
-from .layout.ranks import expand
+from .derived import rebuilt
+from .layout.factors import expand, merged
 from .nodes import Nodes
 from .rules.messages import divisors, nearest_divisors, preview
 from .rules.rule_error import RuleError
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeVar
 
-    from .algebra import Algebra
-    from .coordinates import Dims
+    from .coordinates import Coordinates, Dims
+    from .data_parallel import DataParallel
     from .layout.layout import Layout
     from .layout.ranks import Ranks
 
-    Mesh = TypeVar("Mesh", bound=Algebra)
+    Mesh = TypeVar("Mesh", bound=DataParallel)
 
 
 def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str) -> Mesh:
@@ -30,7 +30,8 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
         raise ValueError(f"tp_crossing={tp_crossing!r} must be one of three; 'warn', 'refuse' or 'allow' would")
 
     def build(fields: Mapping[str, object]) -> tuple[Mesh, str | None]:
-        placed = mesh._on_nodes(_checked(mesh, fields["nodes"], fields["ranks_per_node"]))
+        held = _checked(mesh, fields["nodes"], fields["ranks_per_node"])
+        placed = rebuilt(mesh, mesh._layout, mesh.dim_names, mesh._data_by_dim(), views=mesh.views, nodes=held)
         crossed = None if tp_crossing == "allow" else crossing_of_tp(placed)
         if crossed and tp_crossing == "refuse":
             raise ValueError(crossed)
@@ -48,7 +49,7 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
     return placed
 
 
-def _checked(mesh: Algebra, nodes: object, ranks_per_node: object) -> Nodes:
+def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
     """Return nodes that hold the mesh's ranks."""
     if (nodes is None) == (ranks_per_node is None):
         raise ValueError("with_nodes needs either nodes= or ranks_per_node=")
@@ -73,7 +74,7 @@ def _checked(mesh: Algebra, nodes: object, ranks_per_node: object) -> Nodes:
     return nodes if isinstance(nodes, Nodes) else Nodes(sizes=sizes)
 
 
-def crossing_of_tp(mesh: Algebra) -> str | None:
+def crossing_of_tp(mesh: Coordinates) -> str | None:
     """Return the message about tensor parallel groups that cross nodes; None when none does."""
     if mesh.tp_size == 1 or spanned(mesh, "tp")[1] == 1:
         return None
@@ -81,24 +82,31 @@ def crossing_of_tp(mesh: Algebra) -> str | None:
     nodes, layout, dim = known(mesh), mesh._layout, mesh._dim("tp")
     remedy = "" if layout.factors[dim][-1][1] == 1 else "put tp innermost, or "
     smaller = divisors(mesh.tp_size)[-2::-1]
-    fits = [size for size in smaller if not _crosses(layout.divided(dim, [mesh.tp_size // size, size]), dim + 1, nodes)]
+    fits = [
+        size for size in smaller if spans(layout.divided(dim, [mesh.tp_size // size, size]), [dim + 1], nodes)[1] == 1
+    ]
     return (
         f"tp_size={mesh.tp_size} crosses nodes: group {group!r} lies on {nodes.spanned(group)} of {nodes!r}; "
         f"tensor parallelism belongs inside a node: {remedy}make it smaller ({preview(fits)})"
     )
 
 
-def spanned(mesh: Algebra, dims: Dims) -> tuple[int, int]:
+def spanned(mesh: Coordinates, dims: Dims) -> tuple[int, int]:
     """Return the fewest and the most nodes that one group along `dims` spans."""
-    nodes = known(mesh)
-    even = _evenly(mesh._layout, mesh._chosen(dims), nodes)
+    return spans(mesh._layout, mesh._chosen(dims), known(mesh))
+
+
+def spans(layout: Layout, dims: Sequence[int], nodes: Nodes) -> tuple[int, int]:
+    """Return the fewest and the most nodes that one group along some dims of a layout spans."""
+    even = _evenly(layout, dims, nodes)
     if even is not None:
         return even, even
-    counts = [nodes.spanned(group) for group in mesh.groups(dims)]
+    others = [factor for dim, held in enumerate(layout.factors) if dim not in dims for factor in held]
+    counts = [nodes.spanned(layout.ranks(dims, place)) for place in expand(merged(others), layout.offset)]
     return min(counts), max(counts)
 
 
-def crossing(mesh: Algebra, dims: Dims) -> Sequence[Ranks]:
+def crossing(mesh: Coordinates, dims: Dims) -> Sequence[Ranks]:
     """Return the groups along `dims` that span more than one node, ascending by first rank."""
     nodes = known(mesh)
     even = _evenly(mesh._layout, mesh._chosen(dims), nodes)
@@ -107,20 +115,11 @@ def crossing(mesh: Algebra, dims: Dims) -> Sequence[Ranks]:
     return mesh.groups(dims) if even > 1 else ()
 
 
-def known(mesh: Algebra) -> Nodes:
+def known(mesh: Coordinates) -> Nodes:
     """Return the nodes of a mesh that knows them."""
     if mesh.nodes is None:
         raise ValueError("the mesh does not know its nodes; mesh.with_nodes(nodes=...) would tell it")
     return mesh.nodes
-
-
-def _crosses(layout: Layout, dim: int, nodes: Nodes) -> bool:
-    """Tell whether a group along one dim spans several nodes."""
-    even = _evenly(layout, [dim], nodes)
-    if even is not None:
-        return even > 1
-    others = [factor for other, held in enumerate(layout.factors) if other != dim for factor in held]
-    return any(nodes.spanned(layout.ranks([dim], place)) > 1 for place in expand(merged(others), layout.offset))
 
 
 def _evenly(layout: Layout, chosen: Sequence[int], nodes: Nodes) -> int | None:

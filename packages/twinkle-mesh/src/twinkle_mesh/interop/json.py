@@ -1,25 +1,27 @@
-"""Meshes as JSON values and as text."""
+"""Meshes as JSON values."""
 
 from __future__ import annotations
 
-from twinkle_mesh.layout.data_dims import data_order
-from twinkle_mesh.layout.layout import Layout, merged, nested
-from twinkle_mesh.mesh import DeviceMesh
-from twinkle_mesh.rules.messages import listed, preview
+from twinkle_mesh.layout.factors import merged, nested
+from twinkle_mesh.layout.layout import Layout
+from twinkle_mesh.rules.messages import preview
 from twinkle_mesh.rules.sizes import at_least_one, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
 
+    from twinkle_mesh.attributes import Attributes
     from twinkle_mesh.layout.data_layout import DataLayout
-    from twinkle_mesh.layout.layout import Factors
+    from twinkle_mesh.layout.factors import Factors
+
+    Mesh = TypeVar("Mesh", bound=Attributes)
 
 _VERSION = 1
 
 
-def to_dict(mesh: DeviceMesh) -> dict[str, object]:
+def to_dict(mesh: Attributes) -> dict[str, object]:
     """Return the mesh as a dict of JSON values; what has an order is a list, since tools that write JSON sort keys."""
     layout = mesh._layout
     state: dict[str, object] = {
@@ -51,7 +53,7 @@ def to_dict(mesh: DeviceMesh) -> dict[str, object]:
     return state
 
 
-def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
+def from_dict(kind: type[Mesh], state: Mapping[str, Any]) -> Mesh:
     """Build a mesh from what `to_dict` returned, checking it as any other input."""
     if state.get("version") != _VERSION:
         raise ValueError(f"the state's version is {state.get('version')!r}; this package reads version {_VERSION}")
@@ -63,7 +65,7 @@ def from_dict(state: Mapping[str, Any]) -> DeviceMesh:
             from twinkle_mesh.nodes import Nodes
 
             nodes = Nodes.from_json(state["nodes"])
-        return DeviceMesh(
+        return kind(
             _layout(state, sizes),
             names,
             device_type=state["device_type"],
@@ -121,44 +123,3 @@ def _data_layout(state: Mapping[str, Any], shape: Sequence[int]) -> DataLayout |
 
 def _factors(field: str, state: Mapping[str, Any]) -> tuple[Factors, ...]:
     return tuple([tuple([(whole(field, size), whole(field, step)) for size, step in dim]) for dim in state[field]])
-
-
-def _strides(dims: Sequence[Factors]) -> str:
-    """Return one stride for each dim, and size:stride for each part of a dim that takes several."""
-    steps = [
-        str(factors[0][1]) if len(factors) == 1 else "+".join(f"{size}:{step}" for size, step in factors) or "0"
-        for factors in dims
-    ]
-    return f"({', '.join(steps)})"
-
-
-def text(mesh: DeviceMesh) -> str:
-    """Return the repr: dims with sizes, then what differs from the defaults."""
-    layout = mesh._layout
-    parts = [f"{name}={size}" for name, size in zip(mesh.dim_names, mesh.shape, strict=True)]
-    if layout.table is not None:
-        parts.append(f"ranks=[{listed(layout.table)}]")
-    else:
-        if layout.factors != Layout.contiguous(mesh.shape).factors:
-            parts.append(f"strides={_strides(layout.factors)}")
-        if layout.offset:
-            parts.append(f"offset={layout.offset}")
-    data = mesh._data_layout
-    if data is not None:
-        places = _strides(data.factors) if data.table is None else f"[{listed(data.table)}]"
-        parts.append(f"data_places={places}")
-    elif mesh.data_dims != data_order(mesh.dim_names):
-        parts.append(f"data_dims=({', '.join(mesh.data_dims)})")
-    if mesh._etp is not None:
-        parts.append(f"etp_size={mesh._etp}")
-    for name, default in (("ulysses_size", 1), ("ep_size", 1), ("vpp_size", 1), ("sequence_parallel", False)):
-        if getattr(mesh, name) != default:
-            parts.append(f"{name}={getattr(mesh, name)}")
-    if mesh.views:
-        parts.append("views=(" + ", ".join(f"{name}: {'*'.join(dims)}" for name, dims in mesh.views) + ")")
-    if mesh.nodes is not None:
-        parts.append(f"nodes={mesh.nodes}")
-    if mesh._expert_order is not None:
-        parts.append(f"expert_order={'-'.join(mesh._expert_order)}")
-    parts.append(f"device_type={mesh.device_type!r}")
-    return f"DeviceMesh({', '.join(parts)})"

@@ -5,15 +5,21 @@ torch is imported inside the functions: the package itself does without it.
 
 from __future__ import annotations
 
-from twinkle_mesh.mesh import DeviceMesh
+from twinkle_mesh.builders import from_ranks
 from twinkle_mesh.rules.messages import preview
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import (
         DeviceMesh as TorchDeviceMesh,
     )
+
+    from twinkle_mesh.algebra import Algebra
+
+    Mesh = TypeVar("Mesh", bound=Algebra)
 
 _VIEWS = {
     "dp": (("dp_replicate", "dp_shard"),),
@@ -31,13 +37,13 @@ class _Made:
     def __init__(self, world: ProcessGroup) -> None:
         self.world = world
         self.groups: dict[tuple[int, ...], ProcessGroup | int | None] = {}
-        self.meshes: dict[DeviceMesh, TorchDeviceMesh] = {}
+        self.meshes: dict[Algebra, TorchDeviceMesh] = {}
 
 
 _made: _Made | None = None
 
 
-def to_torch(mesh: DeviceMesh) -> TorchDeviceMesh:
+def to_torch(mesh: Algebra) -> TorchDeviceMesh:
     """Build torch's mesh over the default process group; see `DeviceMesh.to_torch`."""
     import torch
     import torch.distributed as dist
@@ -77,18 +83,17 @@ def to_torch(mesh: DeviceMesh) -> TorchDeviceMesh:
     return result
 
 
-def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:
+def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh) -> Mesh:
     """Read torch's mesh, and the names that were flattened on it; see `DeviceMesh.from_torch`."""
     if not torch_mesh.mesh_dim_names:
         raise ValueError("from_torch needs a mesh with names; mesh_dim_names= of torch's DeviceMesh gives them")
-    mesh = DeviceMesh.from_ranks(
-        torch_mesh.mesh.tolist(), torch_mesh.mesh_dim_names, device_type=torch_mesh.device_type
-    )
+    ranks: object = torch_mesh.mesh.tolist()
+    mesh = from_ranks(kind, ranks, torch_mesh.mesh_dim_names, {"device_type": torch_mesh.device_type})
     views = {name: _dims_of(mesh, name, flat.mesh.tolist()) for name, flat in torch_mesh._flatten_mapping.items()}
     return mesh.with_views(**views) if views else mesh
 
 
-def _check_order(mesh: DeviceMesh) -> None:
+def _check_order(mesh: Algebra) -> None:
     """Refuse groups whose order torch would change, and names that it would flatten in another order."""
     for view, dims in mesh.views:
         places = [mesh.dim_names.index(dim) for dim in dims]
@@ -137,7 +142,7 @@ def _flatten(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: Pro
     mesh._flatten_mapping[name] = flat
 
 
-def _group(made: _Made, mesh: DeviceMesh, dim: str) -> ProcessGroup | None:
+def _group(made: _Made, mesh: Algebra, dim: str) -> ProcessGroup | None:
     """Make the groups of a dim or view, all of them in one order on every rank, and return this rank's.
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
@@ -168,7 +173,7 @@ def _new_group(ranks: list[int], dim: str) -> ProcessGroup | int | None:
     return made
 
 
-def _dims_of(mesh: DeviceMesh, name: str, ranks: list[int]) -> tuple[str, ...]:
+def _dims_of(mesh: Algebra, name: str, ranks: list[int]) -> tuple[str, ...]:
     """Return which dims were flattened into `name`: the usual ones of that name where they fit, else the fewest."""
     from itertools import combinations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product as coordinates
 
-from .layout import Layout, merged
+from .factors import merged
+from .layout import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 from operator import index as whole_index
 
+from .factors import expand
+
 TYPE_CHECKING = False
 if not TYPE_CHECKING:
 
@@ -16,16 +18,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .layout import Factors
-
-
-def expand(factors: Factors, offset: int) -> list[int]:
-    """Return every rank of a product of (size, stride) factors, outermost first."""
-    ranks = [offset]
-    for size, stride in factors:
-        steps = range(0, size * stride, stride) if stride else (0,) * size
-        ranks = [base + step for base in ranks for step in steps]
-    return ranks
+    from .factors import Factors
 
 
 class Ranks(Sequence[int]):

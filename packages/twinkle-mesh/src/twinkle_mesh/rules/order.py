@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from twinkle_mesh.layout.layout import Layout
 
 DEFAULT = ("fsdp", "pp", "dp", "cp", "tp")
 EXPERT_DIMS = ("ep_shard", "ep", "etp")
@@ -51,7 +50,7 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
     )
 
 
-def inferred_expert_order(names: Sequence[str], layout: Layout) -> tuple[str, ...]:
+def inferred_expert_order(names: Sequence[str], factors: Sequence[Sequence[tuple[int, int]]]) -> tuple[str, ...]:
     """Return the expert dims, outermost first, of a mesh that was given no order.
 
     ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp.
@@ -60,6 +59,6 @@ def inferred_expert_order(names: Sequence[str], layout: Layout) -> tuple[str, ..
     if shard is None or "tp" not in names:
         return EXPERT_DIMS
     places = names.index(shard), names.index("tp")
-    data, tp = [max([step for _, step in layout.factors[place]], default=0) for place in places]
+    data, tp = [max([step for _, step in factors[place]], default=0) for place in places]
     tp_is_outside = tp > data if data and tp else places[1] < places[0]
     return ("etp", "ep_shard", "ep") if tp_is_outside else EXPERT_DIMS

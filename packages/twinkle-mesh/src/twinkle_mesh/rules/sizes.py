@@ -108,6 +108,31 @@ def _listed(sizes: Mapping[str, int], total: int, suffix: str) -> str:
     return listed if len(shown) == 1 else f"{listed} = {total}"
 
 
+def fill(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that `dim` is cut into, with a -1 inferred."""
+    known = 1
+    open_names: list[str] = []
+    filled: dict[str, int] = {}
+    for name, given in sizes.items():
+        size = whole(name, given)
+        if size == -1:
+            open_names.append(name)
+        elif size < 1:
+            raise ValueError(f"{name}={size} must be at least 1, or -1 to infer it")
+        else:
+            known *= size
+        filled[name] = size
+    if len(open_names) > 1:
+        raise ValueError(f"{' and '.join(f'{name}=-1' for name in open_names)}: only one size can be inferred")
+    if total % known or (known != total and not open_names) or not filled:
+        listed = " * ".join(f"{name}={size}" for name, size in filled.items() if size != -1) or "no sizes"
+        raise ValueError(
+            f"{listed} = {known} does not make up {dim}_size={total}; sizes that multiply to {total} would"
+        )
+    filled.update(dict.fromkeys(open_names, total // known))
+    return filled
+
+
 def check_divides(field: str, size: int, total: int, amount: str) -> None:
     """Refuse a size that does not divide `total`, which the error calls `amount`."""
     if total % size:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from twinkle_mesh.expert import expert_view
+from twinkle_mesh.layout.factors import split
+from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.rules.sizes import whole
-from twinkle_mesh.topology import spanned
+from twinkle_mesh.topology import spanned, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twinkle_mesh.mesh import DeviceMesh
+    from twinkle_mesh.data_parallel import DataParallel
 
 _COLLECTIVES = {
     "fsdp": "all-gather",
@@ -75,22 +78,21 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(mesh: DeviceMesh, size: int) -> Explanation:
+def explain(mesh: DataParallel, size: int) -> Explanation:
     """Report on a mesh; see `DeviceMesh.explain`."""
     moved = whole("bytes", size)
     if moved < 0:
         raise ValueError(f"bytes={moved} must be at least 0; 0 would")
     reports = [_report(mesh, dim, moved) for dim in mesh.dim_names]
     if mesh.ulysses_size > 1:
-        shares = mesh.flatten(mesh.data_dims, "share").unflatten("share", {"share": -1, "ulysses": mesh.ulysses_size})
-        reports.append(_report(shares, "ulysses", moved))
+        reports.append(_figures("ulysses", mesh.ulysses_size, mesh.world_size, _ulysses_nodes(mesh), moved))
     if mesh.ep_size > 1:
-        experts = mesh.expert
+        experts = expert_view(mesh)
         reports += [_report(experts, dim, moved) for dim in experts.dim_names if dim != "pp"]
     return Explanation(summary(mesh), tuple(reports), moved)
 
 
-def summary(mesh: DeviceMesh) -> str:
+def summary(mesh: DataParallel) -> str:
     """Return a mesh in one line."""
     parts = [mesh._sizes() or "no dims", f"{_plural(mesh.world_size, 'rank')}"]
     if mesh.nodes is not None:
@@ -98,26 +100,39 @@ def summary(mesh: DeviceMesh) -> str:
         parts.append(f"on {spanned(mesh, mesh.dim_names)[1]} {held}")
     if mesh.data_dims:
         parts.append(f"data world size {mesh.data_world_size}")
-    for name in ("ulysses", "ep", "etp", "vpp"):
-        size = getattr(mesh, f"{name}_size")
-        if size > 1 and (name != "etp" or mesh.ep_size > 1):
-            parts.append(f"{name}={size}")
+    sizes = {"ulysses": mesh.ulysses_size, "ep": mesh.ep_size, "etp": mesh.etp_size, "vpp": mesh.vpp_size}
+    parts += [f"{name}={size}" for name, size in sizes.items() if size > 1 and (name != "etp" or mesh.ep_size > 1)]
     if mesh.sequence_parallel:
         parts.append("sequence parallel")
     return " · ".join((*parts, mesh.device_type))
 
 
-def _report(mesh: DeviceMesh, dim: str, moved: int) -> DimReport:
-    size = mesh.size(dim)
-    groups = mesh.world_size // size
-    collective = _COLLECTIVES.get(dim, "all-reduce")
+def _report(mesh: DataParallel, dim: str, moved: int) -> DimReport:
     nodes = None if mesh.nodes is None else spanned(mesh, dim)
+    return _figures(dim, mesh.size(dim), mesh.world_size, nodes, moved)
+
+
+def _figures(dim: str, size: int, world: int, nodes: tuple[int, int] | None, moved: int) -> DimReport:
+    groups = world // size
+    collective = _COLLECTIVES.get(dim, "all-reduce")
     if collective == "send":
-        # The last stage has nobody to send to.
+        # The last stage sends to none.
         return DimReport(dim, size, groups, nodes, collective, moved if size > 1 else 0, (size - 1) * moved * groups)
     rounds = 2 if collective == "all-reduce" else 1
     sent = rounds * (size - 1) * moved // size
-    return DimReport(dim, size, groups, nodes, collective, sent, sent * mesh.world_size)
+    return DimReport(dim, size, groups, nodes, collective, sent, sent * world)
+
+
+def _ulysses_nodes(mesh: DataParallel) -> tuple[int, int] | None:
+    """Return the fewest and the most nodes that one ulysses group spans; None where nodes are unknown."""
+    if mesh.nodes is None:
+        return None
+    axes = mesh._axes({})
+    cut = axes and split(axes[0], mesh.ulysses_size)
+    if axes and cut:
+        return spans(Layout((*cut, axes[1]), mesh._layout.offset), [1], mesh.nodes)
+    counts = [mesh.nodes.spanned(mesh.ulysses_group(rank)) for rank in mesh.ranks]
+    return min(counts), max(counts)
 
 
 def _row(report: DimReport) -> Sequence[str]:

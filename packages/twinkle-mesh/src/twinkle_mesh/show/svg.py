@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from .picture import drawing
+from .drawing import drawing
 
 if TYPE_CHECKING:
-    from twinkle_mesh.mesh import DeviceMesh
+    from twinkle_mesh.data_parallel import DataParallel
 
-    from .picture import Drawing, Grid
+    from .drawing import Drawing, Grid
 
 _COLOURS = ("#cfe8f3", "#fde3b8", "#d5ecc8", "#e8d3ee", "#f6cdc9", "#d9dbf0")
 _CELL = 34
@@ -20,7 +20,7 @@ _LINE = 18
 _FONT = "ui-monospace, Menlo, Consolas, monospace"
 
 
-def svg(mesh: DeviceMesh, rank: int | None) -> str:
+def svg(mesh: DataParallel, rank: int | None) -> str:
     """Draw a mesh as SVG; see `DeviceMesh.svg`."""
     shown = drawing(mesh, rank, max(3, _WIDTH // (len(str(mesh._layout.highest)) + 4)))
     parts: list[str] = []
