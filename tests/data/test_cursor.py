@@ -174,3 +174,12 @@ def test_states_of_all_ranks_merge() -> None:
     assert merged == {**state, "quarantine": [3, 7]}
     with pytest.raises(StateMismatchError, match="position"):
         merge_states([state, {**state, "position": 2}])
+
+
+def test_another_fingerprint_is_told_how_to_be_set() -> None:
+    state = DataLoader(list(range(9)), batch_size=3).state_dict()
+    with pytest.raises(StateMismatchError, match=r'fingerprint: saved .*give both loaders a fingerprint="\.\.\."'):
+        DataLoader(list(range(1, 10)), batch_size=3).load_state_dict(state)
+    with pytest.raises(StateMismatchError) as caught:
+        DataLoader(list(range(9)), batch_size=3, seed=1).load_state_dict(state)
+    assert "give both loaders" not in str(caught.value)

@@ -1,7 +1,13 @@
 """The loader's own face: options, collate and info, batch_sampler, epochs, one process of a launcher."""
 
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchLoader
@@ -86,6 +92,116 @@ def test_short_may_leave_a_rank_without_rows() -> None:
             loader: DataLoader[Batch[int]] = DataLoader(list(range(10)), batch_size=8, tail="short", device_mesh=mesh)
             rows.append([list(batch) for batch in loader])
     assert [steps[-1] for steps in rows] == [[8], [9], [], []]
+
+
+def test_next_and_loops_can_be_mixed() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(list(range(24)), batch_size=4)
+    assert next(loader).position == 0
+    for batch in loader:
+        assert batch.position == 4
+        break
+    assert next(loader).position == 8
+    seen = []
+    for batch in loader:
+        seen.append(batch.position)
+        if batch.position == 12:
+            seen.append(next(loader).position)
+    assert seen == [12, 16, 20]
+    assert (loader.epoch, next(loader).position) == (1, 0)
+    assert [batch.position for batch in loader] == [4, 8, 12, 16, 20]
+
+
+def test_a_loop_that_another_one_moved_is_refused() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(list(range(24)), batch_size=4)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    with pytest.raises(RuntimeError, match="another loop, set_epoch or load_state_dict moved it"):
+        next(second)
+    loader.set_epoch(2)
+    with pytest.raises(RuntimeError, match="start a new loop"):
+        next(first)
+
+
+def test_one_loader_in_two_threads_is_refused() -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            reading.set()
+            assert go_on.wait(30)
+            return index
+
+    loader: DataLoader[Batch[int]] = DataLoader(Slow(), batch_size=4)
+    seen: list[list[int]] = []
+    thread = threading.Thread(target=lambda: seen.append(list(next(loader))), name="reader")
+    thread.start()
+    assert reading.wait(30)
+    for use in (lambda: next(loader), lambda: next(iter(loader)), lambda: loader.set_epoch(3)):
+        with pytest.raises(RuntimeError, match=r"in use by thread 'reader'.*a loader of its own.*queue\.Queue"):
+            use()
+    go_on.set()
+    thread.join(30)
+    assert seen == [[0, 1, 2, 3]]
+    assert list(next(loader)) == [4, 5, 6, 7], "one thread after the other is fine"
+
+
+def test_whole_numbers_of_numpy() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        list(range(24)), batch_size=np.int64(4), seed=np.uint32(3), shuffle=True
+    )
+    loader.set_epoch(np.int64(2))
+    next(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert (state["seed"], state["epoch"], state["position"]) == (3, 2, 4)
+    with pytest.raises(TypeError, match=r"batch_size=4\.0 is a float; it must be a whole number"):
+        DataLoader(list(range(24)), batch_size=4.0)  # type: ignore[arg-type]  # on purpose
+
+
+LAUNCHED = """
+import json, os, sys
+from twinkle_data import DataLoader, DeviceMeshSampler
+from twinkle_mesh import DeviceMesh
+
+told = {}
+loader = DataLoader(list(range(24)), batch_size=8, shuffle=True)
+told["rows"] = [batch.indices for batch in loader]
+told["sharded"] = next(loader).sharded
+peers = DataLoader(list(range(24)), batch_size=8, device_mesh=DeviceMesh.from_sizes(tp_size=2))
+told["mesh"] = [batch.indices for batch in peers]
+for make in (DataLoader, DeviceMeshSampler):
+    mesh = DeviceMesh.from_sizes(dp_size=4)
+    try:
+        DataLoader(list(range(24)), batch_size=8, device_mesh=mesh) if make is DataLoader else make([[1]], mesh)
+    except ValueError as error:
+        told[make.__name__] = str(error)
+try:
+    DataLoader(list(range(24)), batch_size=7)
+except ValueError as error:
+    told["uneven"] = str(error)
+open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").write(json.dumps(told))
+"""
+
+
+def test_launched_processes_divide_over_all_ranks(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LAUNCHED)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, str(program), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    whole = [batch.indices for batch in DataLoader(list(range(24)), batch_size=8, shuffle=True)]
+    assert [left + right for left, right in zip(told[0]["rows"], told[1]["rows"], strict=True)] == whole
+    for own in told:
+        assert own["sharded"]
+        assert own["mesh"] == [list(range(start, start + 8)) for start in (0, 8, 16)], "tp peers see the same"
+        for name in ("DataLoader", "DeviceMeshSampler"):
+            assert "device_mesh has 4 ranks and the launcher started WORLD_SIZE=2 processes" in own[name]
+        assert "must be a multiple of data_world_size=2" in own["uneven"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,35 @@ def test_batches_are_cut_by_data_rank(length: int, tail: Tail, drop_last: bool) 
     assert len(set(seen)) == (full if drop_last else expected)
 
 
+@pytest.mark.parametrize("tail", [None, "drop"])
+def test_batches_that_do_not_divide_are_refused(tail: Tail | None) -> None:
+    batches = BatchSampler(SequentialSampler(range(60)), 6, False)
+    with pytest.raises(ValueError, match=r"batches of 6, not a multiple of data_world_size=4: batches of 4 or 8 would"):
+        DeviceMeshSampler(batches, MESH, tail=tail)
+    ragged: Any = [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9, 10]]
+    with use_rank(0), pytest.raises(ValueError, match="batches of 3, not a multiple"):
+        list(DeviceMeshSampler(ragged, MESH, tail=tail))
+    for other in ("short", "pad"):
+        ranks = on_every_rank(lambda other=other: DeviceMeshSampler(batches, MESH, tail=other))
+        assert {index for steps in ranks for step in steps for index in step} == set(range(60))
+
+
+def test_no_row_is_lost_without_a_word() -> None:
+    for make in (
+        lambda: DeviceMeshSampler(BatchSampler(SequentialSampler(range(21)), 8, False), MESH),
+        lambda: DeviceMeshSampler(SequentialSampler(range(21)), MESH),
+        lambda: DeviceMeshSampler([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]], MESH),
+    ):
+        ranks = on_every_rank(make)
+        flat = [step if isinstance(step, list) else [step] for steps in ranks for step in steps]
+        assert {len(step) for step in flat} <= {1, 2}
+        assert {index for step in flat for index in step} in (set(range(21)), set(range(11)))
+    unknown = DeviceMeshSampler([[0, 1, 2, 3], [4, 5, 6]], MESH, tail="drop")
+    assert len(unknown) == 2
+    with use_rank(0), pytest.raises(ValueError, match="batches of 3, not a multiple"):
+        list(unknown)
+
+
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_single_indices_are_dealt_out(tail: Tail) -> None:
     ranks = on_every_rank(lambda: DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail=tail))

@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_data import Batch, DataLoader
+from twinkle_data.cursor import Cursor
 from twinkle_data.order.packing import pack
+from twinkle_data.order.steps import Part
 from twinkle_data.order.tails import Tail
+from twinkle_data.reading.retries import OnError
 from twinkle_mesh import DeviceMesh, use_rank
 
 LENGTHS = [(index * 37) % 50 + 1 for index in range(300)]
@@ -106,6 +109,63 @@ def test_the_last_step(tail: Tail) -> None:
         assert batches[-1].indices == [8, -1]
 
 
+class Unreadable:
+    """Some long and some short samples cannot be read."""
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> int:
+        if index % 7 == 0:
+            raise ValueError("torn")
+        return index
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_what_replaces_a_sample_fits_its_pack(on_error: OnError) -> None:
+    own: DataLoader[Batch[Batch[int]]] = DataLoader(
+        Unreadable(), batch_size=64, lengths=LENGTHS, max_tokens=60, micro_batches=2, on_error=on_error, tail="short"
+    )
+    packs = [own_pack for batch in own for own_pack in batch]
+    assert all(sum(LENGTHS[sample] for sample in own_pack) <= 60 for own_pack in packs)
+    bad = [index for index in range(300) if index % 7 == 0]
+    assert own.state_dict()["quarantine"] == bad
+    assert sum(not valid for own_pack in packs for valid in own_pack.valid) == (len(bad) if on_error == "skip" else 0)
+
+
+def test_a_sample_without_a_replacement_that_fits_says_so() -> None:
+    class First(Unreadable):
+        def __getitem__(self, index: int) -> int:
+            if index == 0:
+                raise ValueError("torn")
+            return index
+
+    lengths = [5, *[50] * 299]
+    own: DataLoader[Any] = DataLoader(First(), batch_size=8, lengths=lengths, max_tokens=100, on_error="skip")
+    with pytest.raises(ValueError, match="nothing readable of at most its 5 tokens was found in place of sample 0"):
+        next(own)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=300), st.integers(1, 5), st.integers(1, 40), st.integers(0, 9))
+@settings(max_examples=50, deadline=None)
+def test_steps_follow_from_any_of_them(lengths: list[int], micro_batches: int, batch_size: int, start: int) -> None:
+    own: DataLoader[Any] = DataLoader(
+        range(len(lengths)),
+        batch_size=batch_size,
+        lengths=lengths,
+        max_tokens=40,
+        micro_batches=micro_batches,
+        tail="short",
+        shuffle=True,
+    )
+    steps = list(own.plan.steps(Cursor(), Part()))
+    assert len(own) == len(steps)
+    assert sorted(index for step in steps for index in step.indices) == list(range(len(lengths)))
+    later = Cursor(0, steps[min(start, len(steps) - 1)].position)
+    assert list(own.plan.steps(later, Part())) == steps[min(start, len(steps) - 1) :]
+    assert own.plan.steps_left(later) == len(steps) - min(start, len(steps) - 1)
+
+
 def test_collate_gets_packs() -> None:
     def count(batch: Batch[Batch[int]]) -> list[int]:
         return [len(own_pack) for own_pack in batch]
@@ -124,6 +184,7 @@ def test_collate_gets_packs() -> None:
         ({"max_tokens": 49}, r"6 of 300 samples .* the first is sample 27 with 50"),
         ({"lengths": [1] * 299}, "one number of tokens for each of 300 samples"),
         ({"micro_batches": 0}, "micro_batches=0"),
+        ({"max_tokens": 0}, "max_tokens=0"),
         ({"batch_size": 1000, "max_tokens": 10**6, "tail": "drop"}, "no full step"),
         ({"lengths": None, "max_tokens": None, "micro_batches": 2}, "belongs to packing"),
     ],
@@ -131,3 +192,13 @@ def test_collate_gets_packs() -> None:
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loader(**options)
+
+
+def test_an_empty_dataset_is_not_blamed_on_the_tail() -> None:
+    with pytest.raises(ValueError, match=r"^the dataset is empty$"):
+        DataLoader([], batch_size=4, lengths=[], max_tokens=10, tail="short")
+
+
+def test_lengths_are_whole_numbers() -> None:
+    with pytest.raises(TypeError, match=r"whole numbers of tokens, got float64 such as .*1\.5"):
+        DataLoader([0, 1], batch_size=2, lengths=[1.5, 2.0], max_tokens=10)  # type: ignore[list-item]  # on purpose

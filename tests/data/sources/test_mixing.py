@@ -1,21 +1,25 @@
 """Mixtures: exact shares, every dataset gone through evenly, any position found at once."""
 
+import random
 from collections import Counter
 from typing import Any
 
+import datasets  # type: ignore[import-untyped]  # it has no stubs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_data import Batch, DataLoader, Mixture, StateMismatchError
-from twinkle_data.sources.mixing import BLOCK, MixedOrder
+from twinkle_data.order.permutation import Permutation, small_permutations
+from twinkle_data.sources.indexed import Objects
+from twinkle_data.sources.mixing import BLOCK, MixedOrder, MixedSource
 from twinkle_mesh import DeviceMesh, use_rank
 
 
 def three(**options: Any) -> Mixture:
-    datasets = {"code": list(range(1000)), "web": list(range(5000)), "math": list(range(50))}
-    return Mixture(datasets, {"code": 2, "web": 7, "math": 1}, **options)
+    parts = {"code": list(range(1000)), "web": list(range(5000)), "math": list(range(50))}
+    return Mixture(parts, {"code": 2, "web": 7, "math": 1}, **options)
 
 
 def test_shares_are_exact_in_every_block() -> None:
@@ -132,3 +136,62 @@ def test_mixtures_are_checked(arguments: tuple[Any, ...], message: str) -> None:
 def test_locate_is_bounded() -> None:
     with pytest.raises(IndexError, match=r"outside \[0, 6049\]"):
         three().locate(6050)
+
+
+class Table:
+    """Reads several rows at once."""
+
+    def __init__(self, name: str, length: int) -> None:
+        self.name = name
+        self.length = length
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[str, int]:
+        raise AssertionError("rows are read together")
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[str, int]]:
+        self.asked.append(len(indices))
+        return [(self.name, index) for index in indices]
+
+
+class Single:
+    """Reads one row, and draws for it."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[str, int, float]:
+        return "one", index, random.random()
+
+
+def test_each_dataset_of_a_mixture_is_read_as_it_likes() -> None:
+    left, right = Table("left", 100), Table("right", 60)
+    mixture = Mixture({"left": left, "list": [("list", place) for place in range(80)], "right": right, "one": Single()})
+    rows: list[list[Any]] = []
+    for size in (50, 25):
+        batches = list(DataLoader(mixture, batch_size=size, shuffle=True, tail="short"))
+        for batch in batches:
+            assert [sample[:2] for sample in batch] == [mixture.locate(index) for index in batch.indices]
+        rows.append([sample for batch in batches for sample in batch])
+    assert rows[0] == rows[1], "what one draws depends on the sample alone"
+    assert len(left.asked) == 1 + 6 + 1 + 12, "once a step; the first sample of all is tried alone"
+
+
+def test_hugging_face_datasets_are_read_together() -> None:
+    one = datasets.Dataset.from_dict({"a": list(range(100))})
+    source = MixedSource(Mixture({"one": one, "two": one.map(lambda row: {"a": -row["a"]})}))
+    assert source.plain, "nothing of the user's runs, so that nothing is seeded"
+    values = [row["a"] for row in next(DataLoader(Mixture({"one": one}), batch_size=100))]
+    assert sorted(values) == list(range(100))
+    drawing = Objects(one.with_transform(lambda rows: {"a": [random.random() for _ in rows["a"]]}))
+    assert not drawing.plain
+
+
+@given(st.integers(1, 1000), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**40), min_size=1, max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_permutations_of_small_datasets_are_the_same_many_at_once(length: int, seed: int, epochs: list[int]) -> None:
+    rows = small_permutations(length, seed, np.array(epochs))
+    assert rows.tolist() == [Permutation(length, seed, epoch).block(0, length).tolist() for epoch in epochs]

@@ -1,9 +1,14 @@
 """Datasets that are gone through: sharded, resumed where they can be, and refused clearly where they cannot."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import datasets  # type: ignore[import-untyped]  # it has no stubs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -136,6 +141,152 @@ def test_only_what_is_needed_is_opened() -> None:
     assert min(offset for _, offset in OPENED) == 4
 
 
+class Opened:
+    """Shards of numbers that count how many are open, and how many samples are pulled."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+        self.now = self.most = self.pulled = 0
+
+    def start(self, shard: int, offset: int) -> Iterator[tuple[int, int]]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            for place in range(offset, self.lengths[shard]):
+                self.pulled += 1
+                yield shard, place
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_shards_are_closed(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinkle_data.sources.open_shards._most_open", lambda: 8)
+    opened = Opened([2] * 100)
+    shards = Shards(opened.start, 100, opened.lengths if known else None)
+    loader: DataLoader[Batch[Any]] = DataLoader(shards, batch_size=10)
+    assert len({sample for batch in loader for sample in batch}) == 200
+    assert opened.most <= 9, "one more is opened before another is closed"
+    assert opened.now == 0 or known
+
+
+FILES = """
+import resource, sys
+from pathlib import Path
+from twinkle_data import DataLoader, Shards
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+folder = Path(sys.argv[1])
+for shard in range(300):
+    (folder / str(shard)).write_text("".join(f"{shard}:{place}\\n" for place in range(3)))
+
+def start(shard, offset):
+    with (folder / str(shard)).open() as lines:
+        for place, line in enumerate(lines):
+            if place >= offset:
+                yield line
+
+held = [open(sys.argv[0]) for _ in range(60)]  # the program's own files
+for lengths in ([3] * 300, None):
+    rows = [row for batch in DataLoader(Shards(start, 300, lengths), batch_size=30, shuffle=True) for row in batch]
+    assert len(rows) == len(set(rows)) == 900, len(rows)
+print("done")
+"""
+
+
+def test_more_shards_than_file_descriptors(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FILES.replace("\\\\", "\\"))
+    (tmp_path / "shards").mkdir()
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "shards")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_rank_pulls_what_it_needs_of_few_shards() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=8)
+    opened = Opened([400] * 4)
+    with use_rank(3):
+        loader: DataLoader[Batch[Any]] = DataLoader(Shards(opened.start, 4, [400] * 4), batch_size=32, device_mesh=mesh)
+        needed = sum(len(batch) for batch in loader)
+    assert needed == 200
+    assert opened.pulled < 1.5 * needed
+
+
+def test_what_is_costly_to_open_is_read_on() -> None:
+    opened = Opened([400] * 4)
+    starts = []
+
+    def start(shard: int, offset: int) -> Iterator[tuple[int, int]]:
+        starts.append(shard)
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 0.002:
+            pass
+        return opened.start(shard, offset)
+
+    with use_rank(3):
+        mesh = DeviceMesh.from_sizes(dp_size=8)
+        list(DataLoader(Shards(start, 4, [400] * 4), batch_size=32, device_mesh=mesh))
+    assert len(starts) < 20
+
+
+class Live(Stateful):
+    """Gives out, and keeps, the dict that it counts in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = {"at": 0}
+
+    def __iter__(self) -> Iterator[int]:
+        while self.place["at"] < self.length:
+            self.place["at"] += 1
+            yield self.place["at"] - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return self.place
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state
+
+
+def test_a_dataset_may_give_out_its_live_state() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Live(), batch_size=4, tail="short")
+    assert [rows_of(list(loader)) for _ in range(3)] == [list(range(22))] * 3
+    next(loader)
+    state = loader.state_dict()
+    rest = rows_of(list(loader))
+    again: DataLoader[Batch[int]] = DataLoader(Live(), batch_size=4, tail="short")
+    for _ in range(2):
+        again.load_state_dict(state)
+        assert rows_of(list(again)) == rest == list(range(4, 22))
+
+
+def hugging_face(buffer: int) -> Any:
+    columns = datasets.Dataset.from_dict({"a": list(range(400))})
+    stream = columns.to_iterable_dataset(num_shards=4)
+    return (stream.shuffle(buffer_size=buffer, seed=1) if buffer else stream).map(dict)
+
+
+def test_a_shuffle_buffer_that_is_not_saved_is_told_of() -> None:
+    loader: DataLoader[Batch[Any]] = DataLoader(hugging_face(50), batch_size=4)
+    next(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    again: DataLoader[Batch[Any]] = DataLoader(hugging_face(50), batch_size=4)
+    again.load_state_dict(state)
+    with pytest.warns(RuntimeWarning, match="up to 50 samples are lost in this resumed epoch"):
+        next(again)
+    plain: DataLoader[Batch[Any]] = DataLoader(hugging_face(0), batch_size=4, tail="short")
+    next(plain)
+    resumed: DataLoader[Batch[Any]] = DataLoader(hugging_face(0), batch_size=4, tail="short")
+    resumed.load_state_dict(plain.state_dict())
+    assert [row["a"] for row in rows_of(list(resumed))] == list(range(4, 400))
+
+
 def test_a_stream_without_a_state_is_refused_clearly() -> None:
     loader: DataLoader[Batch[int]] = DataLoader(Counting(), batch_size=4)
     next(loader)
@@ -197,3 +348,15 @@ def test_shards_are_checked() -> None:
         Shards(start, 0)
     with pytest.raises(ValueError, match="for each of 2 shards"):
         Shards(start, 2, [1])
+    with pytest.raises(TypeError, match=r"a shard's length=1\.5"):
+        Shards(start, 2, [1, 1.5])  # type: ignore[list-item]  # on purpose
+    with pytest.raises(ValueError, match="shard 4000 has -1") as caught:
+        Shards(start, 5000, [3] * 4000 + [-1] * 1000)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_error_of_one_shard_does_not_show_all() -> None:
+    shards = Shards(lambda shard, offset: range(offset, 2), 3000, [3] * 3000)
+    with pytest.raises(IndexError, match=r"its length is given as 3$") as caught:
+        list(DataLoader(shards, batch_size=3000))
+    assert len(str(caught.value)) < 200

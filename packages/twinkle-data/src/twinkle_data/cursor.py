@@ -92,10 +92,17 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
         if state[name] != here
     ]
     if wrong:
+        advice = ""
+        if state["fingerprint"] != own.fingerprint:
+            advice = (
+                ". Where the samples are the same (a mapped or formatted Hugging Face dataset changes its own "
+                'fingerprint), give both loaders a fingerprint="..." that says what the dataset is'
+            )
         raise StateMismatchError(
             "the state was saved over another order of samples, so its position means nothing here ("
             + "; ".join(wrong)
             + "); build the loader with the saved dataset, seed and shuffle, or start anew without the state"
+            + advice
         )
     epoch, position = state["epoch"], state["position"]
     limit = own.length

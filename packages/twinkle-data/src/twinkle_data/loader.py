@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+import threading
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex
 
 from twinkle_data.cursor import Cursor, State, read_state
-from twinkle_data.loading.data_shard import part_here
+from twinkle_data.loading.data_shard import mesh_here, part_here
 from twinkle_data.loading.engine import Place, Recipe, open_engine
 from twinkle_data.loading.processes import ProcessOptions
 from twinkle_data.loading.progress import Bar, shows_here
 from twinkle_data.loading.remote import mesh_of_group, open_on_group
 from twinkle_data.reading.retries import Policy
 from twinkle_data.sources.shards import refuse_resume
+from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +44,7 @@ class DataLoader(Generic[B]):
             `Mixture`, `Shards`, an iterable, or a callable that builds one of these where the loader lives.
         batch_size: Samples of a global batch, a multiple of the data world size.
         device_mesh: In a worker of this mesh, batches are that rank's slice; without one, or on the driver,
-            they are global.
+            they are global. Under a launcher, without one and outside of a session, each process has its slice.
         remote_group: Load on this group's workers: batches are lazy, stand for the global batch, and stay there until
             they are used. With a mesh there is one loader for each data rank; without one, one on the first worker.
         shuffle: Another permutation in each epoch, rather than the dataset's own order.
@@ -79,11 +81,11 @@ class DataLoader(Generic[B]):
         self,
         dataset: object,
         *,
-        batch_size: int,
+        batch_size: SupportsIndex,
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
         shuffle: bool = False,
-        seed: int = 0,
+        seed: SupportsIndex = 0,
         tail: Tail = "drop",
         num_workers: int = 0,
         collate_fn: Callable[[Batch[Any]], B] | None = None,
@@ -105,34 +107,34 @@ class DataLoader(Generic[B]):
         micro_batches: int = 1,
         progress: bool = False,
     ) -> None:
-        if remote_group is not None:
-            device_mesh = mesh_of_group(remote_group, device_mesh)
+        rows = whole_number("batch_size", batch_size)
+        device_mesh = mesh_here(device_mesh) if remote_group is None else mesh_of_group(remote_group, device_mesh)
         processes = ProcessOptions(
-            num_workers,
-            prefetch_factor,
+            whole_number("num_workers", num_workers),
+            whole_number("prefetch_factor", prefetch_factor),
             pin_memory,
             persistent_workers and num_workers > 0,
             multiprocessing_context,
             worker_init_fn,
             timeout_s,
-            restarts,
+            whole_number("restarts", restarts),
         )
         recipe = Recipe(
-            batch_size=batch_size,
+            batch_size=rows,
             data_world_size=1 if device_mesh is None else device_mesh.data_world_size,
             shuffle=shuffle,
-            seed=seed,
+            seed=whole_number("seed", seed),
             tail=tail,
             collate=collate_fn,
-            policy=Policy(on_error, retries, backoff_s, max_bad),
+            policy=Policy(on_error, whole_number("retries", retries), backoff_s, whole_number("max_bad", max_bad)),
             processes=processes,
             sample_seeds=sample_seeds,
             fingerprint=fingerprint,
             lengths=lengths,
-            max_tokens=max_tokens,
-            micro_batches=micro_batches,
+            max_tokens=None if max_tokens is None else whole_number("max_tokens", max_tokens),
+            micro_batches=whole_number("micro_batches", micro_batches),
         )
-        self.batch_size = batch_size
+        self.batch_size = rows
         self.device_mesh = device_mesh
         self.info: BatchInfo | None = None
         self._progress = progress
@@ -145,6 +147,8 @@ class DataLoader(Generic[B]):
         self._quarantine: set[int] = set()
         self._own: _Pass[B] | None = None
         self._kept: _Stretch | None = None
+        self._guard = _Guard()
+        self._turns = 0  # steps of loops and jumps; those of next(loader) leave loops as they are
 
     @property
     def epoch(self) -> int:
@@ -175,8 +179,8 @@ class DataLoader(Generic[B]):
         return _Loop(self)
 
     def __next__(self) -> B:
-        """The next batch; StopIteration once at the end of each epoch."""
-        if self._own is None:
+        """The next batch, also in the middle of a loop; StopIteration once at the end of each epoch."""
+        if self._own is None or self._own.at != self._place.cursor:
             self._own = _Pass(self)
         try:
             return self._own.step(self)
@@ -184,16 +188,17 @@ class DataLoader(Generic[B]):
             self._own = None
             raise
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: SupportsIndex) -> None:
         """Go to the start of an epoch; does nothing when the loader is in that epoch already.
 
         Args:
             epoch: At least 0.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must be at least 0")
-        if epoch != self.epoch:
-            self._move(Cursor(epoch))
+        number = whole_number("epoch", epoch)
+        if number < 0:
+            raise ValueError(f"epoch={number} must be at least 0")
+        if number != self.epoch:
+            self._move(Cursor(number))
 
     def state_dict(self) -> dict[str, Any]:
         """What brings a loader back to this position: small, JSON-able, counting what was delivered.
@@ -233,10 +238,12 @@ class DataLoader(Generic[B]):
         return self._place.cursor, self._place.source
 
     def _move(self, cursor: Cursor, source: Any = None) -> None:
-        # A new place rather than a moved one: what still runs from the old one stays consistent.
-        self.close()
-        self._place = Place(cursor, source)
-        self.info = None
+        with self._guard:
+            # A new place rather than a moved one: what still runs from the old one stays consistent.
+            self.close()
+            self._place = Place(cursor, source)
+            self.info = None
+            self._turns += 1
 
     def _stretch(self) -> _Stretch:
         part = part_here(self.device_mesh)
@@ -300,39 +307,63 @@ class _Stretch:
         self.pipeline = pipeline
 
 
+class _Guard:
+    """Lets one thread at a time move a loader, and refuses a second one; travels as a fresh one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder = ""
+
+    def __reduce__(self) -> tuple[type[_Guard], tuple[()]]:
+        return _Guard, ()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"this loader is in use by thread {self._holder!r}: a loader has one position, so two threads at once "
+                "would share its batches at random. Give each thread a loader of its own, or take batches in one "
+                "thread and hand them on in a queue.Queue"
+            )
+        self._holder = threading.current_thread().name
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class _Pass(Generic[B]):
     """What is left of an epoch; it does not hold its loader, so that processes end when nobody has either any more."""
 
     def __init__(self, loader: DataLoader[B]) -> None:
-        self._at = loader._place.cursor
-        self._epoch = self._at.epoch
+        self.at = loader._place.cursor
+        self._epoch = self.at.epoch
         self._stretch: _Stretch | None = None
         self._bar: Bar | None = None
 
     def step(self, loader: DataLoader[B]) -> B:
         """Deliver the next batch of a loader."""
-        if loader._place.cursor != self._at:
-            raise RuntimeError(
-                f"this loop stands at {self._at} and its loader at {loader._place.cursor}: another loop, set_epoch "
-                "or load_state_dict moved it; start a new loop"
-            )
-        if self._at.epoch != self._epoch:
-            self._stretch = None
-            if self._bar is not None:
-                self._bar.close()
-            raise StopIteration
-        if self._stretch is None:
-            self._stretch = loader._stretch()
-            if loader._progress and shows_here(loader.device_mesh):
-                self._bar = Bar(self._at, loader._engine.plan.samples_left(self._at))
-        delivery = next(self._stretch.pipeline, None)
-        assert delivery is not None, f"the pipeline ended before the epoch did, at {self._at}"
-        try:
-            return loader._deliver(delivery)
-        finally:
-            self._at = loader._place.cursor
-            if self._bar is not None:
-                self._bar.delivered(delivery.info.rows)
+        with loader._guard:
+            if self.at.epoch != self._epoch:
+                self._stretch = None
+                if self._bar is not None:
+                    self._bar.close()
+                raise StopIteration
+            if self._stretch is None:
+                self._stretch = loader._stretch()
+                if loader._progress and shows_here(loader.device_mesh):
+                    self._bar = Bar(self.at, loader._engine.plan.samples_left(self.at))
+            delivery = next(self._stretch.pipeline, None)
+            assert delivery is not None, f"the pipeline ended before the epoch did, at {self.at}"
+            try:
+                return loader._deliver(delivery)
+            finally:
+                self.at = loader._place.cursor
+                if self._bar is not None:
+                    self._bar.delivered(delivery.info.rows)
+
+    def follow(self, loader: DataLoader[B]) -> None:
+        """Go on where `next(loader)` has gone meanwhile."""
+        if loader._place.cursor != self.at:
+            self.at, self._stretch = loader._place.cursor, None
 
 
 class _Loop(Generic[B]):
@@ -341,9 +372,22 @@ class _Loop(Generic[B]):
     def __init__(self, loader: DataLoader[B]) -> None:
         self._loader = loader
         self._pass = _Pass(loader)
+        self._turns = loader._turns
 
     def __iter__(self) -> _Loop[B]:
         return self
 
     def __next__(self) -> B:
-        return self._pass.step(self._loader)
+        loader = self._loader
+        if loader._turns != self._turns:
+            raise RuntimeError(
+                f"this loop stands at {self._pass.at} and its loader at {loader._place.cursor}: another loop, "
+                "set_epoch or load_state_dict moved it; start a new loop"
+            )
+        self._pass.follow(loader)
+        before = self._pass.at
+        try:
+            return self._pass.step(loader)
+        finally:
+            if self._pass.at != before:
+                self._turns = loader._turns = loader._turns + 1

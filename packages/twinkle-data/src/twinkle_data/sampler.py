@@ -6,13 +6,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import StateMismatchError
-from twinkle_data.loading.data_shard import part_here
+from twinkle_data.loading.data_shard import mesh_here, part_here
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
+from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from twinkle_data.order.steps import Part
     from twinkle_mesh import DeviceMesh
 
 
@@ -28,8 +30,9 @@ class DeviceMeshSampler:
         sampler: A sampler of ints or of lists of ints, shared with nobody else: its `generator` may be set.
         device_mesh: Whose data ranks; on the driver the global batches come through whole.
         seed: Seed of the generator that is given to a random sampler.
-        tail: For rows that do not divide: `drop` leaves them out, `short` (batches only) splits them as evenly as
-            possible, `pad` repeats a row where one is missing.
+        tail: For rows that do not divide: `drop` leaves out those of the last batch, `short` (batches only) splits each
+            batch as evenly as possible, `pad` repeats a row where one is missing. Without it the last rows are padded,
+            so that none is lost, and the batches before them must divide.
         batched: Whether the sampler yields lists; None finds out from its `batch_size`, or from its first element.
     """
 
@@ -39,21 +42,25 @@ class DeviceMeshSampler:
         device_mesh: DeviceMesh,
         *,
         seed: int = 0,
-        tail: Tail = "drop",
+        tail: Tail | None = None,
         batched: bool | None = None,
     ) -> None:
-        if tail not in TAILS:
+        if tail is not None and tail not in TAILS:
             raise ValueError(f"tail={tail!r} is not one of {', '.join(map(repr, TAILS))}")
         self.sampler = sampler
         self.device_mesh = device_mesh
+        mesh_here(device_mesh)
         self.epoch = 0
-        self._seed = seed
-        self._tail: Tail = tail
+        self._seed = whole_number("seed", seed)
+        self._tail = tail
         self._batched = _is_batched(sampler) if batched is None else batched
         # Elements of the wrapped sampler: those before this pass, and those that it took so far.
         self._begin = 0
         self._taken = 0
         self._seeded = [part for part in _with_inner(sampler) if getattr(part, "generator", False) is None]
+        size = getattr(sampler, "batch_size", None) if self._batched else None
+        if size is not None:
+            self._check(size)
         if tail == "short" and not self._batched:
             raise ValueError(
                 'tail="short" over single indices would give ranks unequal numbers of steps; wrap a batch sampler, '
@@ -135,15 +142,43 @@ class DeviceMeshSampler:
             return 0
         return int(len(inner) % size % self.device_mesh.data_world_size != 0)
 
+    def _check(self, rows: int) -> None:
+        """Refuse a batch that is not the last of an epoch and does not divide."""
+        world = self.device_mesh.data_world_size
+        if self._tail in ("short", "pad") or rows % world == 0:
+            return
+        near = " or ".join(str(size) for size in (rows // world * world, rows // world * world + world) if size)
+        raise ValueError(
+            f"{type(self.sampler).__name__} yields batches of {rows}, not a multiple of data_world_size={world}: "
+            f'batches of {near} would, or tail="short" (unequal shares) or tail="pad" (rows repeated)'
+        )
+
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
         part = part_here(self.device_mesh)
+        uneven_last = self._uneven_last()
+        waiting: list[int] | None = None  # an uneven batch: whether it is the last shows when the next is asked for
         for batch in elements:
             rows = list(batch)
-            self._taken += 1
-            if self._tail == "drop" and len(rows) % part.data_world_size:
+            if waiting is not None:
+                self._check(len(waiting))
+            if len(rows) % part.data_world_size and self._tail in (None, "drop"):
+                waiting = rows
                 continue
-            own = [share(len(rows), part.data_world_size, rank, self._tail) for rank in part.ranks]
-            yield [rows[place] for cut in own for place in (*range(cut.start, cut.stop), *cut.fillers)]
+            self._taken += 1
+            yield self._cut(rows, part)
+        if waiting is None:
+            return
+        if self._tail == "drop" and not uneven_last:
+            # len() did not know of it, and every rank relies on len().
+            self._check(len(waiting))
+        self._taken += 1
+        if self._tail != "drop":
+            yield self._cut(waiting, part)
+
+    def _cut(self, rows: list[int], part: Part) -> list[int]:
+        tail: Tail = self._tail or "pad"
+        own = [share(len(rows), part.data_world_size, rank, tail) for rank in part.ranks]
+        return [rows[place] for cut in own for place in (*range(cut.start, cut.stop), *cut.fillers)]
 
     def _indices(self, elements: Iterator[Any]) -> Iterator[int]:
         part = part_here(self.device_mesh)

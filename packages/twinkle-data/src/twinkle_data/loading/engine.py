@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from twinkle_data.cursor import Cursor, Identity
 from twinkle_data.loading.processes import Direct, Processes, ProcessOptions
 from twinkle_data.order.orders import Sequential, Shuffled
@@ -159,7 +157,7 @@ class IndexedEngine:
         """Deliver from a place on: to the end of its epoch, or for ever where processes persist."""
         recipe = self._recipe
         randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
-        sizes = None if recipe.lengths is None else np.asarray(recipe.lengths, dtype=np.int64)
+        sizes = self.plan.lengths if isinstance(self.plan, PackPlan) else None
         sampling = Sampling(self._source, randomness, recipe.policy, quarantine, sizes)
         reader = Reader(sampling, recipe.collate, randomness, sharded=part.data_rank is not None and not whole)
         steps = partial(steps_from, self.plan, place, part, endless=recipe.processes.persistent)

@@ -63,6 +63,19 @@ def mix_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
+def small_permutations(length: int, seed: int, epochs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What `Permutation(length, seed, epoch)` is for each of several epochs, as the rows of one array.
+
+    Args:
+        length: In [1, SORTED_BELOW - 1].
+        seed: In [0, 2**64 - 1].
+        epochs: Each at least 0.
+    """
+    keys = np.array(derive_each(derive(length, seed), epochs.astype(np.uint64)), dtype=np.uint64)
+    steps = np.arange(length, dtype=np.uint64) * np.uint64(_GOLDEN) + keys[:, None]
+    return np.argsort(mix_array(steps), axis=1, kind="stable")
+
+
 def _operand(value: int) -> NDArray[np.uint64]:
     """A number as an array without dimensions, which numpy takes at half the cost of its own scalars."""
     return np.array(value, dtype=np.uint64)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
+from twinkle_data.order.permutation import ALGORITHM, Permutation, derive, small_permutations
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.indexed import Portion, open_source
+from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 4096
 _CACHED: Final = 8
+_SMALL: Final = 1 << 10
 
 
 class Mixture:
@@ -67,6 +69,7 @@ class Mixture:
         if given.keys() != set(self.names) or not all(weight > 0 for weight in given.values()):
             raise ValueError(f"weights must be above 0, one for each of {list(self.names)}, got {given}")
         self.quotas = _quotas([given[name] for name in self.names])
+        epoch_length = None if epoch_length is None else whole_number("epoch_length", epoch_length)
         if epoch_length is not None and epoch_length < 1:
             raise ValueError(f"epoch_length={epoch_length} must be at least 1")
         self.epoch_length = sum(self.lengths) if epoch_length is None else epoch_length
@@ -198,10 +201,20 @@ class MixedOrder:
     def _draws(self, labels: NDArray[np.int64], draws: NDArray[np.int64]) -> NDArray[np.int64]:
         passes, places = np.divmod(draws, self._lengths[labels])
         if self._shuffle:
-            for label, number in {*zip(labels.tolist(), passes.tolist(), strict=True)}:
-                chosen = np.flatnonzero((labels == label) & (passes == number))
-                places[chosen] = self._pass(label, number).take(places[chosen])
+            for label in np.unique(labels).tolist():
+                mine = np.flatnonzero(labels == label)
+                if self._lengths[label] <= _SMALL:
+                    places[mine] = self._permuted(label, passes[mine], places[mine])
+                    continue
+                for number in np.unique(passes[mine]).tolist():
+                    chosen = mine[passes[mine] == number]
+                    places[chosen] = self._pass(label, number).take(places[chosen])
         return self._starts[labels] + places
+
+    def _permuted(self, label: int, passes: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of a small dataset, which is gone through many times: the permutations of all passes at once."""
+        numbers, which = np.unique(passes, return_inverse=True)
+        return small_permutations(int(self._lengths[label]), derive(self._seed, 2, label), numbers)[which, places]
 
     def _pass(self, label: int, number: int) -> Permutation:
         key = (label, number)

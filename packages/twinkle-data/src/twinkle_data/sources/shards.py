@@ -8,20 +8,21 @@ which is what makes the numbers of steps equal.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from twinkle_data.errors import NotResumableError
 from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
 from twinkle_data.sources.fingerprint import digest
+from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
+from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-# Reading on over so many samples is taken to be cheaper than opening a shard anew.
-_NEAR: Final = 64
 
 
 class Shards:
@@ -46,13 +47,20 @@ class Shards:
         *,
         fingerprint: str = "",
     ) -> None:
+        count = whole_number("count", count)
         if count < 1:
             raise ValueError(f"count={count} must be at least 1")
-        if lengths is not None and (len(lengths) != count or min(lengths) < 0):
-            raise ValueError(f"lengths= holds a number of samples for each of {count} shards, got {list(lengths)}")
+        if lengths is not None and len(lengths) != count:
+            raise ValueError(
+                f"lengths= holds a number of samples for each of {count} shards, got {len(lengths)} numbers"
+            )
+        known = None if lengths is None else tuple(whole_number("a shard's length", length) for length in lengths)
+        if known is not None and min(known) < 0:
+            shard = next(shard for shard, length in enumerate(known) if length < 0)
+            raise ValueError(f"lengths= holds numbers of samples of at least 0, shard {shard} has {known[shard]}")
         self.start = start
         self.count = count
-        self.lengths = None if lengths is None else tuple(int(length) for length in lengths)
+        self.lengths = known
         self.fingerprint = digest([fingerprint, count, list(self.lengths or ())])
 
 
@@ -70,11 +78,8 @@ class ShardedSource:
         assert shards.lengths is not None
         self.dataset = shards
         self._starts = np.concatenate(([0], np.cumsum(np.array(shards.lengths, dtype=np.int64))))
-        self._open: dict[int, tuple[int, Iterator[Any]]] = {}
+        self._open = OpenShards(shards.start)
         self.fingerprint = shards.fingerprint
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -87,15 +92,13 @@ class ShardedSource:
     def _read(self, index: int) -> Any:
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         wanted = index - int(self._starts[shard])
-        offset, samples = self._open.pop(shard, (-1, iter(())))
-        if not 0 <= wanted - offset <= _NEAR or offset < 0:
-            offset, samples = wanted, iter(self.dataset.start(shard, wanted))
-        for sample in samples:
-            if offset == wanted:
-                self._open[shard] = offset + 1, samples
-                return sample
-            offset += 1
-        raise IndexError(f"shard {shard} ended at {offset} samples; its length is given as {self.dataset.lengths}")
+        try:
+            return self._open.take(shard, wanted)
+        except ShardEndedError as ended:
+            length = int(self._starts[shard + 1] - self._starts[shard])
+            raise IndexError(
+                f"shard {shard} ended at {ended.length} samples; its length is given as {length}"
+            ) from None
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """The samples, one by one."""
@@ -195,15 +198,25 @@ class IterableStream:
         if self.resumable:
             fresh, self._begun = not self._begun, True
             if fresh:
-                self._front = self.dataset.state_dict()
+                self._front = deepcopy(self.dataset.state_dict())
+            buffered = _in_shuffle_buffers(self.dataset)
+            if state is not None and buffered:
+                warnings.warn(
+                    f"{type(self.dataset).__name__} does not save its shuffle buffer: up to {buffered} samples are "
+                    "lost in this resumed epoch, and some may come twice. Resume at the start of an epoch, or "
+                    "shuffle by index (a map-style dataset with shuffle=True) or by Shards",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             # Some datasets begin every pass where the last loaded state said, so the front is loaded too.
             if state is not None or not fresh:
-                self.dataset.load_state_dict(self._front if state is None else state)
+                self.dataset.load_state_dict(deepcopy(self._front if state is None else state))
         return iter(self.dataset)
 
     def state(self) -> Any:
         """Where it is, in the dataset's own words."""
-        return self.dataset.state_dict() if self.resumable else None
+        # A copy: some datasets give out, and keep, the dict that they go on counting in.
+        return deepcopy(self.dataset.state_dict()) if self.resumable else None
 
 
 class ShardStream:
@@ -223,12 +236,14 @@ class ShardStream:
         self.dataset = shards
         self._seed = seed
         self._shuffle = shuffle
+        self._open = OpenShards(shards.start)
         self._offsets: list[int] = []
         self._running: list[int] = []
         self._turn = 0
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Go through an epoch from its front, or on from a state."""
+        self._open.close()
         count = self.dataset.count
         if state is None:
             turn = Permutation(count, derive(self._seed, 3), epoch) if self._shuffle else range(count)
@@ -240,15 +255,12 @@ class ShardStream:
         return self._go()
 
     def _go(self) -> Iterator[Any]:
-        opened: dict[int, Iterator[Any]] = {}
-        ended = object()
         while self._running:
             self._turn %= len(self._running)
             shard = self._running[self._turn]
-            if shard not in opened:
-                opened[shard] = iter(self.dataset.start(shard, self._offsets[shard]))
-            sample = next(opened[shard], ended)
-            if sample is ended:
+            try:
+                sample = self._open.take(shard, self._offsets[shard])
+            except ShardEndedError:
                 self._running.pop(self._turn)
                 continue
             self._offsets[shard] += 1
@@ -312,6 +324,20 @@ def refuse_resume(dataset: str) -> NotResumableError:
         f"{dataset} cannot be resumed within an epoch: it can only be gone through from its front. Give it "
         "state_dict() and load_state_dict(), pass Shards, or save at the end of an epoch (position 0)"
     )
+
+
+def _in_shuffle_buffers(dataset: object) -> int:
+    """Samples that the shuffle buffers of a Hugging Face stream hold; no public attribute or state of it tells."""
+    home = "datasets.iterable_dataset"
+    found, parts = 0, [dataset] if type(dataset).__module__ == home else []
+    while parts:
+        part: Any = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            found += part.buffer_size
+        for value in vars(part).values():
+            inner = value if isinstance(value, (list, tuple)) else [value]
+            parts += [own for own in inner if type(own).__module__ == home and hasattr(own, "__dict__")]
+    return found
 
 
 def _is_torch_iterable(dataset: object) -> bool:

@@ -1,0 +1,118 @@
+"""Shards that are being gone through: a bounded number of them, each read on or opened anew, whichever is quicker."""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator
+from time import perf_counter
+from typing import Any, Final
+
+# Opening a shard in less time than this is as good as free: nothing is pulled that is not wanted.
+_QUICK_S: Final = 1e-4
+_ENDED: Final = object()
+
+
+class ShardEndedError(Exception):
+    """A shard has no sample at an offset.
+
+    Attributes:
+        length: Samples that it has.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
+
+
+class OpenShards:
+    """Samples of shards by offset, best asked for in ascending order; travels closed.
+
+    Args:
+        start: Goes through a shard from an offset on.
+    """
+
+    def __init__(self, start: Callable[[int, int], Iterable[Any]]) -> None:
+        self._start = start
+        self._open: OrderedDict[int, tuple[int, Iterator[Any]]] = OrderedDict()
+        self._most = _most_open()
+        # What opening a shard and what reading one sample took so far, in seconds.
+        self._opening_s: float | None = None
+        self._reading_s: float | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenShards, (self._start,)
+
+    def take(self, shard: int, offset: int) -> Any:
+        """One sample.
+
+        Raises:
+            ShardEndedError: The shard is shorter.
+        """
+        at, samples = self._open.pop(shard, (0, None))
+        if samples is not None and self._reads_on(offset - at):
+            begun = perf_counter()
+            for skipped in range(offset - at):
+                if next(samples, _ENDED) is _ENDED:
+                    raise ShardEndedError(at + skipped)
+            sample = next(samples, _ENDED)
+            self._reading_s = _less(self._reading_s, (perf_counter() - begun) / (offset - at + 1))
+        else:
+            _close(samples)
+            begun = perf_counter()
+            samples, sample = self._begin(shard, offset)
+            self._opening_s = _less(self._opening_s, perf_counter() - begun)
+        if sample is _ENDED:
+            raise ShardEndedError(offset)
+        self._open[shard] = offset + 1, samples
+        while len(self._open) > self._most:
+            self._close_oldest()
+        return sample
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self._open:
+            self._close_oldest()
+
+    def _reads_on(self, gap: int) -> bool:
+        if gap <= 0:
+            return gap == 0
+        opening = self._opening_s or 0.0
+        return opening > _QUICK_S and (self._reading_s is None or gap * self._reading_s < opening)
+
+    def _begin(self, shard: int, offset: int) -> tuple[Iterator[Any], Any]:
+        while True:
+            try:
+                samples = iter(self._start(shard, offset))
+                return samples, next(samples, _ENDED)
+            except OSError as error:
+                if error.errno != errno.EMFILE or not self._open:
+                    raise
+                # Other parts of the program need descriptors too: fewer shards stay open from here on.
+                self._most = max(len(self._open) // 2, 1)
+                while len(self._open) >= self._most:
+                    self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        _close(self._open.popitem(last=False)[1][1])
+
+
+def _close(samples: Iterator[Any] | None) -> None:
+    if isinstance(samples, (Generator, io.IOBase)):
+        samples.close()
+
+
+def _less(known: float | None, measured: float) -> float:
+    """A measured time without the delays of a busy machine: falls at once, rises slowly."""
+    return measured if known is None else min(measured, known * 1.1)
+
+
+def _most_open() -> int:
+    """Half of the file descriptors that this process may have."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+    except ImportError:  # not on Windows
+        return 256
+    soft, _ = getrlimit(RLIMIT_NOFILE)
+    return 4096 if soft == RLIM_INFINITY else max(min(soft // 2, 4096), 1)
