@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]  # it has no stubs
+import datasets
 import numpy as np
 import pytest
 from hypothesis import given, settings

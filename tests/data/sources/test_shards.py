@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]  # it has no stubs
+import datasets
 import numpy as np
 import pytest
 from hypothesis import given, settings
