@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from twinkle_mesh.recipes import Meshes, optimus_meshes
+from twinkle_mesh.recipes import OptimusMeshes, optimus_meshes
 
 law = settings(settings.get_profile("mesh"))
 
@@ -17,7 +17,7 @@ def test_shards_fill_a_node_and_replicas_the_nodes(nodes: int, shards: int, tp: 
     local = shards * tp
     meshes = optimus_meshes(world_size=nodes * local, local_world_size=local, tp_size=tp)
     parallel, physical = meshes
-    assert isinstance(meshes, Meshes)
+    assert isinstance(meshes, OptimusMeshes)
     assert (parallel.dim_names, parallel.shape) == (("dp_replicate", "dp_shard", "tp"), (nodes, shards, tp))
     assert (physical.dim_names, physical.shape) == (("nodes", "local_ranks"), (nodes, local))
     for rank in range(nodes * local):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .balance import balanced_slice
+from .balance import Slices, balanced_slice
 from .context import current_rank, use_rank
 from .mesh import DeviceMesh
 
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from .layout.ranks import Groups, Ranks
     from .nodes import Nodes
     from .recipes import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
-    from .show.explain import DimReport, Explanation
+    from .show.explain import DimReport, MeshExplanation
     from .show.picture import Picture
     from .transfer import Piece, plan_transfer
+
+    Explanation = MeshExplanation
 
 __version__ = "0.1.0"
 
@@ -23,14 +25,15 @@ __all__ = [
     "DeviceGroup",
     "DeviceMesh",
     "DimReport",
-    "Explanation",
     "FSDP2Config",
     "Groups",
     "MegatronFSDPConfig",
+    "MeshExplanation",
     "Nodes",
     "Picture",
     "Piece",
     "Ranks",
+    "Slices",
     "balanced_slice",
     "create_device_mesh",
     "current_rank",
@@ -43,10 +46,10 @@ _LAZY = {
     "DDPConfig": "recipes",
     "DeviceGroup": "group",
     "DimReport": "show.explain",
-    "Explanation": "show.explain",
     "FSDP2Config": "recipes",
     "Groups": "layout.ranks",
     "MegatronFSDPConfig": "recipes",
+    "MeshExplanation": "show.explain",
     "Nodes": "nodes",
     "Picture": "show.picture",
     "Piece": "transfer",
@@ -54,9 +57,11 @@ _LAZY = {
     "create_device_mesh": "recipes",
     "plan_transfer": "transfer",
 }
+_OLD_NAMES = {"Explanation": "MeshExplanation"}
 
 
 def __getattr__(name: str) -> object:
+    name = _OLD_NAMES.get(name, name)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

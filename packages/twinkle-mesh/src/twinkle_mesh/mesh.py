@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .coordinates import Dims
     from .layout.ranks import Ranks
     from .nodes import Nodes
-    from .show.explain import Explanation
+    from .show.explain import MeshExplanation
     from .show.picture import Picture
 
 
@@ -170,7 +170,7 @@ class DeviceMesh(Algebra):
 
         return crossing(self, dims)
 
-    def explain(self, *, bytes: int = 2**30) -> Explanation:  # noqa: A002 - the unit is the name
+    def explain(self, *, bytes: int = 2**30) -> MeshExplanation:  # noqa: A002 - the unit is the name
         """Say for each dim how many groups there are, how many nodes one spans, and what one collective moves.
 
         Args:

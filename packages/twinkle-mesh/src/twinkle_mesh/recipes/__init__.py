@@ -1,16 +1,19 @@
 """Meshes in the shapes that other projects use."""
 
 from .automodel import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
-from .optimus import Meshes, optimus_meshes
+from .optimus import OptimusMeshes, optimus_meshes
 from .torchtitan import ParallelMeshes, torchtitan_meshes
 
 __all__ = [
     "DDPConfig",
     "FSDP2Config",
     "MegatronFSDPConfig",
-    "Meshes",
+    "OptimusMeshes",
     "ParallelMeshes",
     "create_device_mesh",
     "optimus_meshes",
     "torchtitan_meshes",
 ]
+
+Meshes = OptimusMeshes
+"""An older name of `OptimusMeshes`."""

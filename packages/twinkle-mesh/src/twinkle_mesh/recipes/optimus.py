@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Meshes(NamedTuple):
+class OptimusMeshes(NamedTuple):
     """How the model is parallel, and where the ranks are."""
 
     parallel_mesh: DeviceMesh
@@ -30,7 +30,7 @@ def optimus_meshes(
     tp_size: int = 1,
     sharding_world_size: int | None = None,
     device_type: str = "cuda",
-) -> Meshes:
+) -> OptimusMeshes:
     """Return the parallel mesh, with tp innermost and inside a node, and the physical mesh.
 
     Args:
@@ -55,7 +55,7 @@ def optimus_meshes(
         raise error.tried(lambda others: _meshes(others, device_type), fields) from None
 
 
-def _meshes(fields: Mapping[str, object], device_type: str) -> Meshes:
+def _meshes(fields: Mapping[str, object], device_type: str) -> OptimusMeshes:
     world = at_least_one("world_size", fields["world_size"])
     local = at_least_one("local_world_size", fields["local_world_size"])
     tp = at_least_one("tp_size", fields["tp_size"])
@@ -77,4 +77,4 @@ def _meshes(fields: Mapping[str, object], device_type: str) -> Meshes:
     physical = DeviceMesh(
         Layout.contiguous((world // local, local)), ("nodes", "local_ranks"), device_type=device_type, nodes=nodes
     )
-    return Meshes(parallel, physical)
+    return OptimusMeshes(parallel, physical)

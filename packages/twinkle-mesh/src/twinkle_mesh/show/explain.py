@@ -44,7 +44,7 @@ class DimReport(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Explanation:
+class MeshExplanation:
     """Reports on every dim, with the experts' dims and ulysses where they are used; `str()` makes a table of them."""
 
     summary: str
@@ -78,7 +78,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(mesh: DataParallel, size: int) -> Explanation:
+def explain(mesh: DataParallel, size: int) -> MeshExplanation:
     """Report on a mesh; see `DeviceMesh.explain`."""
     moved = whole("bytes", size)
     if moved < 0:
@@ -89,7 +89,7 @@ def explain(mesh: DataParallel, size: int) -> Explanation:
     if mesh.ep_size > 1:
         experts = expert_view(mesh)
         reports += [_report(experts, dim, moved) for dim in experts.dim_names if dim != "pp"]
-    return Explanation(summary(mesh), tuple(reports), moved)
+    return MeshExplanation(summary(mesh), tuple(reports), moved)
 
 
 def summary(mesh: DataParallel) -> str:
