@@ -122,9 +122,10 @@ def test_a_component_calls_another_groups_component(ray_session: None) -> None:
 
 
 def test_lines_of_workers_are_theirs_and_equal_ones_are_folded(program: Callable[..., Any]) -> None:
-    out = program(
+    running = program(
         """
         import sys
+        import ray
         import twinkle_remote as twinkle
         from twinkle_mesh import DeviceGroup, DeviceMesh
 
@@ -135,17 +136,37 @@ def test_lines_of_workers_are_theirs_and_equal_ones_are_folded(program: Callable
                 print("hello")
                 print("my rank is", twinkle.current_worker().rank)
                 print("to stderr", file=sys.stderr)
+                if twinkle.current_worker().rank == 1:
+                    print(":actor_name:actor[0/2 dp=0 tp=0]")
+                    print("said by rank 1")
+                    print(":actor_name:driver\\x1b]0;title\\x07")
+                    print("\\x1b[31mred\\x1b[0m, \\x1b[2J cleared, \\x1b]0;title\\x07")
+                    print("10%\\r20%\\u202e")
+                    print(":actor_name:actor[1/2 dp=0 tp=1]")
+
+        @ray.remote
+        def stranger():
+            print(":actor_name:actor[0/2 dp=0 tp=0]", file=sys.stderr)
+            print("a stranger\\x1b[2J", file=sys.stderr)
 
         if __name__ == "__main__":
             with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")]):
                 Talker(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=1, tp_size=2)).talk()()
+                ray.get(stranger.remote())
+                sys.stdin.readline()
         """
-    ).finish(90)
-    assert "actor[all 2] hello" in out
+    )
+    running.line("\x1b[36m(actor[0/2 dp=0 tp=0] pid=", 60)  # Ray tells of processes that are not the session's
+    running.say("end")
+    out = running.finish(60)
+    assert "actor[all 2] hello" in out and out.count("hello") == 1
     assert "actor[all 2] to stderr" in out
     assert "actor[0/2 dp=0 tp=0] my rank is 0" in out
     assert "actor[1/2 dp=0 tp=1] my rank is 1" in out
-    assert out.count("hello") == 1
+    assert "actor[1/2 dp=0 tp=1] said by rank 1\n" in out
+    assert "actor[1/2 dp=0 tp=1] red, \\x1b[2J cleared, \\x1b]0;title\\x07\n" in out
+    assert "actor[1/2 dp=0 tp=1] 20%\\u202e\n" in out
+    assert "a stranger\\x1b[2J\n" in out and "\x1b[2J" not in out
 
 
 SECRETIVE = """

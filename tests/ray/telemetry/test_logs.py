@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinkle_ray.telemetry.logs import Fold
+from twinkle_ray.telemetry.logs import Fold, relabelled
 
 
 def folded(*lines: tuple[str, str]) -> list[str]:
@@ -55,3 +55,20 @@ def test_each_rank_keeps_its_lines(said: list[tuple[int, str]]) -> None:
                 ranks.extend(range(int(first), int(last or first) + 1))
         counted.update((rank, line) for rank in ranks)
     assert counted == Counter(said)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("actor[1/8 dp=1 tp=0]", "actor[1/8 dp=1 tp=0]"),
+        ("actor[1/8]", "actor[1/8]"),
+        ("actor[1/8 \x1b[2J]", "actor[1/8 \\x1b[2J]"),
+        ("actor[2/8 dp=1]", "actor[1/8 dp=0]"),
+        ("actor[1/9]", "actor[1/8 dp=0]"),
+        ("critic[1/8]", "actor[1/8 dp=0]"),
+        ("driver", "actor[1/8 dp=0]"),
+        (None, "actor[1/8 dp=0]"),
+    ],
+)
+def test_a_worker_names_its_coordinate_and_no_one_else(told: object, expected: str) -> None:
+    assert relabelled("actor[1/8 dp=0]", told) == expected

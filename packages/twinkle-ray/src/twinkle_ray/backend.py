@@ -104,6 +104,8 @@ class RayBackend:
 
     def _begin(self, roster: Roster) -> RayGroup:
         environment = self._cluster.environment(self._env_allow)
+        if self._logs is not None:
+            self._logs.know(roster.labels())
         return roster.begin(
             seed=self._seed, environment=environment, timeout=self.start_timeout, replay=self._can_restart
         )

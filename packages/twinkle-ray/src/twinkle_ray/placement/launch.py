@@ -62,6 +62,14 @@ class Roster:
         self.places = [self.places[i] for i in order]
         self._check_devices()
 
+    def labels(self) -> Mapping[tuple[str, str], str]:
+        """Labels of the workers by their node's address and their process id."""
+        size = len(self.seats)
+        return {
+            (seat.address, str(seat.pid)): WorkerInfo(self.group.name, rank, size).label()
+            for rank, seat in enumerate(self.seats)
+        }
+
     def begin(self, *, seed: int, environment: Mapping[str, str], timeout: float, replay: bool) -> RayGroup:
         """Give every actor its rank.
 

@@ -8,10 +8,15 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from twinkle_ray.telemetry.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    Source = tuple[str, str]  # a node's address and a process id
+
 _LABEL = re.compile(r"(?P<group>.+)\[(?P<rank>\d+)/(?P<size>\d+)(?P<place>[^\]]*)\]")
+_WHO = ("group", "rank", "size")
 _HANDLER = "ray_print_logs"
 _WINDOW = 0.4  # seconds in which equal lines of other ranks are waited for
 _SAID_BY_US = re.compile(
@@ -82,6 +87,18 @@ def _ranges(ranks: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in out)
 
 
+def relabelled(label: str, told: object) -> str:
+    """The label of a worker whose output names itself: what it tells may change its coordinate, not who it is.
+
+    Args:
+        label: Its label so far.
+        told: What its output says.
+    """
+    before, now = _LABEL.fullmatch(label), _LABEL.fullmatch(printable(str(told)))
+    is_same = before is not None and now is not None and before.group(*_WHO) == now.group(*_WHO)
+    return now[0] if is_same and now is not None else label
+
+
 class WorkerLogs:
     """Takes the place of Ray's printer for the lines of our workers, until closed."""
 
@@ -90,6 +107,7 @@ class WorkerLogs:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._tokens: dict[str, int] = {}
+        self._labels: dict[Source, str] = {}
         self._ended = threading.Event()
         self._dispatcher: Any = import_module("ray._private.ray_logging").global_worker_stdstream_dispatcher
         self._others = [handle for name, handle in self._dispatcher.handlers if name == _HANDLER]
@@ -98,6 +116,15 @@ class WorkerLogs:
             self._skip_ours()
             self._dispatcher.remove_handler(_HANDLER)
             self._dispatcher.add_handler(_HANDLER, self._take)
+
+    def know(self, labels: Mapping[Source, str]) -> None:
+        """Take the lines of these workers from now on, and no others'.
+
+        Args:
+            labels: Label of each worker, without a coordinate, by its node's address and its process id.
+        """
+        with self._lock:
+            self._labels.update(labels)
 
     def expect(self, token: str, workers: int) -> threading.Event | None:
         """An event that is set when all workers have printed a token on both streams; None where logs do not come."""
@@ -126,13 +153,16 @@ class WorkerLogs:
             printer.skip_re = re.compile(both)
 
     def _take(self, data: Mapping[str, Any]) -> None:
-        label, is_error = data.get("actor_name"), bool(data["is_err"])
-        if not isinstance(label, str) or _LABEL.fullmatch(label) is None:
+        lines = [printable(line) for line in data["lines"]]
+        source, is_error = (str(data.get("ip")), str(data.get("pid"))), bool(data["is_err"])
+        if source not in self._labels:
+            names = {key: printable(str(data[key])) for key in ("actor_name", "task_name") if data.get(key)}
             for handle in self._others:
-                handle(data)
+                handle({**data, **names, "lines": lines})
             return
         with self._lock:
-            for line in data["lines"]:
+            label = self._labels[source] = relabelled(self._labels[source], data.get("actor_name"))
+            for line in lines:
                 if line in self._tokens:
                     self._count(line)
                 else:
