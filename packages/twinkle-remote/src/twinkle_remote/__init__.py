@@ -7,6 +7,7 @@ from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
 from twinkle_remote.component.create import on
 from twinkle_remote.component.decorators import remote_class, remote_function
 from twinkle_remote.component.explain_call import explain
+from twinkle_remote.component.release import release
 from twinkle_remote.context import WorkerContext, current_worker
 from twinkle_remote.errors import (
     AlreadyInitializedError,
@@ -51,6 +52,7 @@ __all__ = [
     "is_handle",
     "on",
     "register_splitter",
+    "release",
     "remote_class",
     "remote_function",
     "run_on_workers",

@@ -15,7 +15,7 @@ class TwinkleError(Exception):
 
 
 class NotInitializedError(TwinkleError):
-    """A component was asked for on a group before `twinkle.initialize`, or after `shutdown`."""
+    """A component was asked for on a group before `twinkle.initialize`, after `shutdown`, or after its `release`."""
 
 
 class AlreadyInitializedError(TwinkleError):

@@ -164,6 +164,7 @@ class RayGroup:
                 self.created.setdefault(task.instance, {})[rank] = task, inputs
         elif task.kind == "drop":
             self.created.pop(task.instance, None)
+            self._meshes.pop(task.instance, None)
         refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
         assert len(refs) == len(inputs), "replies of another backend"
         wire, sent = self._wire(task)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import queue
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory
+from twinkle_remote.backends.rank_thread import RankThread, Shared
+from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
 from twinkle_remote.errors import PlacementError
-from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.frames import user_stack
 from twinkle_remote.protocol.backend import WorkerGroup
-from twinkle_remote.protocol.failure import Failure, here
-from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.protocol.failure import here
 from twinkle_remote.worker.seeding import seed_process, stop_seeding
-from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,128 +22,18 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.protocol.messages import Outcome, Task
 
 _log = logging.getLogger("twinkle.remote")
-
-
-class ThreadReply:
-    """The pending answer of a thread."""
-
-    __slots__ = ("_lock", "_waiters", "outcome", "rank", "sent")
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.sent = 0
-        self.outcome: Outcome | None = None
-        self._lock = threading.Lock()
-        self._waiters: list[threading.Event] = []
-
-    def done(self) -> bool:
-        """Whether the outcome is there."""
-        return self.outcome is not None
-
-    def settle(self, outcome: Outcome) -> None:
-        """Give the outcome, once; a later one is dropped."""
-        with self._lock:
-            if self.outcome is not None:
-                return
-            self.outcome = outcome
-            waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.set()
-
-    def tell(self, waiter: threading.Event) -> bool:
-        """Have an event set when the outcome is there; False when it is there already."""
-        with self._lock:
-            if self.outcome is not None:
-                return False
-            self._waiters.append(waiter)
-            return True
-
-    def forget(self, waiter: threading.Event) -> None:
-        """Undo `tell`."""
-        with self._lock:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-
-def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:
-    """Those replies that are done, after waiting for one at least; empty when the time is over."""
-    ready = [reply for reply in replies if reply.outcome is not None]
-    if ready or timeout == 0.0:
-        return ready
-    event = threading.Event()
-    if all(reply.tell(event) for reply in replies):
-        try:
-            event.wait(timeout)
-        finally:
-            for reply in replies:
-                reply.forget(event)
-    return [reply for reply in replies if reply.outcome is not None]
-
-
-class _Rank:
-    """One thread and its queue of tasks."""
-
-    def __init__(self, info: WorkerInfo, store: Memory) -> None:
-        self.info = info
-        self._worker = Worker(info, store, live=True)
-        self._tasks: queue.SimpleQueue[tuple[ThreadReply, Task, Sequence[ThreadReply]] | None] = queue.SimpleQueue()
-        self._at: ThreadReply | None = None
-        self._closing = False
-        self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
-        self.thread.start()
-
-    def submit(self, reply: ThreadReply, task: Task, inputs: Sequence[ThreadReply]) -> None:
-        self._tasks.put((reply, task, inputs))
-
-    def end(self) -> None:
-        """Let the running task end, and answer those behind it without running them."""
-        self._closing = True
-        self._tasks.put(None)
-
-    def give_up(self) -> None:
-        """Answer the running task in the thread's place."""
-        at = self._at
-        if at is not None:
-            at.settle(self._lost())
-
-    def _serve(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            reply, task, inputs = item
-            self._at = reply
-            reply.settle(self._lost() if self._closing else self._run(task, inputs))
-            self._at = None
-            del item, reply, task, inputs
-        while not self._tasks.empty():  # submitted by another rank while this one was ending
-            late = self._tasks.get()
-            if late is not None:
-                late[0].settle(self._lost())
-
-    def _run(self, task: Task, inputs: Sequence[ThreadReply]) -> Outcome:
-        try:
-            outcomes = []
-            for given in inputs:
-                wait_for_any([given], None)
-                assert given.outcome is not None
-                outcomes.append(given.outcome)
-            return self._worker.run(task, outcomes)
-        except BaseException as error:  # SystemExit and its like end a worker process, but not a thread's caller
-            failure = capture(error, self.info.label(), self.info, task.name, live=True)
-            return Outcome(self.info.rank, failure=failure)
-
-    def _lost(self) -> Outcome:
-        label, node = self.info.label(), f"{self.info.node} pid {self.info.pid}"
-        return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
+_PATIENCE = 60.0  # seconds
 
 
 class ThreadGroup(WorkerGroup):
     """The threads of one group."""
 
-    def __init__(self, name: str, size: int, store: Memory) -> None:
+    def __init__(self, name: str, size: int, store: Memory, shared: Shared) -> None:
         self._name = name
-        self._ranks = [_Rank(here(name, rank, size), store) for rank in range(size)]
+        self._ranks = [RankThread(here(name, rank, size), store, shared) for rank in range(size)]
 
     @property
     def name(self) -> str:
@@ -200,7 +87,7 @@ class ThreadsBackend:
 
     Args:
         groups: At least one.
-        seed: Seeds this process, once: its threads share the generators.
+        seed: Seeds this process, and each rank's generators, with which its constructors run one after the other.
         start_timeout: Seconds that a constructor may take; None for no limit.
         close_timeout: Seconds that `close` waits for busy threads, which end with the process otherwise.
     """
@@ -217,7 +104,10 @@ class ThreadsBackend:
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
         self._store = Memory()
-        self._groups = {group.name: ThreadGroup(group.name, group.num_workers, self._store) for group in groups}
+        self._shared = Shared(seed, _PATIENCE if start_timeout is None else start_timeout / 2)
+        self._groups = {
+            group.name: ThreadGroup(group.name, group.num_workers, self._store, self._shared) for group in groups
+        }
 
     @property
     def store(self) -> Memory:
@@ -233,7 +123,11 @@ class ThreadsBackend:
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Wait until at least one reply is done."""
-        return wait_for_any([reply for reply in replies if isinstance(reply, ThreadReply)], timeout)
+        mine = [reply for reply in replies if isinstance(reply, ThreadReply)]
+        if timeout == 0.0:
+            return wait_for_any(mine, timeout)
+        with self._shared.turns.left():
+            return wait_for_any(mine, timeout)
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.lazy import Lazy, call_of
 from twinkle_remote.call.pending_call import Call
+from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.messages import Share, Task
@@ -85,12 +86,14 @@ def start(
         own_share: This process is one of the ranks, so that a batch that is marked as its share goes whole.
 
     Raises:
-        NotInitializedError: There is no runtime.
+        NotInitializedError: There is no runtime, or the component was released.
         DispatchError: The arguments cannot be divided as asked.
         CallTimeoutError: So many calls are in flight that it was not sent within its time.
     """
     runtime = running()
     began = time.perf_counter()
+    if runtime.is_released(component):
+        raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
     group = runtime.backend.group(component.group)
     mesh = component.mesh
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks

@@ -15,7 +15,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_remote.conformance.checks import collecting, dispatching, failing, handing, lazies, objects, tools
+from twinkle_remote.conformance.checks import (
+    collecting,
+    dispatching,
+    failing,
+    handing,
+    lazies,
+    lifetimes,
+    objects,
+    tools,
+)
 from twinkle_remote.conformance.harness import SIZES, Harness
 
 if TYPE_CHECKING:
@@ -28,6 +37,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *handing.CHECKS,
     *failing.CHECKS,
     *objects.CHECKS,
+    *lifetimes.CHECKS,
     *tools.CHECKS,
 )
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Backend, BackendFactory
+    from twinkle_remote.protocol.component import Component
 
 _log = logging.getLogger("twinkle.remote")
 _PROVIDERS = {"ray": "twinkle-ray"}
@@ -48,7 +49,7 @@ class Runtime:
         arguments: What `initialize` was called with.
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
-        closed: `shutdown` has begun.
+        closed: `shutdown` is over.
     """
 
     mode: str
@@ -61,9 +62,18 @@ class Runtime:
     stats: Stats = field(default_factory=Stats)
     in_flight: InFlight = field(init=False)
     closed: bool = False
+    _released: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.in_flight = InFlight(self.backend, self.max_in_flight)
+
+    def mark_released(self, component: Component) -> None:
+        """Refuse calls of a component from now on."""
+        self._released.add((component.group, component.instance))
+
+    def is_released(self, component: Component) -> bool:
+        """Whether this process released it; the workers know of all that are."""
+        return (component.group, component.instance) in self._released
 
 
 _runtime: Runtime | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -158,12 +159,15 @@ class Worker:
         if task.kind == "drop":
             for held in (self._instances, self._meshes, self._iterators):
                 held.pop(name, None)
+            if not self._live:
+                gc.collect()  # what it holds may stand in cycles
             return None
         try:
             instance = self._instances[name]
         except KeyError:
             raise NotInitializedError(
-                f"{task.name}: {self.info.label()} holds no {name!r}: it was built before a shutdown; build it again"
+                f"{task.name}: {self.info.label()} holds no {name!r}: it was released, or built before a shutdown; "
+                "build it again"
             ) from None
         if task.kind == "function":
             return task.target(instance, *args, **kwargs)

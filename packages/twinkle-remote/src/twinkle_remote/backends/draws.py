@@ -1,0 +1,88 @@
+"""Methods that draw from the process's generators on several of its threads are told of: what each draws is mixed."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from twinkle_remote.worker.generators import Generators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from twinkle_remote.backends.turns import Turns
+    from twinkle_remote.protocol.messages import Outcome
+
+_log = logging.getLogger("twinkle.remote")
+_WATCHED = 3  # first calls of each method on each rank
+_ADVICE = (
+    "ranks are threads of one process and share its generators, so what each of them draws from %s may be mixed and "
+    "differ from run to run; draw from a generator of the component's own (random.Random, numpy.random.default_rng, "
+    'torch.Generator), or run in processes (mode "ray")'
+)
+
+
+class DrawWarnings:
+    """Tells once of each method that it drew on several threads."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, method: str, libraries: Sequence[str]) -> None:
+        """Warn, where it was not done yet.
+
+        Args:
+            method: Class.method.
+            libraries: What it drew from; nothing is told of none.
+        """
+        if libraries and method not in self._told:
+            self._told.add(method)
+            drew = " and ".join(libraries)
+            _log.warning(f"{method} ran while random numbers were drawn on several ranks: {_ADVICE}", drew)
+
+
+class Draws:
+    """Looks at the generators before and after the first calls of each method.
+
+    Args:
+        turns: Who has the generators to itself; what it draws is its own.
+        warnings: Who tells of it.
+        at_work: The labels of the threads that run a task now.
+    """
+
+    def __init__(self, turns: Turns, warnings: DrawWarnings, at_work: Callable[[], Iterable[str]]) -> None:
+        self._turns = turns
+        self._warnings = warnings
+        self._at_work = at_work
+        self._seen: dict[tuple[str, str], int] = {}
+        self._by_method: dict[str, set[str]] = {}
+        self._drew: set[str] = set()
+
+    def watch(self, label: str, method: str, run: Callable[[], Outcome]) -> Outcome:
+        """Run a method, and warn where it moved the generators and another thread moves them as well.
+
+        Args:
+            label: Of the worker that runs it.
+            method: Class.method.
+            run: Runs it.
+        """
+        key = (label, method)
+        seen = self._seen.get(key, 0)
+        if seen >= _WATCHED:
+            return run()
+        self._seen[key] = seen + 1
+        turns = self._turns.count
+        before = Generators(0).read()
+        outcome = run()
+        libraries = before.moved()
+        if libraries and self._turns.count == turns and not self._turns.is_taken():
+            self._moved(label, method, libraries)
+        return outcome
+
+    def _moved(self, label: str, method: str, libraries: Sequence[str]) -> None:
+        ranks = self._by_method.setdefault(method, set())
+        ranks.add(label)
+        beside = self._drew.intersection(self._at_work()) - {label}
+        self._drew.add(label)
+        if len(ranks) > 1 or beside:
+            self._warnings.tell(method, libraries)

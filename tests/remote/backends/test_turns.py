@@ -1,0 +1,160 @@
+"""Constructors on threads draw what they would draw in processes of their own; where that fails, a warning tells."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import current_worker, on, remote_class, remote_function, session
+from twinkle_remote.backends import turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU"), DeviceGroup("one", 1, "CPU")]
+SEED = 11
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    with session("threads", groups=GROUPS, seed=SEED, lazy_collect=False):
+        yield
+    sys.setswitchinterval(interval)
+
+
+def draw(count: int = 40) -> list[tuple[float, float, float]]:
+    return [(random.random(), float(np.random.random()), float(torch.rand(()))) for _ in range(count)]
+
+
+def expected(seed: int, count: int = 40) -> list[tuple[float, float, float]]:
+    python, numpy = random.Random(seed), np.random.RandomState(seed)
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (python.random(), float(numpy.random_sample()), float(torch.rand((), generator=generator)))
+        for _ in range(count)
+    ]
+
+
+@remote_class()
+class Drawing:
+    """Draws as its constructor begins.
+
+    Args:
+        seed: What it seeds the generators with first; None does not.
+        before: Runs on each rank before it draws.
+    """
+
+    def __init__(self, seed: int | None = None, before: Callable[[], object] | None = None) -> None:
+        if seed is not None:
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+        if before is not None:
+            before()
+        self.drawn = draw()
+
+    @remote_function(dispatch="all")
+    def told(self) -> list[tuple[float, float, float]]:
+        return self.drawn
+
+    @remote_function(dispatch="all")
+    def draws(self) -> None:
+        draw(2)
+
+    @remote_function(execute="first")
+    def draws_on_one(self) -> None:
+        draw(2)
+
+
+@remote_class()
+class Outer:
+    def __init__(self) -> None:
+        self.first = draw(2)
+        if current_worker().rank == 0:
+            self.inner = on("four").create(Drawing, 5)
+        self.second = draw(2)
+
+    @remote_function(dispatch="all")
+    def told(self) -> list[tuple[float, float, float]]:
+        return self.first + self.second
+
+
+def test_a_constructor_that_seeds_draws_the_same_on_every_rank() -> None:
+    assert on("four").create(Drawing, 7).told() == [expected(7)] * 4
+
+
+def test_ranks_begin_with_the_seed_and_go_on_from_there() -> None:
+    first, second = on("four").create(Drawing), on("four").create(Drawing)
+    both = expected(SEED, 80)
+    assert first.told() == [both[:40]] * 4 and second.told() == [both[40:]] * 4
+
+
+def test_the_program_s_own_generators_do_not_move() -> None:
+    before = draw(1)
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    on("four").create(Drawing, 7)
+    assert draw() == expected(1) and before == expected(SEED, 1)
+
+
+def test_a_constructor_that_builds_another_component_leaves_its_turn() -> None:
+    outer = on("two").create(Outer)
+    assert outer.told() == [expected(SEED, 4)] * 2
+
+
+def test_constructors_that_wait_for_each_other_end_and_tell_that_they_drew_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_IDLE_SECONDS", 0.3)
+    everyone = threading.Barrier(4)
+    on("four").create(Drawing, None, everyone.wait)
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("Drawing.__init__ ran while random numbers were drawn on several ranks")
+    assert "from random and numpy and torch may be mixed" in message and "torch.Generator" in message
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    assert draw() == expected(1)
+    assert on("four").create(Drawing, 7).told() == [expected(7)] * 4
+
+
+def test_constructors_that_stand_still_and_draw_nothing_are_no_reason_to_warn(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_IDLE_SECONDS", 0.3)
+    on("four").create(Waiting, threading.Barrier(4))
+    assert caplog.records == []
+
+
+@remote_class()
+class Waiting:
+    def __init__(self, everyone: threading.Barrier) -> None:
+        everyone.wait()
+
+
+def test_a_busy_constructor_is_waited_for_however_long_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_IDLE_SECONDS", 0.3)
+
+    def busy() -> None:
+        until = time.thread_time() + 0.6
+        while time.thread_time() < until:
+            pass
+
+    assert on("two").create(Drawing, 7, busy).told() == [expected(7)] * 2
+
+
+def test_methods_that_draw_on_several_ranks_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    drawing = on("four").create(Drawing)
+    drawing.draws_on_one()
+    assert caplog.records == []
+    for _ in range(3):
+        drawing.draws()
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("Drawing.draws ran while random numbers were drawn on several ranks: ranks are threads")
