@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -152,8 +153,9 @@ class Seat:
             else:
                 names = [name for name in entry.targets if name in self.holding.pieces]
                 blocks = [view for name in names for view in self.holding.views(name, move.box)]
-            found[move] = [digest_values(block, move.box).cpu() for block in blocks]
-        return {move: tuple(int(value) for value in values) for move, values in found.items()}
+            found[move] = [digest_values(block, move.box) for block in blocks]
+        numbers = iter(_numbers([value for values in found.values() for value in values]))
+        return {move: tuple(islice(numbers, len(values))) for move, values in found.items()}
 
     def undo(self) -> None:
         """Take back the latest commit, whatever became of it."""
@@ -186,3 +188,15 @@ class Seat:
         self.program = self._commit = None
         for kept in (self._depots, self._staging, self._blocks, self.packed, self.arrived, self.handles):
             kept.clear()
+
+
+def _numbers(values: Sequence[Tensor]) -> list[int]:
+    """One-element tensors as numbers, with one wait for each device."""
+    by_device: dict[torch.device, list[int]] = {}
+    for i, value in enumerate(values):
+        by_device.setdefault(value.device, []).append(i)
+    found = [0] * len(values)
+    for where in by_device.values():
+        for i, number in zip(where, torch.stack([values[i] for i in where]).tolist(), strict=True):
+            found[i] = number
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,20 +33,34 @@ def digest_values(block: Tensor, box: Box) -> Tensor:
     words = max(1, block.itemsize // 4)
     flat = block.detach().reshape(-1, block.shape[-1] if block.ndim else 1).contiguous()
     flat = flat.view(_BITS.get(block.itemsize, torch.int32))
-    rows = torch.ones(1, dtype=torch.int64, device=block.device)
-    for dim, (start, size) in enumerate(zip(box.offset[:-1], box.shape[:-1], strict=True), start=1):
-        weights = _weights(dim, start, start + size, block.device)
-        rows = (rows[:, None] * weights).reshape(-1)
+    rows = _row_weights(box.offset[:-1], box.shape[:-1], block.device)
     first = (box.offset[-1] if box.offset else 0) * words
     columns = _weights(0, first, first + flat.shape[1], block.device)
     width = min(_CHUNK, flat.shape[1])
     height = max(1, _CHUNK // width)
-    total = torch.zeros((), dtype=torch.int64, device=block.device)
-    for top, left in product(range(0, flat.shape[0], height), range(0, flat.shape[1], width)):
-        part = flat[top : top + height, left : left + width]
-        sums = (part * columns[left : left + width]).sum(dim=1)
-        total += (sums * rows[top : top + height]).sum()
-    return total
+    totals = [
+        _weighed(flat[top:bottom, left:right], rows[top:bottom], columns[left:right])
+        for top, bottom in _spans(flat.shape[0], height)
+        for left, right in _spans(flat.shape[1], width)
+    ]
+    return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
+
+
+def _spans(size: int, step: int) -> list[tuple[int, int]]:
+    return [(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _weighed(block: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    return ((block * columns).sum(1) * rows).sum()
+
+
+@lru_cache(maxsize=32)  # small tensors have few shapes
+def _row_weights(offset: tuple[int, ...], shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A weight for each row of a block, the product over all dimensions but the last."""
+    rows = torch.ones(1, dtype=torch.int64, device=device)
+    for dim, (start, size) in enumerate(zip(offset, shape, strict=True), start=1):
+        rows = (rows[:, None] * _weights(dim, start, start + size, device)).reshape(-1)
+    return rows
 
 
 def _weights(dim: int, start: int, stop: int, device: torch.device) -> Tensor:
