@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from datetime import timedelta
-from threading import Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
@@ -20,19 +21,87 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.transport.protocol import Post
 
 
+class _Wait:
+    """One wait for one message, made on the link's own thread."""
+
+    def __init__(self, work: TorchWork) -> None:
+        self.work = work
+        self.over = Event()
+        self.error: RuntimeError | None = None
+
+
+class _Waiter(Thread):
+    """Waits for messages in the caller's place: no abort wakes a wait for a message that has come in part.
+
+    A caller that is woken by an abort leaves this thread behind, which ends when Gloo's own timeout does. It holds the
+    group until then: what a wait reads is the group's memory.
+
+    Args:
+        group: The link's process group.
+        timeout: Of one wait.
+    """
+
+    def __init__(self, group: object, timeout: timedelta) -> None:
+        super().__init__(name="twinkle-weights-gloo", daemon=True)
+        self._group, self._timeout = group, timeout
+        self._asked: SimpleQueue[_Wait | None] = SimpleQueue()
+        self._waits: set[_Wait] = set()
+        self._lock = Lock()
+        self._aborted = False
+        self.start()
+
+    def wait(self, work: TorchWork) -> None:
+        """Return when a message is through.
+
+        Raises:
+            RuntimeError: If it never will be, or the link is aborted.
+        """
+        asked = _Wait(work)
+        with self._lock:
+            if self._aborted:
+                raise RuntimeError("the link was aborted")
+            self._waits.add(asked)
+        self._asked.put(asked)
+        asked.over.wait()
+        with self._lock:
+            self._waits.discard(asked)
+        if asked.error is not None:
+            raise asked.error
+
+    def abort(self) -> None:
+        """Wake every caller with an error, and end the thread as soon as Gloo lets it go."""
+        with self._lock:
+            self._aborted = True
+            waits = [*self._waits]
+        for asked in waits:
+            asked.error = asked.error or RuntimeError("the link was aborted")
+            asked.over.set()
+        self._asked.put(None)
+
+    def run(self) -> None:
+        """Wait for what is asked for, one after the other."""
+        while (asked := self._asked.get()) is not None:
+            try:
+                asked.work.wait(self._timeout)
+            except RuntimeError as error:
+                asked.error = error
+            asked.over.set()
+            del asked
+
+
 class GlooWork:
     """One message; keeps its buffer alive."""
 
-    def __init__(self, work: TorchWork, post: Post, timeout: timedelta) -> None:
+    def __init__(self, work: TorchWork, post: Post, waiter: _Waiter) -> None:
         self._work: TorchWork | None = work
         self._post = post
-        self._timeout = timeout
+        self._waiter = waiter
 
     def wait(self) -> None:
         """Block until the message is through; `GlooLink.abort` and a closed connection end it."""
         work, self._work = self._work, None
         if work is not None:  # a second wait on Gloo's own work would not return
-            work.wait(self._timeout)
+            self._waiter.wait(work)
 
 
 class GlooLink:
@@ -47,7 +116,6 @@ class GlooLink:
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float, host: str) -> None:
-        self._timeout = timedelta(seconds=timeout)
         self._rank, self._size = rank, size
         self._lock = Lock()
         self._aborted = False
@@ -60,24 +128,27 @@ class GlooLink:
         )
         options._devices = [device]
         options._threads = 2
-        options._timeout = min(self._timeout, timedelta(seconds=JOIN_SECONDS))
+        options._timeout = timedelta(seconds=min(timeout, JOIN_SECONDS))
         self._raw: Any = ProcessGroupGloo(store, rank, size, options)  # the stub lacks its send and recv
+        self._waiter = _Waiter(self._raw, timedelta(seconds=timeout))
 
     def post(self, posts: Sequence[Post]) -> Sequence[GlooWork]:
         """Begin messages; tags keep them apart."""
         works: list[GlooWork] = []
         for post in posts:
             act = self._raw.recv if post.receive else self._raw.send
-            works.append(GlooWork(act([post.buffer], post.peer, post.tag), post, self._timeout))
+            works.append(GlooWork(act([post.buffer], post.peer, post.tag), post, self._waiter))
         return works
 
     def abort(self) -> None:
-        """Close every connection."""
+        """Wake whoever waits here, and close every connection, which wakes the peers."""
         with self._lock:
-            if self._aborted or self._size == 1:
+            if self._aborted:
                 return
             self._aborted = True
-            close_connections(self._raw, self._rank, self._size)
+            self._waiter.abort()
+            if self._size > 1:
+                close_connections(self._raw, self._rank, self._size)
 
     def close(self) -> None:
         """Leave the group."""

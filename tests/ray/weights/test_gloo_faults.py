@@ -1,0 +1,76 @@
+"""A source dies in the middle of a message: Gloo wakes no wait for its rest, and yet every target is free at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from twinkle_ray.weights import WeightSync, WeightSyncError
+from twinkle_ray.weights.transport.gloo import GlooLink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.processes
+
+ELEMENTS = 24 << 20
+BYTES = 4 * ELEMENTS
+
+
+class Model:
+    def __init__(self, value: float) -> None:
+        self.tensor = torch.full((ELEMENTS,), value)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"w": self.tensor}
+
+
+def die_while_sending(model: Model, seconds: float) -> None:
+    """End this process some time after it has posted its messages."""
+    post = GlooLink.post
+
+    def posted(link: GlooLink, posts: Any) -> Any:
+        works = post(link, posts)
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return works
+
+    GlooLink.post = posted  # type: ignore[method-assign]  # where a fault strikes
+
+
+def refill(model: Model, value: float) -> None:
+    model.tensor.fill_(value)
+
+
+def value(model: Model) -> tuple[float, float]:
+    return float(model.tensor.min()), float(model.tensor.max())
+
+
+@pytest.mark.parametrize(("side", "rank"), [("source", 0), ("target", 1)])
+@pytest.mark.parametrize("seconds", [0.003, 0.02])
+def test_everybody_is_free_when_one_dies_in_a_message(
+    process_crew: Callable[..., Any], side: str, rank: int, seconds: float
+) -> None:
+    actor = process_crew("actor", Model, [(1.0,)])
+    sampler = process_crew("sampler", Model, [(0.0,), (0.0,)])
+    sync = WeightSync(actor, sampler, transport="gloo", bucket_bytes=BYTES, timeout=120.0)
+    assert sync() == 1
+    actor.run(refill, 2.0)
+    crew = actor if side == "source" else sampler
+    crew.call(rank, die_while_sending, seconds)
+    with pytest.raises(WeightSyncError, match=rf"{crew.name}\[{rank}/{crew.size}\] died"):
+        sync()
+    told = time.monotonic()
+    assert sampler.call(0, value) == (1.0, 1.0)
+    if side == "target":
+        assert actor.call(0, value) == (2.0, 2.0)
+    assert time.monotonic() - told < 1.0
+    crew.restart(rank)
+    assert sync() == 2
+    assert sampler.run(value) == ([(1.0, 1.0)] if side == "source" else [(2.0, 2.0)]) * 2
+    sync.close()
