@@ -40,7 +40,7 @@ def die_while_sending(model: Model, seconds: float) -> None:
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return works
 
-    GlooLink.post = posted  # type: ignore[method-assign]  # where a fault strikes
+    setattr(GlooLink, "post", posted)  # noqa: B010 - a fault in transit
 
 
 def refill(model: Model, value: float) -> None:

@@ -14,7 +14,7 @@ from twinkle_ray.weights.group import SyncGroup
 from twinkle_ray.weights.program import Digests, Order, Outcome, Place, Report, Side
 from twinkle_ray.weights.rendezvous import Phase
 from twinkle_ray.weights.shard import Sheet, digest
-from twinkle_ray.weights.steps import Ask, run_step, settle_for
+from twinkle_ray.weights.steps import Ask, death_behind, run_last_step, run_step, run_where_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +113,7 @@ class Controller:
         except WeightSyncError:
             if order.reversible:
                 asks = self._ask("target", endpoint.undo, [order] * self._crews["target"].size)
-                settle_for("undo", self._crews["target"], asks)
+                run_where_alive("undo", self._crews["target"], asks)
             raise
         changed = 0
         for of_rank in bits:
@@ -127,9 +127,13 @@ class Controller:
         )
 
     def settle(self, begun: Begun) -> None:
-        """Make a commit final on every rank, and call the target's `on_weights`."""
-        placed = f"version {begun.order.version} of the weights is in place"
-        self._step("settle", SIDES, begun.order, begun.deadline, endpoint.settle, left_with=placed)
+        """Make a commit final on every rank, and call the target's `on_weights`; what has died meanwhile is logged."""
+        order = begun.order
+        asks = {side: self._ask(side, endpoint.settle, [order] * self._crews[side].size) for side in SIDES}
+        watched = self._group.watched(begun.blueprint, order.phase("settle"), ("target",))
+        placed = f"version {order.version} of the weights is in place"
+        if not run_last_step("settle", self._crews, asks, begun.deadline, watched, placed):
+            self.forget()
 
     def forget(self) -> None:
         """End the group's session, and survey everything anew next time."""
@@ -204,7 +208,10 @@ class Controller:
             }
             for rank in range(self._crews["target"].size)
         ]
-        collected = self._step("collect", ("target",), order, deadline, endpoint.collect, wanted)["target"]
+        try:
+            collected = self._step("collect", ("target",), order, deadline, endpoint.collect, wanted)["target"]
+        except WeightSyncError as error:
+            raise death_behind("collect", error, self._crews["source"], self._ask("source", endpoint.answer)) from error
         if order.checksum:
             _compare(sources, collected)
 
@@ -229,12 +236,11 @@ class Controller:
         deadline: float,
         function: Callable[..., object],
         *columns: Sequence[object],
-        left_with: str = "the target keeps the weights that it had",
     ) -> dict[Side, list[Any]]:
         asks = {side: self._ask(side, function, [order] * self._crews[side].size, *columns) for side in sides}
         assert self._drawn is not None
         watched = self._group.watched(self._drawn[1], order.phase(name), sides)
-        return run_step(name, self._crews, asks, deadline, watched, left_with=left_with)
+        return run_step(name, self._crews, asks, deadline, watched)
 
     def _ask(self, side: Side, function: Callable[..., object], *columns: Sequence[object]) -> Ask:
         """A function, and each rank's arguments: its place, then its row of the columns."""

@@ -161,11 +161,15 @@ def undo(instance: HasWeights, place: Place, order: Order) -> None:
 def settle(instance: HasWeights, place: Place, order: Order) -> None:
     """Make the commit final, and call the component's `on_weights` where it has that."""
     station, seat = _at(place)
-    with station.watching(place, order.phase("settle")):
+    with station.showing_life(order.phase("settle")):
         seat.settle()
         hook = getattr(instance, "on_weights", None)
         if place.side == "target" and hook is not None:
             hook(order.version)
+
+
+def answer(instance: HasWeights, place: Place) -> None:
+    """Show that this rank is alive."""
 
 
 def close(instance: HasWeights, place: Place) -> None:

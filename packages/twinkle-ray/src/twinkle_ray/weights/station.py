@@ -119,6 +119,15 @@ class Station:
         if watch.reason is not None:
             raise PeerFailedError(watch.reason)
 
+    @contextmanager
+    def showing_life(self, phase: Phase) -> Iterator[None]:
+        """Show life while at a phase that no other process's failure ends."""
+        if self._watch is None or self._board is None:
+            yield
+            return
+        with self._watch.during(phase, self._board):
+            yield
+
     def begin(self, place: Place, order: Order) -> Mapping[int, object]:
         """Leave depots' buckets, and run the link's rounds or start them; returns the depots' handles."""
         seat = self.seats[place.side, place.rank]

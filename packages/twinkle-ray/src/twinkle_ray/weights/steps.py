@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("twinkle.ray")
 GRACE_SECONDS = 2.0
 _SHORTEST, _LONGEST = 0.0003, 0.004
+_KEPT = "the target keeps the weights that it had"
+_OWN = (1, 2)  # weights of a rank's own error, and of lateness
 
 Ask: TypeAlias = tuple[Callable[..., object], Sequence[tuple[object, ...]]]
 
@@ -49,8 +51,6 @@ def run_step(
     asks: Mapping[Side, Ask],
     deadline: float,
     watched: Watched | None = None,
-    *,
-    left_with: str = "the target keeps the weights that it had",
 ) -> dict[Side, list[Any]]:
     """Run a function on each rank of one or both sides.
 
@@ -60,7 +60,6 @@ def run_step(
         asks: The function and each rank's arguments, for the sides that take part.
         deadline: On the monotonic clock.
         watched: The epoch, once there is one.
-        left_with: What a failure leaves, for messages.
 
     Returns:
         Each side's results in rank order.
@@ -68,7 +67,7 @@ def run_step(
     Raises:
         WeightSyncError: With the first failure that is nobody else's consequence.
     """
-    head = f"the weight sync failed at its step {name!r}, and {left_with}"
+    head = f"the weight sync failed at its step {name!r}, and {_KEPT}"
     pending: dict[Side, Pending] = {}
     silent = ""
     try:
@@ -82,14 +81,66 @@ def run_step(
         first: TwinkleError | None = error
     else:
         first = None
-    reason = f"{silent} showed no sign of life for {watched.silence:g} s" if silent and watched else ""
+    reason = _silence(silent, watched)
     if watched is not None:
         watched.board.abort(reason or f"a rank failed at the step {name!r}")
         _wait(pending, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
-    raise _verdict(head, pending, reason, first)
+    causes = [] if first is None else _causes(first)
+    raise _verdict(head, causes + _gather(pending, wait_over=not reason), reason)
 
 
-def settle_for(name: str, crew: Crew, ask: Ask) -> None:
+def run_last_step(
+    name: str,
+    crews: Mapping[Side, Crew],
+    asks: Mapping[Side, Ask],
+    deadline: float,
+    watched: Watched | None,
+    placed: str,
+) -> bool:
+    """Run what follows a commit on both sides: nothing is taken back, and a death is no failure of the sync.
+
+    Args:
+        name: Of the step, for messages.
+        crews: Both sides.
+        asks: The function and each rank's arguments.
+        deadline: On the monotonic clock.
+        watched: The processes of the target.
+        placed: What is in place, for messages.
+
+    Returns:
+        Whether every rank has done it; what became of the others is logged.
+
+    Raises:
+        WeightSyncError: If a rank raised, or a rank of the target is stopped or late.
+    """
+    pending: dict[Side, Pending] = {}
+    causes: list[_Cause] = []
+    for side, ask in asks.items():
+        try:
+            pending[side] = crews[side].start(*ask)
+        except TwinkleError as error:
+            causes.extend(_causes(error))
+    target: dict[Side, Pending] = {side: one for side, one in pending.items() if side == "target"}
+    silent = _wait(target, deadline, watched)
+    if not silent and any(one.failed() for one in target.values()):
+        only_deaths = all(cause.weight == 0 for cause in _gather(target, wait_over=False))
+        _wait(target, deadline if only_deaths else time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
+    _wait(pending, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
+    causes += _gather(target, wait_over=not silent)
+    causes += _gather({side: one for side, one in pending.items() if side == "source"}, wait_over=False)
+    failures = [cause for cause in causes if cause.weight in _OWN]
+    if silent or failures:
+        head = f"the weight sync failed at its step {name!r}, and {placed}"
+        raise _verdict(head, failures, _silence(silent, watched))
+    for cause in causes:
+        _log.warning("%s; at the step %r after it %s", placed, name, cause.text)
+    waiting = [crews[side].name for side, one in pending.items() if not one.done()]
+    if waiting:
+        _log.warning("%s; at the step %r after it %s does not answer", placed, name, ", ".join(waiting))
+    return not causes and not waiting
+
+
+def run_where_alive(name: str, crew: Crew, ask: Ask) -> None:
     """Run a function on each rank of a side that may have lost some, and wait for those that answer soon.
 
     Ranks that are stopped run it when they go on: a worker's calls keep their order.
@@ -99,8 +150,35 @@ def settle_for(name: str, crew: Crew, ask: Ask) -> None:
     except TwinkleError as error:
         _log.warning("%s could not be asked for on %s: %s", name, crew.name, error)
         return
+    _failures_soon(pending, crew)
+
+
+def death_behind(name: str, error: WeightSyncError, crew: Crew, ask: Ask) -> WeightSyncError:
+    """The death of a rank that took no part in a step that failed, where it is behind that; else the step's error.
+
+    Args:
+        name: Of the step.
+        error: Its error.
+        crew: The side that took no part.
+        ask: What every rank that lives answers at once.
+    """
+    try:
+        causes = _failures_soon(crew.start(*ask), crew)
+    except TwinkleError as failure:
+        causes = _causes(failure)
+    deaths = [cause for cause in causes if cause.weight == 0]
+    if not deaths:
+        return error
+    verdict = _verdict(f"the weight sync failed at its step {name!r}, and {_KEPT}", deaths, "")
+    verdict.__cause__ = error
+    return verdict
+
+
+def _failures_soon(pending: Pending, crew: Crew) -> list[_Cause]:
+    """Failures of the ranks that answer soon, on either side."""
     if crew.polled:
         _wait({"target": pending}, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
+    return _gather({"target": pending}, wait_over=False)
 
 
 def _wait(
@@ -131,15 +209,25 @@ class _Cause:
     error: TwinkleError
 
 
-def _verdict(head: str, pending: Mapping[Side, Pending], reason: str, first: TwinkleError | None) -> WeightSyncError:
-    """The failure to show: a death, then silence, then a rank's own error, then lateness, then what followed."""
-    causes = [] if first is None else _causes(first)
+def _silence(silent: str, watched: Watched | None) -> str:
+    return f"{silent} showed no sign of life for {watched.silence:g} s" if silent and watched else ""
+
+
+def _gather(pending: Mapping[Side, Pending], *, wait_over: bool) -> list[_Cause]:
+    """What failed, which is seen by that; with `wait_over`, what has not answered is late."""
+    causes: list[_Cause] = []
     for one in pending.values():
-        if one.failed() or not (reason or one.done()):
+        failed, done = one.failed(), one.done()
+        if failed or not done:
             try:
                 one.results(0.0)
             except TwinkleError as error:
-                causes.extend(_causes(error))
+                causes.extend(_causes(error) if failed or wait_over else [])
+    return causes
+
+
+def _verdict(head: str, causes: Sequence[_Cause], reason: str) -> WeightSyncError:
+    """The failure to show: a death, then silence, then a rank's own error, then lateness, then what followed."""
     culprit = min(causes, key=lambda cause: cause.weight, default=None)
     if reason and (culprit is None or culprit.weight > 0):
         verdict: WeightSyncError = WeightSyncTimeoutError(f"{head}: {reason}: stopped, or stuck")

@@ -1,0 +1,149 @@
+"""Workers of a Ray cluster that die at a step of a sync: old weights or new ones on all, and nothing said twice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.ray
+
+PROGRAM = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+    import torch, twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup, DeviceMesh
+    from twinkle_ray.weights import Shard, WeightSync, WeightSyncError, endpoint
+    from twinkle_remote import current_worker, remote_class, remote_function
+
+    ROWS = 4
+
+    @remote_class()
+    class Part:
+        def __init__(self, value, device_mesh=None):
+            self.tensor = torch.full((ROWS, 300_000), float(value))
+            self.versions = []
+
+        def weights(self):
+            return {"w": self.tensor}
+
+        def on_weights(self, version):
+            if self.dies and current_worker().rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.5)
+            self.versions.append(version)
+
+        dies = False
+
+        @remote_function(dispatch="all")
+        def pid(self):
+            return os.getpid()
+
+        @remote_function(dispatch="all")
+        def state(self):
+            worker = current_worker()
+            with open(f"{worker.group}.{worker.rank}.new", "w") as file:
+                json.dump([float(self.tensor.min()), float(self.tensor.max()), self.versions], file)
+            os.rename(file.name, file.name.removesuffix(".new"))
+
+        @remote_function(dispatch="all")
+        def fill(self, value):
+            self.tensor.fill_(value)
+
+        @remote_function(dispatch="all")
+        def arm(self, step, victim, rank):
+            if step == "on_weights":
+                self.dies = True
+                return
+            if current_worker().rank != rank:
+                return
+            plain = getattr(endpoint, step)
+
+            def strike(*arguments):
+                os.kill(victim or os.getpid(), signal.SIGKILL)
+                return plain(*arguments)
+
+            strike.__name__, strike.__qualname__, strike.__module__ = step, step, endpoint.__name__
+            setattr(endpoint, step, strike)
+
+    CASES = {  # which side is armed on which rank, at which step; whether the source's first rank dies; syncs before
+        "first": ("target", 0, "collect", True, 0),
+        "commit": ("target", 1, "commit", False, 1),
+        "settle": ("source", 1, "settle", False, 1),
+        "on_weights": ("target", 1, "on_weights", False, 1),
+    }
+
+    def outcome(name):
+        side, rank, step, source_dies, before = CASES[name]
+        mesh = DeviceMesh.from_sizes(dp_size=2)
+        parts = {"source": Part(1.0, remote_group=f"{name}.a", device_mesh=mesh)}
+        parts["target"] = Part(0.0, remote_group=f"{name}.b", device_mesh=mesh)
+        sync = WeightSync(parts["source"], parts["target"], timeout=60.0)
+        for _ in range(before):
+            sync()
+        parts["source"].fill(2.0)
+        parts[side].arm(step, parts["source"].pid()[0] if source_dies else 0, rank)
+        began = time.monotonic()
+        try:
+            told = sync()
+        except WeightSyncError as error:
+            told = str(error)
+        seconds = time.monotonic() - began
+        try:
+            parts["target"].state()
+        except twinkle.WorkerDiedError:
+            pass
+        survivor = Path(f"{name}.b.0")
+        until = time.monotonic() + 30
+        while not survivor.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        return {"told": told, "seconds": seconds, "state": json.loads(survivor.read_text()), "version": sync.version}
+
+    if __name__ == "__main__":
+        groups = [DeviceGroup(f"{name}.{side}", 2, "CPU") for name in CASES for side in "ab"]
+        with twinkle.session("ray", groups=groups, lazy_collect=False):
+            for name in CASES:
+                print("TOLD", name, json.dumps(outcome(name)), flush=True)
+        print("ENDED", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def told(programs: Callable[..., Any]) -> tuple[dict[str, dict[str, Any]], str]:
+    """What each case told, and everything that the program printed beside it."""
+    running = programs(PROGRAM)
+    found = {}
+    for _ in range(4):
+        name, _, rest = running.line("TOLD", 120).partition(" ")
+        found[name] = json.loads(rest)
+    return found, running.finish(60)
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "died"), [("first", 0.0, "first.a[0/2 dp=0] died"), ("commit", 1.0, "commit.b[1/2 dp=1] died")]
+)
+def test_a_death_before_all_have_written_leaves_the_old_weights(
+    told: tuple[dict[str, dict[str, Any]], str], case: str, old: float, died: str
+) -> None:
+    found = told[0][case]
+    assert found["told"].startswith("the weight sync failed at its step")
+    assert f"and the target keeps the weights that it had: {died}" in found["told"]
+    assert found["state"] == [old, old, [1] if old else []] and found["version"] == old
+    assert found["seconds"] < 10
+
+
+@pytest.mark.parametrize("case", ["settle", "on_weights"])
+def test_a_death_after_the_commit_is_no_failure(told: tuple[dict[str, dict[str, Any]], str], case: str) -> None:
+    found, printed = told[0][case], told[1]
+    assert (found["told"], found["version"], found["state"]) == (2, 2, [2.0, 2.0, [1, 2]])
+    (line,) = [line for line in printed.splitlines() if f"after it {case}." in line]
+    assert line.startswith("version 2 of the weights is in place; at the step 'settle' after it") and "died" in line
+
+
+def test_a_failure_is_told_once(told: tuple[dict[str, dict[str, Any]], str]) -> None:
+    printed = [line for line in told[1].splitlines() if not line.startswith(("TOLD", "ENDED", "  called from"))]
+    assert [line for line in printed if "after it" not in line] == []
