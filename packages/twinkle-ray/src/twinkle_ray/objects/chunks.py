@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.pickling import Parcel, pack
-from twinkle_remote.values import PLAIN, columns, rebuild, take
+from twinkle_remote.values import PLAIN, columns, rebuild, size_in_bytes, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,8 +102,7 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     parts = columns(value)
     if parts is None:
         part = value if start is None or stop is None else take(value, start, stop)
-        size = getattr(part, "nbytes", 0)
-        return part, size if isinstance(size, int) else 0
+        return part, size_in_bytes(part)
     read = [unfold(part, start, stop) for part in parts.values()]
     size = sum(size for _, size in read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))

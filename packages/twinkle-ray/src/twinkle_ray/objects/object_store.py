@@ -11,7 +11,7 @@ import ray
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Parcel, pack
 from twinkle_remote.errors import TwinkleError, WorkerDiedError
-from twinkle_remote.values import PLAIN
+from twinkle_remote.values import PLAIN, size_in_bytes
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -73,7 +73,7 @@ class RayStore:
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large array or tensor once for many readers; None for smaller ones."""
-        if _size(value) < ARGUMENT_LIMIT:
+        if size_in_bytes(value) < ARGUMENT_LIMIT:
             return None
         return self._stored(pack(rows.fold(value)))
 
@@ -130,8 +130,3 @@ class RayStore:
 def _opened(parcel: Parcel, start: int | None, stop: int | None) -> tuple[Any, int]:
     value, size = rows.unfold(parcel.open(), start, stop)
     return value, size + len(parcel.head)
-
-
-def _size(value: object) -> int:
-    nbytes = getattr(value, "nbytes", 0)
-    return nbytes if isinstance(nbytes, int) else 0

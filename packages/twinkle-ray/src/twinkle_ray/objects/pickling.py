@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import cloudpickle
 
-from twinkle_ray.objects import arrow, tensors
+from twinkle_ray.objects import arrays, arrow, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ _CloudPickler: Any = cloudpickle.CloudPickler  # Ray's copy of cloudpickle is no
 
 
 class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
-    """Classes of `__main__` by value, tensors as arrays, slices of tables alone, refs by their index."""
+    """Classes of `__main__` by value, arrays read-only, tensors as arrays, slices of tables alone, refs by index."""
 
     def __init__(self, file: io.BytesIO, refs: list[ray.ObjectRef[Any]], beside: Callable[[Any], bool]) -> None:
         super().__init__(file, protocol=5, buffer_callback=beside)
@@ -85,8 +85,8 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             reduced = tensors.reduce(value)
             if reduced is not None:
                 return reduced
-        sliced = arrow.reduce(value)
-        return super().reducer_override(value) if sliced is None else sliced
+        reduced = arrays.reduce(value) or arrow.reduce(value)
+        return super().reducer_override(value) if reduced is None else reduced
 
 
 def pack(value: object) -> Parcel:

@@ -36,9 +36,11 @@ class ArrayForm:
 
 
 def array_form(value: torch.Tensor) -> ArrayForm | None:
-    """The array form of a dense tensor; None for what has another form (sparse, quantized, meta, subclasses)."""
+    """The array form of a dense tensor; None for what has another (sparse, nested, quantized, meta, subclasses)."""
     torch = _torch()
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+        return None
+    if value.is_nested:
         return None
     if value.device.type == "meta" or value.is_quantized or (value.is_complex() and value.is_conj()) or value.is_neg():
         return None
@@ -50,6 +52,8 @@ def array_form(value: torch.Tensor) -> ArrayForm | None:
 
 _UNKNOWN_TO_NUMPY = {
     "bfloat16": "int16",
+    "complex32": "int32",
+    "float4_e2m1fn_x2": "uint8",
     "float8_e4m3fn": "uint8",
     "float8_e4m3fnuz": "uint8",
     "float8_e5m2": "uint8",

@@ -64,7 +64,7 @@ class Exchange:
     def post(self, number: int, name: str, outcome: Outcome) -> None:
         """Tell the others what became of a task of this rank."""
         self._posted.append(number)
-        self._store.set(str(number), pickle.dumps((name, outcome)))
+        self._store.set(str(number), pickle.dumps((name, outcome), protocol=5))
 
     def read(self, number: int, name: str, rank: int, timeout: float | None) -> Outcome:
         """What became of another rank's task.

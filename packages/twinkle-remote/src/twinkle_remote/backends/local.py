@@ -52,7 +52,9 @@ class LocalGroup(WorkerGroup):
         self._size = size
         self._rank = rank
         self._exchange = exchange
-        self._worker = Worker(here(name, rank, size), store, live=size == 1, instances=WeakValueDictionary())
+        self._worker = Worker(
+            here(name, rank, size), store, live=size == 1, shared=True, instances=WeakValueDictionary()
+        )
 
     @property
     def name(self) -> str:

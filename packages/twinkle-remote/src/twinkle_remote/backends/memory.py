@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinkle_remote.values.rows import take
+from twinkle_remote.values.rows import size_in_bytes, take
 
 
 class Memory:
@@ -22,5 +22,4 @@ class Memory:
 
     def keep(self, value: object) -> tuple[object, int]:
         """The value; its bytes where it tells them."""
-        nbytes = getattr(value, "nbytes", 0)
-        return value, nbytes if isinstance(nbytes, int) else 0
+        return value, size_in_bytes(value)

@@ -40,11 +40,19 @@ def get(value: Any, timeout: float | None = None) -> Any:
         WorkerDiedError: A worker was lost.
         CallTimeoutError: The time is over.
         CollectError: The results do not fit the function's collect.
+        ValueError: The value contains itself.
     """
-    if timeout is None:
-        return replace_lazy(value, Lazy.result)
-    until = time.monotonic() + timeout
-    return replace_lazy(value, lambda lazy: lazy.result(max(0.0, until - time.monotonic())))
+    until = None if timeout is None else time.monotonic() + timeout
+
+    def result(lazy: Lazy[Any]) -> Any:
+        return lazy.result(None if until is None else max(0.0, until - time.monotonic()))
+
+    try:
+        return replace_lazy(value, result)
+    except RecursionError:
+        raise ValueError(
+            f"a {type(value).__name__} contains itself, or is nested too deeply to look for lazy results in it"
+        ) from None
 
 
 @overload
@@ -91,16 +99,9 @@ def replace_lazy(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
     """A value with something else for each lazy result inside; itself where there is none.
 
     Raises:
-        ValueError: The value contains itself.
+        RecursionError: The value contains itself.
     """
-    if not any_lazy():
-        return value
-    try:
-        return _replaced(value, new)
-    except RecursionError:
-        raise ValueError(
-            f"a {type(value).__name__} contains itself, or is nested too deeply to look for lazy results in it"
-        ) from None
+    return _replaced(value, new) if any_lazy() else value
 
 
 def _replaced(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.messages import Itself
 from twinkle_remote.values.columns import below, columns, rebuild
-from twinkle_remote.values.rows import equal, lengths, splitter_of
+from twinkle_remote.values.rows import equal, lengths, shape_of, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,7 +106,7 @@ def _concat(concat: Callable[[Sequence[T]], T], values: Sequence[T], path: str) 
     try:
         return concat(values)
     except Exception as error:  # each library has errors of its own
-        shapes = [tuple(getattr(value, "shape", ())) for value in values]
+        shapes = [shape_of(value) for value in values]
         raise CollectError(f"{path}: the parts do not join, their shapes are {shapes}: {error}") from error
 
 

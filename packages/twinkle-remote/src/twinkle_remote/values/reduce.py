@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
-from twinkle_remote.values.rows import equal, splitter_of
+from twinkle_remote.values.rows import equal, shape_of, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ def _leaf(how: str, values: Sequence[Any], weights: Sequence[float] | None, path
         shown = ", ".join(f"{type(value).__name__} {value!r:.40}" for value in values[:4])
         raise CollectError(f"{path}: {how} needs numbers, arrays or tensors that are alike, got {shown}")
     if splitter is not None:
-        shapes = sorted({tuple(getattr(value, "shape", ())) for value in values})
+        shapes = sorted({shape_of(value) for value in values})
         if len(shapes) != 1:
             raise CollectError(f"{path}: arrays are reduced elementwise, but their shapes are {shapes}")
     try:

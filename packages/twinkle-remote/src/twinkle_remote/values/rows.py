@@ -209,3 +209,18 @@ def equal(left: object, right: object) -> bool:
         return bool(left == right) or bool(left != left and right != right)
     except (TypeError, ValueError):  # a comparison that is no truth value
         return False
+
+
+def size_in_bytes(value: object) -> int:
+    """Bytes of an array, tensor or table; 0 where a value does not tell."""
+    try:
+        nbytes = cast("Any", value).nbytes
+    except Exception:  # a user's property, and sparse tensors, may raise anything
+        return 0
+    return nbytes if isinstance(nbytes, int) else 0
+
+
+def shape_of(value: object) -> tuple[int, ...]:
+    """The shape of an array or tensor, for comparing it; empty where there is none."""
+    nested = bool(getattr(value, "is_nested", False))
+    return () if nested else tuple(getattr(value, "shape", ()))

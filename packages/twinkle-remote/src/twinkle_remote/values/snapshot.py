@@ -1,25 +1,69 @@
-"""Containers that nobody else holds: what pickling gives every worker process, for workers that share one."""
+"""What workers that share a process are given and give: no more in common than over a wire."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.columns import columns, rebuild
 from twinkle_remote.values.rows import PLAIN
 
 
-def snapshot(value: Any) -> Any:
-    """A copy of the lists, tuples, dicts and dataclasses of a value; what they hold is the same.
+def snapshot(value: Any, *, keep: bool = False) -> Any:
+    """A value of its receiver's own: what is done to it shows nowhere else.
 
-    A method that pops from the dict that it was given, or returns the one that it will write to again, does no more to
-    others than it would from another process. Arrays, tensors and other objects are not copied.
+    Lists, tuples, mappings, dataclasses, tensors and pandas frames are copied at any depth, other objects are not.
+    An array is a view that cannot be written to, as one that is read from an object store.
+
+    Args:
+        value: An argument or a result; never mutated.
+        keep: Copy arrays as well, because their owner may write to them later.
     """
+    return _snapshot(value, keep, {})
+
+
+def _snapshot(value: Any, keep: bool, copies: dict[int, Any]) -> Any:
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind is list or kind is tuple:
         if PLAIN.issuperset(map(type, value)):
             return value if kind is tuple else value.copy()
-        return kind(map(snapshot, value))
+        return kind([_snapshot(item, keep, copies) for item in value])
     parts = columns(value)
-    return value if parts is None else rebuild(value, [snapshot(part) for part in parts.values()])
+    if parts is not None:
+        try:
+            return rebuild(value, [_snapshot(part, keep, copies) for part in parts.values()])
+        except DispatchError:  # a mapping that cannot be made again, and has no rows: an object like others
+            return value
+    if id(value) not in copies:
+        copies[id(value)] = _own(value, keep)
+    return copies[id(value)]
+
+
+def _own(value: Any, keep: bool) -> Any:
+    """A leaf of the receiver's own: an array, tensor or frame; any other value itself."""
+    numpy, torch, pandas = map(sys.modules.get, ("numpy", "torch", "pandas"))
+    if numpy is not None and type(value) is numpy.ndarray:
+        return read_only(value.copy() if keep else value.view())
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _own_tensor(torch, value)
+    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+        return value.copy()
+    return value
+
+
+def read_only(array: Any) -> Any:
+    """An array of one's own that cannot be written to any more."""
+    array.flags.writeable = False
+    return array
+
+
+def _own_tensor(torch: Any, value: Any) -> Any:
+    if not value.is_leaf:
+        return value.clone()
+    own = value.detach().clone()
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(own, requires_grad=value.requires_grad)
+    return own.requires_grad_(value.requires_grad)

@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.get import get
+from twinkle_remote.call.get import replace_lazy
+from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.capture import capture
@@ -36,7 +37,8 @@ class Worker:
     Args:
         info: Who this worker is.
         store: Where it reads stored and handed-over values, and keeps its results.
-        live: The driver shares this process: exceptions need not be pickled, and containers are copied instead.
+        live: The driver shares this process: exceptions need not be pickled.
+        shared: The caller's values are in this process, and so are copied; None where `live` says it.
         instances: Where components are kept; by default for the worker's life.
     """
 
@@ -46,11 +48,13 @@ class Worker:
         store: Store,
         *,
         live: bool = False,
+        shared: bool | None = None,
         instances: MutableMapping[str, Any] | None = None,
     ) -> None:
         self.info = info
         self._store = store
         self._live = live
+        self._shared = live if shared is None else shared
         self._instances: MutableMapping[str, Any] = {} if instances is None else instances
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._iterators: dict[str, Iterator[Any]] = {}
@@ -76,17 +80,13 @@ class Worker:
         try:
             arguments = Inputs(task, inputs, self._store)
             args, kwargs = arguments.values()
-            if self._live:
+            if self._shared:
                 args, kwargs = snapshot(args), snapshot(kwargs)
             outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
             outcome.started = time.time()
             outcome.fetch_seconds = outcome.started - began
             with working_as(context):
-                value = get(self._perform(task, args, kwargs))
-            try:
-                self._finish(task, outcome, value)
-            except RecursionError:
-                raise CollectError(f"the result of {task.name}, a {type(value).__name__}, contains itself") from None
+                self._finish(task, outcome, self._perform(task, args, kwargs))
         except StopIteration as stop:
             if task.kind == "next":
                 outcome.ended = True
@@ -128,7 +128,13 @@ class Worker:
     def _context(self, mesh: DeviceMesh | None) -> WorkerContext:
         return WorkerContext(self.info.group, self.info.rank, self.info.size, mesh)
 
-    def _finish(self, task: Task, outcome: Outcome, value: object) -> None:
+    def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
+        try:
+            self._take_result(task, outcome, replace_lazy(value, Lazy.result))
+        except RecursionError:
+            raise CollectError(f"the result of {task.name}, a {type(value).__name__}, contains itself") from None
+
+    def _take_result(self, task: Task, outcome: Outcome, value: object) -> None:
         if isinstance(value, _STREAMS):
             raise CollectError(
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
@@ -140,7 +146,7 @@ class Worker:
             except DispatchError:  # ragged columns: nothing that a later call could split
                 outcome.rows = None
             outcome.is_list = isinstance(value, list)
-        outcome.payload, outcome.produced = self._store.keep(snapshot(value) if self._live else value)
+        outcome.payload, outcome.produced = self._store.keep(snapshot(value, keep=True) if self._shared else value)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Any:
         return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)

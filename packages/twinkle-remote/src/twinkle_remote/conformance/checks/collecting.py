@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from twinkle_remote.call.get import get
+from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.components import Holding, Writer
 from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Reducer
-from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
-from twinkle_remote.errors import CollectError
+from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
+from twinkle_remote.errors import CollectError, DispatchError
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -42,6 +46,35 @@ def collecting_gives_back_arrays_and_tensors(harness: Harness) -> None:
             tensor = torch.arange(length * 3).reshape(length, 3).to(torch.bfloat16)
             back = plain(echo.rows({"tensor": tensor}))["tensor"]
             assert back.dtype == tensor.dtype and torch.equal(back, tensor)
+
+
+@needs("torch")
+def collecting_gives_back_sparse_and_nested_tensors(harness: Harness) -> None:
+    """The same for sparse and nested tensors and complex halves, whose layout and type stay; lazily as well."""
+    torch = import_module("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that these are young
+        _give_back_sparse_and_nested(harness, torch)
+
+
+def _give_back_sparse_and_nested(harness: Harness, torch: Any) -> None:
+    mesh, rows = FOUR["fsdp2 dp2"], [torch.arange(2.0 * i + 2).reshape(i + 1, 2) for i in range(5)]
+    echo = harness.build(Echo, 4, mesh=mesh)
+    dense = torch.arange(15.0).reshape(5, 3)
+    for tensor in (
+        dense.to_sparse(),
+        dense.to_sparse_csr(),
+        dense.to(torch.complex32),
+        torch.nested.as_nested_tensor(rows),
+        torch.nested.as_nested_tensor(rows, layout=torch.jagged),
+    ):
+        for back in (plain(echo.rows(tensor)), plain(echo.rows(submit(echo.rows, {"t": tensor})))["t"]):
+            assert (back.layout, back.dtype, back.is_nested) == (tensor.layout, tensor.dtype, tensor.is_nested), tensor
+            pairs = zip(back.unbind(), tensor.unbind(), strict=True) if back.is_nested else [(back, tensor)]
+            assert all((got.to_dense() == want.to_dense()).all() for got, want in pairs), tensor
+    if not harness.in_process:
+        with raises(DispatchError, "Echo.rows", "sparse_bsr", "to_sparse_coo", "Replicate"):
+            echo.rows(torch.eye(4).to_sparse_bsr((2, 2)))
 
 
 def flatten_counts_each_data_rank_once(harness: Harness) -> None:
@@ -176,6 +209,31 @@ def tuples_of_columns_are_joined_part_by_part(harness: Harness) -> None:
             plain(cast("Any", echo).tuple_of_two(list(range(12))))
 
 
+@needs("numpy", "torch")
+def results_are_those_of_their_moment(harness: Harness) -> None:
+    """What a worker later writes to what it returned shows in no result; a result's arrays are read-only."""
+    numpy, torch = import_module("numpy"), import_module("torch")
+    for rows in (3, 60_000):
+        writer = harness.build(Writer, 1, {"array": numpy.zeros(rows), "tensor": torch.zeros(rows)})
+        if not harness.in_process:
+            with raises(ValueError, "read-only"):
+                plain(writer.add(1))
+        writer = harness.build(Holding, 1, rows)
+        before = writer.held()
+        plain(writer.add(1))
+        found, after = get(before), get(writer.held())
+        assert (
+            found["tensor"].sum() == 0 == found["array"].sum() and after["tensor"].sum() == rows == after["array"].sum()
+        )
+        assert not found["array"].flags.writeable
+        found["tensor"] += 5
+        assert get(writer.held())["tensor"].sum() == rows
+    echo = harness.build(Echo, 2, mesh=TWO)
+    for rows in (1, 3, 60_000):
+        assert not get(echo.rows(numpy.ones(rows))).flags.writeable
+        assert not get(echo.rows({"x": numpy.ones(rows)}))["x"].flags.writeable
+
+
 def generators_are_no_results(harness: Harness) -> None:
     """A method that returns a generator: an error that says what to return instead."""
     with raises(CollectError, "Echo.returns_generator", "generator", "list"):
@@ -189,6 +247,7 @@ def _data_slices(harness: Harness, mesh: DeviceMesh, length: int) -> list[Any]:
 CHECKS = (
     collecting_gives_back_what_was_dispatched,
     collecting_gives_back_arrays_and_tensors,
+    collecting_gives_back_sparse_and_nested_tensors,
     flatten_counts_each_data_rank_once,
     none_is_a_list_in_rank_order_or_the_bare_value,
     first_is_the_first_workers,
@@ -202,5 +261,6 @@ CHECKS = (
     reductions_refuse_what_does_not_fit,
     flatten_refuses_what_does_not_join,
     tuples_of_columns_are_joined_part_by_part,
+    results_are_those_of_their_moment,
     generators_are_no_results,
 )

@@ -10,10 +10,11 @@ from twinkle_mesh import balanced_slice
 from twinkle_remote.call.arguments import Replicate
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.components import Writer
 from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Side, Table
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
-from twinkle_remote.errors import DispatchError
+from twinkle_remote.errors import CollectError, DispatchError
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -218,6 +219,21 @@ def generators_are_refused(harness: Harness) -> None:
             method({"rows": map(str, [1, 2])})
 
 
+def arguments_that_contain_themselves_are_refused(harness: Harness) -> None:
+    """A list or dict that contains itself: an error that says so; so is such a result."""
+    echo = harness.build(Echo, 2, mesh=TWO)
+    rows: list[Any] = [1]
+    rows.append(rows)
+    batch: dict[str, Any] = {"rows": [1, 2]}
+    batch["self"] = batch
+    for method in (echo.given, echo.given_by_worker, echo.given_whole, echo.rows):
+        for value in (rows, batch):
+            with raises(DispatchError, f"Echo.{method.__name__}", "contains itself"):
+                method(value)
+    with raises(CollectError, "Echo.makes_circle", "contains itself"):
+        plain(echo.makes_circle())
+
+
 def a_batch_smaller_than_the_mesh_leaves_empty_slices(harness: Harness) -> None:
     """Data ranks without rows enter the call with an empty slice of the right type."""
     mesh = EIGHT["dp8"]
@@ -290,6 +306,29 @@ def no_argument_is_mutated(harness: Harness) -> None:
         assert batch["rows"] is inner and batch["data"] is data
 
 
+@needs("numpy", "torch", "pandas")
+def what_a_method_is_given_is_its_own_or_read_only(harness: Harness) -> None:
+    """Arrays cannot be written to, small or large; tensors and frames are the rank's own, and its writes stay there."""
+    numpy, torch, pandas = import_module("numpy"), import_module("torch"), import_module("pandas")
+    writer, echo = harness.build(Writer, 4, mesh=FOUR["dp2 tp2"]), harness.build(Echo, 2, mesh=TWO)
+    for rows in (4, 60_000):
+        array, tensor = numpy.ones((rows, 2)), torch.ones(rows)
+        batch = {"arrays": {"c": array, "f": numpy.asfortranarray(array), "cut": array[:, ::2], "one": array[:, 0]}}
+        for given in (batch, submit(echo.rows, batch), {"arrays": submit(echo.rows, batch["arrays"])}):
+            assert harness.each(4, writer.writable(given)) == [[False] * 4] * harness.workers(4), rows
+        with raises(ValueError, "read-only"):
+            plain(writer.doubled(array))
+        with raises(ValueError, "read-only"):
+            plain(writer.clear({"array": array}))
+        assert array.sum() == 2 * rows and array.flags.writeable
+        frame = pandas.DataFrame({"x": numpy.ones(rows)})
+        for value in (tensor, frame):
+            assert plain(writer.doubled(value)).sum().item() == 2 * rows and value.sum().item() == rows
+            assert plain(writer.doubled(submit(echo.rows, value))).sum().item() == 2 * rows
+        plain(writer.clear({"tensor": tensor}))
+        assert tensor.sum() == rows
+
+
 CHECKS = (
     slice_splits_lists_over_workers,
     all_sends_everything_whole,
@@ -306,10 +345,12 @@ CHECKS = (
     decorator_names_what_is_split,
     lengths_have_to_agree,
     generators_are_refused,
+    arguments_that_contain_themselves_are_refused,
     a_batch_smaller_than_the_mesh_leaves_empty_slices,
     strict_refuses_what_does_not_divide,
     pad_repeats_rows_and_drops_their_results,
     drop_leaves_the_rest_out,
     wrong_arguments_are_refused_before_anything_is_sent,
     no_argument_is_mutated,
+    what_a_method_is_given_is_its_own_or_read_only,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.component.create import on
@@ -81,6 +82,50 @@ class Counter:
     def __call__(self) -> int:
         """A special method that is not remote."""
         return self.value
+
+
+@remote_class()
+class Writer:
+    """Writes in place to what it is given and to what it holds."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    @remote_function(dispatch="slice_dp", collect="none")
+    def writable(self, batch: Any) -> list[bool]:
+        """Whether the arrays of a batch can be written to."""
+        return [bool(array.flags.writeable) for array in batch["arrays"].values()]
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def doubled(self, rows: Any) -> Any:
+        """Twice the rows, written in place."""
+        rows *= 2
+        return rows
+
+    @remote_function(dispatch="all", collect="first")
+    def clear(self, batch: Any) -> None:
+        """Write zeros to all of a batch."""
+        for value in batch.values():
+            value[:] = 0
+
+    @remote_function(dispatch="all", collect="first")
+    def held(self) -> Any:
+        """What it holds."""
+        return self.value
+
+    @remote_function(dispatch="all", collect="first")
+    def add(self, amount: int) -> None:
+        """Add to what it holds, in place."""
+        for value in self.value.values():
+            value += amount
+
+
+class Holding(Writer):
+    """Holds an array and a tensor of its own making."""
+
+    def __init__(self, rows: int) -> None:
+        numpy, torch = import_module("numpy"), import_module("torch")
+        super().__init__({"array": numpy.zeros(rows), "tensor": torch.zeros(rows)})
 
 
 @remote_class()

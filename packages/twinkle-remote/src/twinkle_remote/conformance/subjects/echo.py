@@ -227,6 +227,13 @@ class Echo:
         """A container whose rows are not known."""
         return deque(range(1, length + 1))
 
+    @remote_function(dispatch="all", collect="first")
+    def makes_circle(self) -> Any:
+        """A dict that contains itself."""
+        circle: dict[str, Any] = {}
+        circle["self"] = circle
+        return circle
+
     @remote_function(dispatch="slice_dp", collect="flatten")
     def rows_or_none(self, rows: list[int]) -> list[int] | None:
         """Rows, and None where there are none."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np  # noqa: TID253  loaded only once a caller's own value is an array
 
+from twinkle_remote.values.snapshot import read_only
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -25,11 +27,12 @@ class NumpySplitter:
         return value[start:stop]
 
     def concat(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """One new array; masks are kept."""
+        """One new array that is read-only, as those that were not joined; masks are kept."""
         if any(isinstance(value, np.ma.MaskedArray) for value in values):
             joined: NDArray[Any] = np.ma.concatenate(values)  # type: ignore[no-untyped-call]  # numpy's own gap
             return joined
-        return np.concatenate(values)
+        whole: NDArray[Any] = read_only(np.concatenate(values))
+        return whole
 
     def equal(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
         """Same dtype, shape and elements; NaN equals NaN where the dtype has it."""
@@ -57,7 +60,8 @@ class NumpySplitter:
             total = total + value.astype(wide) * (1 if weights is None else weights[i])
         if how == "mean":
             total = total / (len(values) if weights is None else sum(weights))
-        return total.astype(dtype if dtype == np.float16 else wide)  # type: ignore[no-any-return]  # an array or scalar
+        total = total.astype(dtype if dtype == np.float16 else wide)
+        return read_only(total) if isinstance(total, np.ndarray) else total  # type: ignore[no-any-return]  # or scalar
 
 
 SPLITTER = NumpySplitter()
