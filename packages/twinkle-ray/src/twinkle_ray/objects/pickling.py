@@ -16,6 +16,7 @@ import ray
 from ray import cloudpickle
 
 from twinkle_ray.objects import arrays, arrow, tensors
+from twinkle_remote.backends.support import reduce_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +87,19 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             if reduced is not None:
                 return reduced
         reduced = arrays.reduce(value) or arrow.reduce(value)
+        return super().reducer_override(value) if reduced is None else reduced
+
+
+class ErrorByValue(_CloudPickler):  # type: ignore[misc]  # as above
+    """Exceptions of classes of `__main__`, whose classes travel by value."""
+
+    def __init__(self, file: io.BytesIO, trusting: bool, inside: frozenset[int]) -> None:
+        super().__init__(file, protocol=5)
+        self.trusting, self.inside = trusting, inside
+
+    def reducer_override(self, value: Any) -> Any:
+        """How an exception is pickled; the usual way for anything else."""
+        reduced = reduce_error(value, self)
         return super().reducer_override(value) if reduced is None else reduced
 
 

@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray import cloudpickle
 
 from twinkle_ray.objects.object_store import RayStore
+from twinkle_ray.objects.pickling import ErrorByValue
 from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.logs import end_output, name_output
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.stack_dump import offer_stack
-from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, seed_process
+from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, error_to_bytes, seed_process
 from twinkle_remote.protocol import Failure, Outcome, WorkerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
@@ -76,23 +76,12 @@ def visibility_variable(kind: str) -> str | None:
     return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
 
 
-_dumps: Callable[[object], bytes] = cloudpickle.dumps  # Ray's copy of cloudpickle is not typed
-
-
 class _Worker(Worker):
     """A worker whose exceptions may be of classes that only the driver's `__main__` defines."""
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         failure: Failure = super()._capture(error, task, context)
-        return failure if failure.pickled else replace(failure, pickled=_by_value(error))
-
-
-def _by_value(error: BaseException) -> bytes:
-    try:
-        data: bytes = _dumps(error)
-        return data if isinstance(cloudpickle.loads(data), type(error)) else b""
-    except Exception:  # such an exception cannot travel: type name, text and trace do
-        return b""
+        return failure if failure.pickled else replace(failure, pickled=error_to_bytes(error, ErrorByValue))
 
 
 class RankActor:

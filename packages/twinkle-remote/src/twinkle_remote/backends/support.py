@@ -8,6 +8,7 @@ from twinkle_remote.context import WorkerContext
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.frames import driver_line, user_stack
 from twinkle_remote.failures.raising import raise_failures
+from twinkle_remote.failures.travel import error_to_bytes, reduce_error
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.sessions.runtime import active, attach, running
 from twinkle_remote.worker.seeding import seed_process, stop_seeding
@@ -24,7 +25,9 @@ __all__ = [
     "capture",
     "component_of",
     "driver_line",
+    "error_to_bytes",
     "raise_failures",
+    "reduce_error",
     "running",
     "seed_process",
     "start_on_workers",

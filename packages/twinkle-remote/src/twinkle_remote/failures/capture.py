@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import traceback
 from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import RemoteCallError, TwinkleError
 from twinkle_remote.failures.frames import is_machinery_file
+from twinkle_remote.failures.travel import error_to_bytes
 from twinkle_remote.protocol.failure import Failure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, 
         message=_text(error),
         method=method,
         trace=_user_trace(error),
-        pickled=b"" if live else _pickle(error),
+        pickled=b"" if live else error_to_bytes(error),
         live=error if live else None,
     )
 
@@ -71,13 +71,3 @@ def _keep_user_frames(parts: traceback.TracebackException | None, seen: set[int]
     )
     for other in (parts.__cause__, parts.__context__, *(parts.exceptions or ())):
         _keep_user_frames(other, seen)
-
-
-def _pickle(error: BaseException) -> bytes:
-    try:
-        data = pickle.dumps(error)
-        if not isinstance(pickle.loads(data), type(error)):
-            return b""
-    except Exception:  # such an exception cannot travel: type name, text and trace do
-        return b""
-    return data

@@ -10,7 +10,7 @@ from twinkle_remote.errors import RemoteCallError
 from twinkle_remote.failures.bare import bare_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from twinkle_remote.protocol.failure import Failure
 
@@ -39,26 +39,48 @@ def as_both(original: BaseException | None, text: str, failures: Sequence[Failur
 
 def _like(original: Exception) -> RemoteCallError:
     """An instance of both types in the state of the original, made without calling its constructor again."""
-    kind = _raised(type(original))
-    both = both_type(kind)
-    error: RemoteCallError = bare_new(both)(both, *original.args)
-    for base in kind.__mro__:
-        for name, member in vars(base).items():
-            if isinstance(member, _MEMBERS) and not name.startswith("__"):
-                _copy_member(member, original, error)
-    error.args = original.args
-    error.__dict__.update(original.__dict__)
+    both = both_type(raised_type(type(original)))
+    error: RemoteCallError = remade(both, original.args, original.__dict__, members_of(original))
     return error
 
 
-def _copy_member(member: Any, original: Exception, error: Exception) -> None:
+def members_of(error: BaseException) -> dict[str, Any]:
+    """What an exception has beside `args` and `__dict__`: slots, and fields of those written in C."""
+    found = {}
+    for name, member in _members(raised_type(type(error))):
+        try:
+            found[name] = member.__get__(error)
+        except AttributeError:  # not set
+            continue
+    return found
+
+
+def remade(kind: Any, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
+    """An exception of a type in a state, made without calling its constructor."""
+    error = bare_new(kind)(kind, *args)
+    for name, member in _members(raised_type(kind)):
+        if name in members:
+            _set_member(member, error, members[name])
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    for base in kind.__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, _MEMBERS) and not name.startswith("__") and name != "args":
+                yield name, member
+
+
+def _set_member(member: Any, error: BaseException, value: Any) -> None:
     try:
-        member.__set__(error, member.__get__(original))
-    except (AttributeError, TypeError):  # not set, or not for setting
+        member.__set__(error, value)
+    except (AttributeError, TypeError):  # not for setting
         return
 
 
-def _raised(kind: type) -> type:
+def raised_type(kind: type) -> Any:
     """The type that a worker raised first, where the error has come through several calls."""
     return getattr(kind, _RAISED, kind)
 
@@ -77,13 +99,10 @@ def both_type(kind: type) -> type[RemoteCallError]:
 
 
 def _reduce(self: RemoteCallError, protocol: object = None) -> tuple[Any, ...]:
-    kind = _raised(type(self))
-    return _restore, (kind, self.args, dict(self.__dict__))
+    kind = raised_type(type(self))
+    return _restore, (kind, self.args, dict(self.__dict__), members_of(self))
 
 
-def _restore(kind: type, args: tuple[Any, ...], state: dict[str, Any]) -> RemoteCallError:
-    both = both_type(kind)
-    error: RemoteCallError = bare_new(both)(both, *args)
-    error.args = args
-    error.__dict__.update(state)
+def _restore(kind: type, args: tuple[Any, ...], state: dict[str, Any], members: dict[str, Any]) -> RemoteCallError:
+    error: RemoteCallError = remade(both_type(kind), args, state, members)
     return error

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
-from twinkle_remote.conformance.subjects.faults import Faulty
+from twinkle_remote.conformance.subjects.faults import (
+    Faulty,
+    FieldsError,
+    LiarError,
+    LockedError,
+    MuteError,
+    NeedyError,
+    UnpicklableError,
+)
 from twinkle_remote.conformance.subjects.layouts import FOUR
 from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError
 
@@ -66,6 +74,31 @@ def failures_say_where_and_why(harness: Harness) -> None:
     ) as caught:
         plain(faulty.raises("key", (2, 0) if harness.in_process else (2,)))
     assert "worker.py" not in caught.text and "method.py" not in caught.text, caught.text
+
+
+def failures_keep_type_and_attributes_whatever_their_constructor_takes(harness: Harness) -> None:
+    """Other arguments than `args`, slots, and what cannot travel, as a lock: type and other attributes arrive."""
+    faulty = harness.build(Faulty, 2)
+    with raises(NeedyError, "code 7") as caught:
+        plain(faulty.raises("needy"))
+    needy: Any = caught.error
+    assert (needy.args, needy.code, needy.detail) == (("code 7",), 7, "why")
+    with raises(FieldsError, "no bias") as caught:
+        plain(faulty.raises("fields"))
+    fields: Any = caught.error
+    assert (fields.field, fields.errno, fields.filename) == ("bias", 2, "weights.pt")
+    with raises(LockedError, "held") as caught:
+        plain(faulty.raises("locked"))
+    locked: Any = caught.error
+    assert locked.name == "held" == locked.args[0] and isinstance(locked, RemoteCallError)
+    with raises(ExceptionGroup) as caught:
+        plain(faulty.raises("needy group"))
+    group: Any = caught.error
+    assert [type(inner) for inner in group.exceptions] == [NeedyError, LockedError]
+    assert group.exceptions[0].detail == "inside" and group.exceptions[1].name == "too"
+    for kind, expected in (("liar", LiarError), ("mute", MuteError), ("unpicklable", UnpicklableError)):
+        with raises(expected):
+            plain(faulty.raises(kind))
 
 
 def unusual_exceptions_still_tell(harness: Harness) -> None:
@@ -190,6 +223,7 @@ def lazy_done(lazy: Any, harness: Harness) -> None:
 CHECKS = (
     failures_are_of_the_type_that_was_raised,
     failures_say_where_and_why,
+    failures_keep_type_and_attributes_whatever_their_constructor_takes,
     unusual_exceptions_still_tell,
     victims_are_folded_under_the_first_failure,
     the_first_failure_surfaces_at_once,

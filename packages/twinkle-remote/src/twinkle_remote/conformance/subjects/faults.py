@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,25 @@ class NeedyError(Exception):
         self.detail = detail
 
 
+class FieldsError(OSError):
+    """An exception of a class written in C, with a slot and a constructor of its own."""
+
+    __slots__ = ("field",)
+
+    def __init__(self, field: str) -> None:
+        super().__init__(2, f"no {field}", "weights.pt")
+        self.field = field
+
+
+class LockedError(ValueError):
+    """An exception with a lock in it, and in its arguments."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, threading.Lock())
+        self.lock = threading.Lock()
+        self.name = name
+
+
 class LiarError(Exception):
     """An exception that unpickles as something else."""
 
@@ -125,7 +145,10 @@ def make_error(kind: str) -> BaseException:
         "file": FileNotFoundError(2, "No such file", "weights.pt"),
         "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
         "needy": NeedyError(7, detail="why"),
+        "fields": FieldsError("bias"),
         "liar": LiarError("truth"),
+        "locked": LockedError("held"),
+        "needy group": ExceptionGroup("several", [NeedyError(8, detail="inside"), LockedError("too")]),
         "unpicklable": UnpicklableError("cannot travel"),
         "mute": MuteError(),
         "group": ExceptionGroup("several", [ValueError("one"), TypeError("two")]),

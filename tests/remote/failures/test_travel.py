@@ -1,0 +1,86 @@
+"""Exceptions as bytes: type, arguments and attributes are those of the original after any number of journeys."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinkle_remote import RemoteCallError
+from twinkle_remote.conformance.subjects.faults import FieldsError, LockedError, NeedyError
+from twinkle_remote.failures.reraise import as_both
+from twinkle_remote.failures.travel import error_to_bytes
+
+
+class CodeError(Exception):
+    """Its constructor would write its text twice."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+        self.other: Any = None
+
+
+class StateError(Exception):
+    """Says itself how it is pickled."""
+
+    def __init__(self, left: int, right: int) -> None:
+        super().__init__("state")
+        self.both = (left, right)
+
+    def __reduce__(self) -> Any:
+        return StateError, self.both
+
+
+def journey(error: BaseException) -> Any:
+    return pickle.loads(error_to_bytes(error))
+
+
+@given(args=st.lists(st.one_of(st.integers(), st.text(), st.none(), st.binary())), code=st.integers())
+def test_arguments_and_attributes_are_the_originals(args: list[Any], code: int) -> None:
+    error = CodeError(code)
+    error.args, error.other = tuple(args), args
+    for _ in range(3):
+        error = journey(error)
+        assert type(error) is CodeError and error.args == tuple(args) and (error.code, error.other) == (code, args)
+
+
+def test_the_text_is_not_written_twice() -> None:
+    assert journey(CodeError(7)).args == ("code 7",) and journey(StateError(1, 2)).both == (1, 2)
+
+
+@pytest.mark.parametrize("error", [NeedyError(7, detail="why"), FieldsError("bias"), LockedError("held")])
+def test_what_went_through_two_calls_travels_as_well(error: Exception) -> None:
+    outer = journey(as_both(journey(error), "told", ()))
+    assert isinstance(outer, type(error)) and isinstance(outer, RemoteCallError) and str(outer) == "told"
+    assert repr(outer.args[:1]) == repr(error.args[:1])
+    names = {"detail": "why", "field": "bias", "name": "held"}
+    assert all(getattr(outer, name) == value for name, value in names.items() if hasattr(error, name))
+
+
+def test_what_cannot_travel_is_left_behind_or_told() -> None:
+    error = journey(LockedError("held"))
+    assert not hasattr(error, "lock") and "lock" in error.args[1]
+
+
+def test_exceptions_in_a_circle_travel_without_it() -> None:
+    first, second = CodeError(1), CodeError(2)
+    first.other, second.other = second, first
+    found = journey(first)
+    assert found.code == 1 and found.other.code == 2 and not hasattr(found.other, "other")
+    alone = CodeError(3)
+    alone.other = [alone]
+    assert journey(alone).code == 3
+
+
+def test_a_type_that_cannot_travel_gives_nothing() -> None:
+    class LocalError(Exception):
+        pass
+
+    assert error_to_bytes(LocalError("x")) == b""
+    assert error_to_bytes(ExceptionGroup("several", [LocalError("x")])) == b""
+    assert isinstance(journey(ValueError(threading.Lock)), ValueError)
