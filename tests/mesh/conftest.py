@@ -1,6 +1,6 @@
-"""Meshes for hypothesis: `st.from_type(DeviceMesh)` draws regular, irregular and derived ones, of up to 48 ranks.
+"""Meshes for hypothesis: `st.from_type(DeviceMesh)` draws regular, irregular and derived ones of up to 48 ranks.
 
-The profile "mesh" holds the settings of the laws; it is not loaded, so that other packages keep their own.
+The profile "mesh" holds the settings of the property tests. It is not loaded, so other packages keep their settings.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_concat_after_select(mesh: DeviceMesh, data: st.DataObject) -> None:
     assert joined.dim_names == front.dim_names
 
 
-def test_irregular_ranks_and_sizes_that_cut_across_are_kept_in_order() -> None:
+def test_irregular_ranks_and_sizes_that_do_not_fit_the_factors_keep_their_order() -> None:
     listed = DeviceMesh.from_ranks([3, 1, 2, 7], "dp").unflatten("dp", {"a": 2, "b": 2})
     assert listed.groups("b") == [[2, 7], [3, 1]]
     apart = DeviceMesh.from_sizes(dp_size=3, tp_size=2, cp_size=2).flatten(("tp", "dp"), "x")

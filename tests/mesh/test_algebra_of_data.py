@@ -120,12 +120,12 @@ def test_concat_puts_the_samples_of_one_mesh_after_those_of_another(mesh: Device
         assert renumbered({rank: joined.data_rank(rank) for rank in part.ranks}) == seen(part)
     apart = joined.data_world_size == 2 * mesh.data_world_size
     assert all((joined.data_rank(rank) != joined.data_rank(layout[rank])) == apart for rank in mesh.ranks)
-    assert apart or dim not in mesh.data_dims or mesh.ulysses_size > 1 or "data_places" in state
+    assert apart or dim not in mesh.data_dims or mesh.ulysses_size > 1 or "data_positions" in state
 
 
 @law
 @given(meshes, meshes, st.integers(1, 3), st.data())
-def test_a_repr_tells_all_that_makes_meshes_differ(
+def test_reprs_are_equal_for_equal_meshes_only(
     one: DeviceMesh, unlike: DeviceMesh, steps: int, data: DataObject
 ) -> None:
     other = one
@@ -139,10 +139,10 @@ def test_a_repr_tells_all_that_makes_meshes_differ(
         assert (left == right) == (repr(left) == repr(right))
 
 
-def test_meshes_that_differ_in_what_a_repr_used_to_hide() -> None:
+def test_reprs_show_data_and_long_lists() -> None:
     flat = PLAIN.flatten()
     assert flat.data_world_size == 2
-    assert repr(flat) == "DeviceMesh(dp_tp=4, data_places=(2:1+2:0), device_type='cuda')"
+    assert repr(flat) == "DeviceMesh(dp_tp=4, data_positions=(2:1+2:0), device_type='cuda')"
     back = flat.unflatten("dp_tp", {"dp": 2, "tp": 2})
     assert back == PLAIN
     assert [back.get_slice(8, rank) for rank in range(4)] == [slice(0, 4), slice(0, 4), slice(4, 8), slice(4, 8)]
@@ -158,7 +158,7 @@ def test_meshes_that_differ_in_what_a_repr_used_to_hide() -> None:
     assert repr(apart) != repr(aside)
 
 
-def test_a_dim_of_data_and_more_grows_where_it_is() -> None:
+def test_concat_along_a_dim_that_is_data_in_part() -> None:
     low = PLAIN
     high = DeviceMesh.from_ranks([[4, 5], [6, 7]], ("dp", "tp"))
     data_outside, data_inside = [
@@ -169,7 +169,7 @@ def test_a_dim_of_data_and_more_grows_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("cut", [{"a": 3, "b": 2}, {"a": 2, "b": 3}])
-def test_sizes_that_cut_across_the_data_keep_it_as_a_table(cut: dict[str, int]) -> None:
+def test_sizes_that_do_not_fit_the_data_keep_it_as_a_table(cut: dict[str, int]) -> None:
     mesh = DeviceMesh.from_sizes(dp_size=3, tp_size=2, cp_size=2, ulysses_size=3).flatten(("tp", "dp"), "x")
     apart = mesh.unflatten("x", cut)
     assert seen(apart) == seen(mesh) == dict.fromkeys(mesh.ranks, 0)
@@ -178,7 +178,7 @@ def test_sizes_that_cut_across_the_data_keep_it_as_a_table(cut: dict[str, int]) 
     assert seen(apart.rename(cp="other")) == seen(mesh)
 
 
-def test_names_of_the_field_decide_and_a_loss_is_said() -> None:
+def test_names_of_parallel_dims_decide_and_a_loss_warns() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4, tp_size=2)
     with pytest.warns(UserWarning, match="along tp see the same samples: data_world_size=4 becomes 1") as said:
         assert mesh["dp"].rename(dp="tp") == DeviceMesh.from_ranks([0, 2, 4, 6], "tp")
@@ -201,7 +201,7 @@ def test_names_of_the_field_decide_and_a_loss_is_said() -> None:
         assert peers == DeviceMesh.from_sizes(dp_size=2, cp_size=2)
 
 
-def test_a_view_over_more_than_data_keeps_the_samples() -> None:
+def test_a_view_over_data_and_other_dims_keeps_the_samples() -> None:
     mesh = DeviceMesh.from_sizes(fsdp_size=2, cp_size=2, tp_size=2).with_views(fsdp_cp=("fsdp", "cp"))
     assert list(seen(mesh["fsdp_cp"]).values()) == [0, 0, 1, 1]
     titan = DeviceMesh.from_ranks([[0, 1], [2, 3]], ("dp_shard", "cp")).with_views(fsdp=("dp_shard", "cp"))
@@ -220,13 +220,13 @@ def test_ulysses_peers_stay_together_in_a_part() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"data_places": [[[2, 1]], [[2, 1]]]}, "data_places .* do not fit its dims"),
-        ({"data_places": [[[2, 2]], []]}, "data_places .* do not fit its dims"),
-        ({"data_places": [[[2, 1]], [[2, 0]]]}, "data_places .* do not fit its dims"),
-        ({"data_places": [0, 0, 2, 3]}, "data_places .* do not fit its dims"),
-        ({"data_places": [0, 1]}, "data_places .* do not fit its dims"),
-        ({"data_places": [0, 0.5, 1, 1]}, "data_places=0.5 must be a whole number"),
-        ({"data_places": []}, "not the state of a DeviceMesh"),
+        ({"data_positions": [[[2, 1]], [[2, 1]]]}, "data_positions .* do not fit its dims"),
+        ({"data_positions": [[[2, 2]], []]}, "data_positions .* do not fit its dims"),
+        ({"data_positions": [[[2, 1]], [[2, 0]]]}, "data_positions .* do not fit its dims"),
+        ({"data_positions": [0, 0, 2, 3]}, "data_positions .* do not fit its dims"),
+        ({"data_positions": [0, 1]}, "data_positions .* do not fit its dims"),
+        ({"data_positions": [0, 0.5, 1, 1]}, "data_positions=0.5 must be a whole number"),
+        ({"data_positions": []}, "not the state of a DeviceMesh"),
         ({"dims": [["a", 2], ["tp", 2]], "data_dims": ["tp"]}, "holds 'tp', whose ranks see the same samples"),
         ({"data_dims": ["a", "a"]}, "names a dim twice"),
         ({"strides": [[[2.0, 2]], [[2, 1]]]}, "strides=2.0 must be a whole number"),

@@ -67,7 +67,7 @@ def test_wrong_sizes_say_what_would_do_and_exit_2(
         ("--dp two", "invalid int value: 'two'"),
     ],
 )
-def test_words_that_are_no_numbers_exit_2(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_are_not_numbers_exit_2(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         twinkle_mesh(*arguments.split())
     assert caught.value.code == 2

@@ -77,7 +77,7 @@ def test_a_rank_outside_the_mesh_is_an_error_everywhere(mesh: DeviceMesh, rank: 
 
 @law
 @given(meshes)
-def test_a_mesh_is_its_ranks_whoever_builds_it(mesh: DeviceMesh) -> None:
+def test_equal_ranks_make_equal_meshes(mesh: DeviceMesh) -> None:
     ranks = np.array(list(mesh.ranks)).reshape(mesh.shape)
     if not mesh.dim_names:
         return
@@ -118,7 +118,7 @@ def test_reading() -> None:
     assert mesh.group(("tp", "dp"), 3) == range(8)
 
 
-def test_nothing_changes_a_mesh() -> None:
+def test_a_mesh_is_immutable() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=2)
     with pytest.raises(AttributeError, match="device_type cannot be set"):
         mesh.device_type = "cpu"

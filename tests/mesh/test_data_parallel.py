@@ -20,7 +20,7 @@ def test_data_ranks_follow_dp_then_fsdp_in_blocks_of_ulysses(mesh: DeviceMesh) -
         place = 0
         for dim in mesh.data_dims:
             place = place * mesh.size(dim) + coords[dim]
-        if "data_places" not in mesh.to_dict():  # whole dims hold the data
+        if "data_positions" not in mesh.to_dict():  # whole dims hold the data
             assert mesh.data_rank(rank) == place // mesh.ulysses_size
     assert {mesh.data_rank(rank) for rank in mesh.ranks} == set(range(mesh.data_world_size))
     if mesh.dim_names and {"dp", "fsdp"} <= set(mesh.dim_names):
@@ -84,7 +84,7 @@ def test_ulysses_across_the_edge_of_fsdp() -> None:
     assert [list(mesh.same_data(rank)) for rank in (0, 1, 3)] == [[0, 2], [1, 4], [3, 5]]
 
 
-def test_the_running_worker_is_meant_without_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_rank_the_running_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4)
     with pytest.raises(ValueError, match="no current rank: the mesh has 4 ranks"):
         mesh.get_slice(8)

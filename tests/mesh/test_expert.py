@@ -30,7 +30,7 @@ def megatron(order: str, sizes: dict[str, int], token: str) -> list[list[int]]:
     return sorted(groups.values())
 
 
-def listed(mesh: DeviceMesh, *dims: str) -> list[list[int]]:
+def listed_or_digest(mesh: DeviceMesh, *dims: str) -> list[list[int]]:
     return [list(group) for group in mesh.groups(dims)]
 
 
@@ -80,22 +80,22 @@ def test_the_published_closed_forms(nodes: int, tp: int, pp: int, cp: int, ep: i
     )
     stage = world // pp
     starts = range(0, world, stage)
-    assert listed(mesh, "tp") == [list(range(i, i + tp)) for i in range(0, world, tp)]
-    assert listed(mesh, "pp") == [list(range(i, world, stage)) for i in range(stage)]
-    assert listed(mesh, "dp") == [
+    assert listed_or_digest(mesh, "tp") == [list(range(i, i + tp)) for i in range(0, world, tp)]
+    assert listed_or_digest(mesh, "pp") == [list(range(i, world, stage)) for i in range(stage)]
+    assert listed_or_digest(mesh, "dp") == [
         list(range(start + j, start + stage, cp * tp)) for start in starts for j in range(cp * tp)
     ]
-    assert listed(mesh, "dp", "cp") == [
+    assert listed_or_digest(mesh, "dp", "cp") == [
         list(range(start + j, start + stage, tp)) for start in starts for j in range(tp)
     ]
-    assert listed(mesh, "cp") == [
+    assert listed_or_digest(mesh, "cp") == [
         list(range(start + k, start + tp * cp, tp)) for start in range(0, world, tp * cp) for k in range(tp)
     ]
-    assert listed(mesh.expert, "ep", "etp") == [list(range(i, i + ep * tp)) for i in range(0, world, ep * tp)]
-    assert listed(mesh.expert, "ep_shard") == [
+    assert listed_or_digest(mesh.expert, "ep", "etp") == [list(range(i, i + ep * tp)) for i in range(0, world, ep * tp)]
+    assert listed_or_digest(mesh.expert, "ep_shard") == [
         list(range(start + j, start + stage, ep * tp)) for start in starts for j in range(ep * tp)
     ]
-    assert listed(mesh.expert, "pp") == listed(mesh, "pp")
+    assert listed_or_digest(mesh.expert, "pp") == listed_or_digest(mesh, "pp")
 
 
 orders = st.permutations(["tp", "cp", "ep", "dp", "pp"]).map("-".join)
@@ -112,7 +112,7 @@ def test_any_order_gives_megatrons_groups(
     mesh = DeviceMesh.from_sizes(tp_size=tp, cp_size=cp, pp_size=pp, dp_size=dp, ep_size=ep, etp_size=etp, order=order)
     dense = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
     for token in ("tp", "dp", "pp", "cp", "tp-pp", "dp-cp", "tp-dp", "tp-dp-cp"):
-        assert listed(mesh, *token.split("-")) == megatron(order, dense, token)
+        assert listed_or_digest(mesh, *token.split("-")) == megatron(order, dense, token)
     sparse = {"tp": etp or tp, "ep": ep, "pp": pp, "dp": stage // experts}
     # Megatron itself refuses experts whose pipeline groups differ from the dense ones.
     assume(megatron(order, sparse, "pp") == megatron(order, dense, "pp"))
@@ -167,7 +167,7 @@ def test_errors_of_orders(arguments: dict[str, Any], said: str) -> None:
         DeviceMesh.from_sizes(**arguments)
 
 
-def test_what_an_order_leaves_out_goes_outermost() -> None:
+def test_dims_that_an_order_leaves_out_are_outermost() -> None:
     assert DeviceMesh.from_sizes(fsdp_size=2, tp_size=2, dp_size=2, order="dp-tp").dim_names == ("fsdp", "tp", "dp")
     assert DeviceMesh.from_sizes(fsdp_size=2, tp_size=2, order="fsdp-tp").dim_names == ("dp", "tp", "fsdp")
     assert DeviceMesh.from_sizes(tp_size=2, pp_size=1, order="TP-DP").dim_names == ("pp", "dp", "tp")

@@ -31,7 +31,7 @@ def test_json_and_pickle_give_an_equal_mesh(mesh: DeviceMesh, on_nodes: bool) ->
         assert copy.expert == mesh.expert
 
 
-def test_a_state_is_small_whatever_the_world() -> None:
+def test_a_state_is_small_for_any_world_size() -> None:
     mesh = DeviceMesh.from_sizes(world_size=131_072, tp_size=8, pp_size=16)
     assert len(json.dumps(mesh.to_dict())) < 300
     assert len(pickle.dumps(mesh)) < 400

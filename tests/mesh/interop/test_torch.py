@@ -168,7 +168,7 @@ def test_groups_are_made_in_one_order_on_every_rank_and_once(monkeypatch: pytest
     assert all(order == orders[0] for order in orders)
 
 
-def test_ranks_without_a_part_join_in() -> None:
+def test_ranks_outside_the_mesh_take_part() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=2, pp_size=2, tp_size=2).at(pp=1).with_views(both=("dp", "tp"), one="tp")
     with fake_world(1, 9):
         built = mesh.to_torch()

@@ -31,7 +31,7 @@ def test_ranks_behave_like_a_tuple(mesh: DeviceMesh, data: st.DataObject) -> Non
             ranks[outside]
 
 
-def test_ranks_are_equal_however_they_are_kept() -> None:
+def test_ranks_are_equal_as_factors_and_as_a_table() -> None:
     arithmetic = DeviceMesh.from_sizes(dp_size=4).ranks
     listed = DeviceMesh.from_ranks([2, 0, 1, 3], "dp").same_data(2)
     assert arithmetic == range(4)

@@ -104,7 +104,7 @@ def test_ddp_has_no_mesh() -> None:
 
 @pytest.mark.parametrize("dp_size", [None, 0, -1, 4])
 @pytest.mark.parametrize("replicas", [None, 0, -1, 1])
-def test_sizes_that_are_none_or_not_positive_are_worked_out(dp_size: int | None, replicas: int | None) -> None:
+def test_sizes_that_are_none_or_not_positive_are_inferred(dp_size: int | None, replicas: int | None) -> None:
     dense, _ = fsdp2(dp_size=dp_size, dp_replicate_size=replicas, tp_size=2, world_size=8)
     assert dense.shape == (1, 1, 4, 1, 2)
     assert dense.device_type == "cuda"

@@ -13,7 +13,7 @@ law = settings(settings.get_profile("mesh"))
 
 @law
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-def test_shards_fill_a_node_and_replicas_the_nodes(nodes: int, shards: int, tp: int) -> None:
+def test_shards_fill_a_node_and_replicas_fill_the_nodes(nodes: int, shards: int, tp: int) -> None:
     local = shards * tp
     meshes = optimus_meshes(world_size=nodes * local, local_world_size=local, tp_size=tp)
     parallel, physical = meshes

@@ -43,7 +43,7 @@ def test_views_are_what_torchtitan_flattens(rep: int, shard: int, cp: int, tp: i
         ({"ep": 16}, (1, 1, 1, 16, 1)),
     ],
 )
-def test_experts_borrow_from_a_replica(arguments: dict[str, int], shape: tuple[int, ...]) -> None:
+def test_experts_take_ranks_of_a_replica(arguments: dict[str, int], shape: tuple[int, ...]) -> None:
     meshes = torchtitan_meshes(world_size=16, **arguments)  # type: ignore[arg-type]  # device_type is not among them
     assert meshes.expert is not None
     assert meshes.expert.dim_names == ("pp", "dp_replicate", "efsdp", "ep", "etp")

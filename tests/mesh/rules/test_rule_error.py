@@ -146,7 +146,7 @@ def test_nodes(dp: int, tp: int, count: int, field: str, tp_crossing: str) -> No
                 DeviceMesh.from_sizes(world_size=dp * tp, tp_size=fits).with_nodes(nodes, tp_crossing="refuse")
 
 
-def test_where_no_size_would_do_the_next_rule_is_named() -> None:
+def test_where_no_size_fits_the_error_names_the_next_rule() -> None:
     with pytest.raises(ValueError, match=r"^tp_size=0 must be at least 1, or -1 to infer it; 2 would$"):
         DeviceMesh.from_sizes(tp_size=0, sequence_parallel=True)
     with pytest.raises(ValueError, match=re.escape("ulysses_size=5 does not divide dp_size=4; 1, 2 or 4 would")):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from twinkle_mesh import DeviceMesh
-from twinkle_mesh.rules.sizes import infer
+from twinkle_mesh.rules.sizes import infer_sizes
 
 law = settings(settings.get_profile("mesh"))
 NAMES = ("dp", "fsdp", "tp", "pp", "cp")
@@ -25,9 +25,9 @@ def test_any_one_size_is_inferred_from_the_world(sizes: dict[str, int], left_out
     for size in sizes.values():
         world *= size
     if world > 1:
-        assert infer({**sizes, left_out: -1}, world) == sizes
-    assert infer({**sizes, "dp": None}, world)["dp"] == (sizes["dp"] if world > 1 else 1)
-    assert infer(sizes, world) == infer(sizes) == infer(sizes, 1) == sizes
+        assert infer_sizes({**sizes, left_out: -1}, world) == sizes
+    assert infer_sizes({**sizes, "dp": None}, world)["dp"] == (sizes["dp"] if world > 1 else 1)
+    assert infer_sizes(sizes, world) == infer_sizes(sizes) == infer_sizes(sizes, 1) == sizes
 
 
 def test_the_world_is_the_product_unless_it_is_given() -> None:

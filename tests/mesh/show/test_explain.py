@@ -59,7 +59,7 @@ def test_the_table_labels_estimates() -> None:
     ]
 
 
-def test_what_is_not_known_or_not_there_is_said() -> None:
+def test_unknown_nodes_and_dims_of_size_1() -> None:
     mesh = DeviceMesh.from_sizes(pp_size=2, tp_size=2, vpp_size=2, sequence_parallel=True, ep_size=2, etp_size=1)
     text = str(mesh.explain(bytes=0))
     assert "unknown" in text

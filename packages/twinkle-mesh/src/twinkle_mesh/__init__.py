@@ -41,7 +41,7 @@ __all__ = [
     "use_rank",
 ]
 
-# Modules that need dataclasses or typing, which cost more to import than all of the mesh.
+# These modules import dataclasses or typing, which takes longer than the import of all mesh modules.
 _LAZY = {
     "DDPConfig": "recipes",
     "DeviceGroup": "group",

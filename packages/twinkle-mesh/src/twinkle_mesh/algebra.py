@@ -1,4 +1,4 @@
-"""Meshes out of meshes."""
+"""Operations that make a mesh from a mesh."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .derived import rebuilt, selected, views_renamed, views_within
 from .layout.data_dims import DATA_DIMS, SAME_DATA
 from .layout.data_layout import DataLayout
 from .layout.layout import Layout
-from .rules.sizes import check_names, fill
+from .rules.sizes import check_names, fill_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 class Algebra(DataParallel):
     """Operations that return a new mesh.
 
-    Every rank of the new mesh sees the samples that it saw before; data ranks are numbered anew where ranks are left
-    out. Only names change that: a dim that is renamed to dp_replicate, dp, dp_shard or fsdp, or cut out under such a
-    name, splits the data, and one that becomes pp, cp, tp, ep or etp does not; a warning says which data ranks are
-    lost. Ulysses, experts, virtual stages, sequence parallelism and views follow their dims; what needs a dim that is
-    gone is gone as well.
+    Each rank sees the same samples as before. Where ranks are left out, the data ranks are numbered anew from 0.
+
+    Only a new name can change what a rank sees. A dim that `rename` or `unflatten` names dp_replicate, dp, dp_shard or
+    fsdp splits the data. Ranks along a dim that gets the name pp, cp, tp, ep or etp see the same samples; a warning
+    says how many data ranks are lost.
+
+    Ulysses, experts, virtual stages, sequence parallelism and views stay where their dims stay, and are dropped where
+    a dim that they need is dropped.
     """
 
     __slots__ = ()
@@ -34,7 +37,7 @@ class Algebra(DataParallel):
 
         Args:
             dims: Names of dims or views, in the order that the new mesh is to have; a view becomes a dim.
-            rank: Any rank of the new mesh; None stands for the running worker's rank.
+            rank: Any rank of the new mesh; None is the rank of the running worker.
         """
         names = check_names((dims,) if isinstance(dims, str) else dims)
         parts = {name: self._parts(name) for name in names}
@@ -49,12 +52,14 @@ class Algebra(DataParallel):
 
     def at(self, **coords: int) -> Self:
         """Return the mesh of the other dims at the given coordinates: `mesh.at(pp=1)`."""
-        places = self._places(coords)
+        places = self._given_coords(coords)
         kept = {self.dim_names[dim]: (dim,) for dim, place in enumerate(places) if place is None}
         return selected(self, kept, [place or 0 for place in places])
 
     def flatten(self, dims: Dims | None = None, name: str | None = None) -> Self:
-        """Join dims into one, row-major as listed, at the place of the first: `mesh.flatten(("dp", "cp"))`.
+        """Join dims into one, row-major as listed: `mesh.flatten(("dp", "cp"))`.
+
+        The new dim stands where the first of the joined dims stood.
 
         Args:
             dims: Names of dims; all of them when None.
@@ -76,9 +81,9 @@ class Algebra(DataParallel):
         runs = list(parts.values())
         return rebuilt(
             self,
-            self._layout.fused(runs),
+            self._layout.flattened(runs),
             tuple(parts),
-            self._data_by_dim().fused(runs),
+            self._data_by_coordinate().flattened(runs),
             views=views_within(self, parts),
             fresh=[] if joined == (new,) else [new],
             splits=False,
@@ -91,19 +96,19 @@ class Algebra(DataParallel):
             ValueError: when the sizes, of which one may be -1, do not multiply to the dim's size.
         """
         place = self._dim(dim)
-        new = fill(dim, self.shape[place], sizes)
+        new = fill_sizes(dim, self.shape[place], sizes)
         pieces = list(new.values())
         return rebuilt(
             self,
-            self._layout.divided(place, pieces),
+            self._layout.unflattened(place, pieces),
             (*self.dim_names[:place], *new, *self.dim_names[place + 1 :]),
-            self._data_by_dim().divided(place, pieces),
+            self._data_by_coordinate().unflattened(place, pieces),
             views=views_renamed(self, {dim: tuple(new)}),
             fresh=[name for name in new if name != dim or len(pieces) > 1],
         )
 
     def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Self:
-        """Give dims new names: `mesh.rename(dp="replica")`, or by a mapping from old to new."""
+        """Give dims new names: `mesh.rename(dp="replica")` or `mesh.rename({"dp": "replica"})`."""
         new = {**(names or {}), **more}
         for old in new:
             self._dim(old)
@@ -111,31 +116,31 @@ class Algebra(DataParallel):
             self,
             self._layout,
             tuple([new.get(name, name) for name in self.dim_names]),
-            self._data_by_dim(),
+            self._data_by_coordinate(),
             views=views_renamed(self, {old: (name,) for old, name in new.items()}),
             fresh=[name for old, name in new.items() if old != name],
         )
 
     def transpose(self, *dims: str) -> Self:
-        """Reorder the dims, or reverse them when none are named; every rank keeps its coordinates."""
+        """Reorder the dims; without arguments, reverse them. Each rank keeps its coordinates."""
         wanted = check_names(dims) or self.dim_names[::-1]
         indices = [self._dim(name) for name in wanted]
         if len(indices) != len(self.dim_names):
             missing = [name for name in self.dim_names if name not in wanted]
             raise ValueError(f"transpose{wanted} leaves out {missing}; name every dim once")
         origin = [0] * len(indices)
-        data = self._data_by_dim().through(indices, origin)
-        return rebuilt(self, self._layout.through(indices, origin), wanted, data, views=self.views)
+        data = self._data_by_coordinate().select(indices, origin)
+        return rebuilt(self, self._layout.select(indices, origin), wanted, data, views=self.views)
 
     def concat(self, *others: Self, dim: str) -> Self:
         """Put meshes of equal shapes and disjoint ranks one after the other: `a.concat(b, dim="dp")`.
 
-        Ranks of different meshes see different samples where `dim` splits the data at its outermost. A new dim, or one
-        of size 1, splits the data where its name says so.
+        Meshes see different samples along a dim that splits the data. A new dim, or one of size 1, splits the data if
+        its name is dp_replicate, dp, dp_shard or fsdp.
 
         Args:
             others: Meshes that differ from this one in their ranks only.
-            dim: A dim that they have, which grows, or a new one, which becomes the outermost.
+            dim: A dim of the meshes, which grows, or a new one, which becomes the outermost.
         """
         meshes = (self, *others)
         for other in others:
@@ -149,20 +154,20 @@ class Algebra(DataParallel):
             )
         names = self.dim_names
         at = names.index(dim) if dim in names else None
-        held = [mesh._data_by_dim() for mesh in meshes]
+        held = [mesh._data_by_coordinate() for mesh in meshes]
         by_name = dim in DATA_DIMS and (at is None or self.shape[at] == 1)
         splits = by_name or (at is not None and held[0].step(at) > 0)
         if dim in SAME_DATA and any(data.key != held[0].key for data in held):
             raise ValueError(f"concat along {dim} needs meshes with the same data ranks, not {self!r} and {others!r}")
-        data = DataLayout.of_meshes(held, None if by_name else at, splits=splits, ulysses=self.ulysses_size)
+        data = DataLayout.concatenated(held, None if by_name else at, splits=splits, ulysses=self.ulysses_size)
         if at is None:
             names = (dim, *names)
         else:
             runs = [[0, part + 1] if part == at else [part + 1] for part in range(len(names))]
-            layout, data = layout.fused(runs), data.fused(runs)
+            layout, data = layout.flattened(runs), data.flattened(runs)
         return rebuilt(self, layout, names, data, views=self.views, fresh=[dim] if by_name else [])
 
     def with_views(self, **views: Dims) -> Self:
         """Add names for flattened dims, readable as `mesh["dp"]`: `with_views(dp=("dp_replicate", "dp_shard"))`."""
         more = tuple([(name, (dims,) if isinstance(dims, str) else tuple(dims)) for name, dims in views.items()])
-        return rebuilt(self, self._layout, self.dim_names, self._data_by_dim(), views=(*self.views, *more))
+        return rebuilt(self, self._layout, self.dim_names, self._data_by_coordinate(), views=(*self.views, *more))

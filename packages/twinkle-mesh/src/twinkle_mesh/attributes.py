@@ -1,8 +1,8 @@
-"""What a mesh is: its fields and their rules."""
+"""The attributes of a mesh and their rules."""
 
 from __future__ import annotations
 
-from .layout.data_dims import check_data_dims, checked_data_dims, data_order
+from .layout.data_dims import check_data_dims, data_order, ordered_data_dims
 from .rules.messages import would
 from .rules.order import EXPERT_DIMS, inferred_expert_order
 from .rules.rule_error import RuleError
@@ -49,7 +49,7 @@ class Attributes:
     device_type: str
     """torch's name of the device: "cuda", "cpu", "npu", ..."""
     ulysses_size: int
-    """How many neighbours in data order share their samples and split the sequence."""
+    """Ulysses ranks: neighbours in data order that share their samples and split the sequence."""
     ep_size: int
     """Expert parallel ranks; see `DeviceMesh.expert`."""
     vpp_size: int
@@ -57,17 +57,17 @@ class Attributes:
     sequence_parallel: bool
     """Whether activations are split over tp."""
     views: Views
-    """Flattened names, each with the dims that it stands for."""
+    """Names of flattened dims, each with its dims."""
     data_dims: tuple[str, ...]
-    """The dims along which samples differ, outermost in data order first."""
+    """Dims along which the samples differ, outermost in data order first."""
     nodes: Nodes | None
-    """Which ranks share a node, where it is known."""
+    """The nodes of the ranks, where they are known."""
     _layout: Layout
     _etp: int | None
     _expert_order: tuple[str, ...] | None
     _data: tuple[int, ...]
     _data_layout: DataLayout | None
-    """The data place of each coordinate, where it is not row-major over whole dims."""
+    """The position in data order of each coordinate, where the positions are not row-major over `data_dims`."""
     _hash: int | None
 
     def __init__(
@@ -94,13 +94,13 @@ class Attributes:
                 f"{len(layout.shape)} names would"
             )
         if data_layout is not None:
-            row_major = data_layout.plain()
-            data_dims = tuple([names[dim] for dim in data_layout.carriers()])
+            row_major = data_layout.row_major_dims()
+            data_dims = tuple([names[dim] for dim in data_layout.dims_with_data()])
             data_layout = None if row_major is not None else data_layout
         if data_dims is None:
             data_dims = data_order(names)
         elif data_layout is None:
-            data_dims = checked_data_dims(data_dims, dict(zip(names, layout.shape, strict=True)))
+            data_dims = ordered_data_dims(data_dims, dict(zip(names, layout.shape, strict=True)))
         else:
             check_data_dims(data_dims, names)
         _set(self, "_layout", layout)
@@ -123,10 +123,10 @@ class Attributes:
         if views:
             self._check_views()
         self._check_sizes()
-        _set(self, "_expert_order", None if expert_order is None else self._told_apart(expert_order))
+        _set(self, "_expert_order", None if expert_order is None else self._canonical_expert_order(expert_order))
 
-    def _told_apart(self, expert_order: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return an expert order with dims of size 1 first, or None where the inferred one gives the same view."""
+    def _canonical_expert_order(self, expert_order: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return the expert order with dims of size 1 first; None where the inferred order gives the same view."""
         if set(expert_order) != set(EXPERT_DIMS):
             raise ValueError(f"expert_order={expert_order} must name ep_shard, ep and etp, outermost first")
         inside = self.ep_size * self.etp_size
@@ -150,7 +150,7 @@ class Attributes:
     def _check_sizes(self) -> None:
         if self.ulysses_size > 1:
             amount = " * ".join(f"{name}_size" for name in self.data_dims) or "the data parallel ranks"
-            check_divides("ulysses_size", self.ulysses_size, self._data_places, f"{amount}={self._data_places}")
+            check_divides("ulysses_size", self.ulysses_size, self._data_positions, f"{amount}={self._data_positions}")
         if self.ep_size > 1 or self._etp is not None:
             etp, pp = self.etp_size, self.size("pp")
             dense = self.world_size // pp
@@ -182,8 +182,8 @@ class Attributes:
         return self._layout.ranks()
 
     @property
-    def _data_places(self) -> int:
-        """How many places in data order there are: the data ranks times their ulysses peers."""
+    def _data_positions(self) -> int:
+        """Number of positions in data order: data_world_size * ulysses_size."""
         if self._data_layout is not None:
             return self._data_layout.count
         places = 1
@@ -193,7 +193,7 @@ class Attributes:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the ranks follow an arithmetic rule, so that no map of them is kept."""
+        """Whether the ranks are computed by arithmetic. Otherwise the mesh keeps a table of them."""
         return self._layout.table is None
 
     def has_dim(self, dim: str) -> bool:
@@ -201,7 +201,7 @@ class Attributes:
         return dim in self.dim_names
 
     def size(self, dim: str) -> int:
-        """Return the size of a dim or view: 1 for one that the mesh does not have."""
+        """Return the size of a dim or view; 1 for a dim that the mesh does not have."""
         names = self.dim_names
         if dim in names:
             return self._layout.shape[names.index(dim)]
@@ -239,7 +239,7 @@ class Attributes:
 
     @property
     def etp_size(self) -> int:
-        """Tensor parallel ranks of the experts: what was given, or tp_size."""
+        """Tensor parallel ranks of the experts; `tp_size` unless it was given."""
         return self.size("tp") if self._etp is None else self._etp
 
     @property
@@ -259,7 +259,7 @@ class Attributes:
         return self._layout.key, self._traits(), self.data_dims, self._data_layout and self._data_layout.key
 
     def _traits(self) -> tuple[object, ...]:
-        """What a mesh is besides its ranks and their data."""
+        """All attributes except the ranks and their data."""
         return (
             self.dim_names,
             self.device_type,

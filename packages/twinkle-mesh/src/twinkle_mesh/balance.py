@@ -1,10 +1,10 @@
-"""The balanced split: the one rule by which rows are shared out."""
+"""The balanced split of rows over data ranks."""
 
 from __future__ import annotations
 
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 
-from .rules.sizes import at_least_one, whole
+from .rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if not TYPE_CHECKING:
@@ -22,9 +22,13 @@ def balanced_slice(total: int, parts: int, index: int) -> slice:
     Args:
         total: Number of rows, at least 0.
         parts: Number of parts, at least 1.
-        index: The part asked for, in [0, parts - 1].
+        index: Which part, in [0, parts - 1].
     """
-    total, parts, index = whole("total_length", total), at_least_one("parts", parts), whole("index", index)
+    total, parts, index = (
+        whole_number("total_length", total),
+        at_least_one("parts", parts),
+        whole_number("index", index),
+    )
     if total < 0:
         raise ValueError(f"total_length={total} must be at least 0; 0 would")
     if not 0 <= index < parts:
@@ -35,14 +39,14 @@ def balanced_slice(total: int, parts: int, index: int) -> slice:
 
 
 class Slices(Sequence[slice]):
-    """The balanced split of `total` rows into `parts` slices, each made when it is asked for."""
+    """The balanced split of `total` rows into `parts` slices. A slice is computed when it is read."""
 
     __slots__ = ("_parts", "_total")
 
     def __init__(self, total: int, parts: int) -> None:
         balanced_slice(total, parts, 0)
-        self._total = whole("total_length", total)
-        self._parts = whole("parts", parts)
+        self._total = whole_number("total_length", total)
+        self._parts = whole_number("parts", parts)
 
     def __len__(self) -> int:
         return self._parts

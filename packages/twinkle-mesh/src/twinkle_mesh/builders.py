@@ -1,4 +1,4 @@
-"""Meshes out of sizes and out of explicit ranks."""
+"""Meshes from sizes and from explicit ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from _collections_abc import Iterable  # the same class; importing collections.a
 from .layout.layout import Layout
 from .rules import order as orders
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, infer, whole
+from .rules.sizes import at_least_one, infer_sizes, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ _DIMS = {"fsdp_size": "fsdp", "pp_size": "pp", "dp_size": "dp", "cp_size": "cp",
 
 
 def from_sizes(kind: type[Mesh], fields: Mapping[str, Any]) -> Mesh:
-    """Build a mesh from the arguments of `DeviceMesh.from_sizes`; sizes that an error offers are accepted."""
+    """Build a mesh from the arguments of `DeviceMesh.from_sizes`."""
     try:
         return _sized(kind, fields)
     except RuleError as error:
-        raise error.tried(lambda others: _sized(kind, others), fields) from None
+        raise error.fitting(lambda others: _sized(kind, others), fields) from None
 
 
 def from_ranks(kind: type[Mesh], ranks: object, dim_names: str | Sequence[str], fields: Mapping[str, Any]) -> Mesh:
@@ -44,13 +44,13 @@ def from_ranks(kind: type[Mesh], ranks: object, dim_names: str | Sequence[str], 
     try:
         return kind(layout, names, **fields)
     except RuleError as error:
-        raise error.tried(lambda others: kind(layout, names, **others), fields) from None
+        raise error.fitting(lambda others: kind(layout, names, **others), fields) from None
 
 
 def _sized(kind: type[Mesh], fields: Mapping[str, Any]) -> Mesh:
     rest = dict(fields)
     order, world_size, ep_size = rest.pop("order"), rest.pop("world_size"), rest["ep_size"]
-    sizes = infer({name: rest.pop(field) for field, name in _DIMS.items()}, world_size)
+    sizes = infer_sizes({name: rest.pop(field) for field, name in _DIMS.items()}, world_size)
     dims: Sequence[str] = orders.DEFAULT
     experts = None
     if order is not None:
@@ -61,7 +61,7 @@ def _sized(kind: type[Mesh], fields: Mapping[str, Any]) -> Mesh:
 
 
 def _flat(ranks: object) -> tuple[list[int], tuple[int, ...]]:
-    """Return nested ranks in row-major order, and their shape."""
+    """Return nested ranks in row-major order and their shape."""
     as_list = getattr(ranks, "tolist", None)
     level: list[object] = [as_list() if callable(as_list) else ranks]
     shape: list[int] = []
@@ -78,4 +78,4 @@ def _flat(ranks: object) -> tuple[list[int], tuple[int, ...]]:
         level = [child for item in lists for child in item]
     if not shape:
         raise ValueError(f"ranks={ranks!r} must be a list with one level for each dim; [{ranks!r}] would be one dim")
-    return [whole("ranks", item) for item in level], tuple(shape)
+    return [whole_number("ranks", item) for item in level], tuple(shape)

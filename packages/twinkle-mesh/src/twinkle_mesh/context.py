@@ -1,11 +1,11 @@
-"""Which rank the running code stands for."""
+"""The rank of the running worker."""
 
 from __future__ import annotations
 
 import os
 from contextvars import ContextVar
 
-from .rules.sizes import whole
+from .rules.sizes import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ def current_rank() -> int | None:
 
 
 class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextlib would double the import time
-    """Make `rank` the current one for a block; None means "no worker" again.
+    """Set the current rank for a block of code; None unsets it.
 
-    The value lives in a ContextVar, so threads and tasks do not see one another's rank.
+    The rank is kept in a ContextVar, so each thread and task has its own.
     """
 
     __slots__ = ("_rank", "_tokens")
 
     def __init__(self, rank: int | None) -> None:
-        self._rank = None if rank is None else whole("rank", rank)
+        self._rank = None if rank is None else whole_number("rank", rank)
         self._tokens: list[Token[int | None]] = []
 
     def __enter__(self) -> int | None:
@@ -44,10 +44,10 @@ class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextl
 
 
 def running_rank(world_size: int, first_rank: Callable[[], int]) -> int:
-    """Return the running worker's rank: `use_rank`'s, else the launcher's RANK, else the only rank there is.
+    """Return the rank of the running worker: from `use_rank`, else from RANK, else the only rank of the mesh.
 
     Raises:
-        ValueError: when none of these tells.
+        ValueError: when there is none of these.
     """
     rank = _RANK.get()
     if rank is not None:

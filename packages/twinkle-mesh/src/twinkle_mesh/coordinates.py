@@ -1,4 +1,4 @@
-"""The ways between ranks, coordinates and groups."""
+"""Ranks, coordinates and groups of a mesh."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .attributes import Attributes
 from .context import running_rank
 from .layout.ranks import Groups, Ranks
 from .rules.messages import would
-from .rules.sizes import whole
+from .rules.sizes import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ class Coordinates(Attributes):
 
     def __contains__(self, rank: object) -> bool:
         try:
-            return self._layout.coords(whole("rank", rank)) is not None
+            return self._layout.coords(whole_number("rank", rank)) is not None
         except ValueError:
             return False
 
     def coordinate(self, rank: int | None = None) -> dict[str, int]:
-        """Return a rank's coordinate in every dim; None stands for the running worker's rank.
+        """Return the coordinate of a rank in every dim; None is the rank of the running worker.
 
         Raises:
             ValueError: for a rank that is not in the mesh, here and wherever a rank is asked for.
@@ -37,12 +37,12 @@ class Coordinates(Attributes):
         return dict(zip(self.dim_names, self._coords(rank), strict=True))
 
     def rank_at(self, **coords: int) -> int:
-        """Return the rank at the given coordinates; a dim that is left out has to be of size 1.
+        """Return the rank at the given coordinates; dims of size 1 can be left out.
 
         Raises:
             ValueError: for an unknown dim, a coordinate outside it, or a dim that is needed and missing.
         """
-        places = self._places(coords)
+        places = self._given_coords(coords)
         for name, place, size in zip(self.dim_names, places, self.shape, strict=True):
             if place is None and size > 1:
                 raise ValueError(f"rank_at needs {name}= as well, in [0, {size - 1}]; the dims are {self._sizes()}")
@@ -53,17 +53,17 @@ class Coordinates(Attributes):
 
         Args:
             dims: The name of a dim or view, or several. A parallel dim that the mesh does not have counts as size 1.
-            rank: Any rank of the group; None stands for the running worker's rank.
+            rank: Any rank of the group; None is the rank of the running worker.
         """
-        chosen = self._chosen(dims)
+        chosen = self._dims_in(dims)
         coords = self._coords(rank)
         for dim in chosen:
             coords[dim] = 0
         return self._layout.ranks(chosen, self._layout.place(coords))
 
     def groups(self, dims: Dims) -> Groups:
-        """Return every group along `dims`, ascending by first rank, each made when it is read."""
-        chosen = self._chosen(dims)
+        """Return every group along `dims`, ascending by first rank. A group is computed when it is read."""
+        chosen = self._dims_in(dims)
         others = [dim for dim in range(len(self.shape)) if dim not in chosen]
         return Groups(self._layout.ascending(others), lambda start: self.group(dims, start))
 
@@ -71,24 +71,24 @@ class Coordinates(Attributes):
         if rank is None:
             rank = running_rank(self.world_size, lambda: self.ranks[0])
         elif type(rank) is not int:
-            rank = whole("rank", rank)
+            rank = whole_number("rank", rank)
         coords = self._layout.coords(rank)
         if coords is None:
             raise ValueError(f"rank={rank} is not in the mesh, whose ranks are {self.ranks!r}")
         return coords
 
-    def _places(self, coords: Mapping[str, int]) -> list[int | None]:
+    def _given_coords(self, coords: Mapping[str, int]) -> list[int | None]:
         places: list[int | None] = [None] * len(self.dim_names)
         for name, value in coords.items():
             dim = self._dim(name)
-            place = whole(name, value)
+            place = whole_number(name, value)
             if not 0 <= place < self.shape[dim]:
                 raise ValueError(f"{name}={place} is outside [0, {self.shape[dim] - 1}]; the dims are {self._sizes()}")
             places[dim] = place
         return places
 
     def _parts(self, name: str) -> tuple[int, ...]:
-        """Return the dims behind a dim's or a view's name."""
+        """Return the dims of a view, or the one dim of that name."""
         for view, parts in self.views:
             if view == name:
                 return tuple([self.dim_names.index(part) for part in parts])
@@ -97,7 +97,7 @@ class Coordinates(Attributes):
             raise ValueError(f"the mesh has no dim or view {name!r}; {would(options)}")
         return (self.dim_names.index(name),)
 
-    def _chosen(self, dims: Dims) -> list[int]:
+    def _dims_in(self, dims: Dims) -> list[int]:
         if isinstance(dims, str):
             dims = (dims,)
         chosen: set[int] = set()

@@ -1,4 +1,4 @@
-"""How a mesh that is made out of another takes over its attributes."""
+"""Meshes with the attributes of another mesh."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def rebuilt(
     splits: bool = True,
     nodes: Nodes | None = None,
 ) -> Mesh:
-    """Build a mesh with the attributes of `mesh`, as far as their dims are still there.
+    """Build a mesh with those attributes of `mesh` whose dims the new mesh has.
 
     Args:
-        mesh: The mesh that the new one is made of.
+        mesh: The mesh to take attributes from.
         layout: The ranks of the new one.
         names: The dims of the new one.
-        data: The data place of each coordinate, or the dims that they are row-major over.
+        data: The position in data order of each coordinate, or the dims over which they are row-major.
         views: The views of the new one.
-        ulysses: How many neighbours in data order share their samples; as in `mesh` when None.
-        fresh: Names that a dim takes anew; those of the field decide what its ranks see.
-        splits: Whether a fresh name can split the data.
+        ulysses: The ulysses size of the new one; that of `mesh` when None.
+        fresh: Names that dims get by this operation.
+        splits: Whether a dim splits the data once it has the name of a data dim.
         nodes: The nodes of the new one; those of `mesh` when None.
     """
     peers = mesh.ulysses_size if ulysses is None else ulysses
@@ -83,17 +83,17 @@ def selected(mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[
     """
     flat = [dim for part in parts.values() for dim in part]
     gone = [dim for dim in range(len(mesh.shape)) if dim not in flat]
-    layout = mesh._layout.through(flat, coords)
+    layout = mesh._layout.select(flat, coords)
     if mesh.ulysses_size == 1 and mesh._data_layout is None and len(flat) == len(parts):
         names = tuple([name for name in mesh.data_dims if name in parts])
         return rebuilt(mesh, layout, tuple(parts), names, views=views_within(mesh, parts))
-    data, ulysses = mesh._data_by_dim().without(gone, mesh.ulysses_size, coords)
-    data = data.through(flat, [0] * len(mesh.shape))
+    data, ulysses = mesh._data_by_coordinate().without(gone, mesh.ulysses_size, coords)
+    data = data.select(flat, [0] * len(mesh.shape))
     joined = [name for name, part in parts.items() if len(part) > 1]
     if joined:
         starts = [sum(map(len, list(parts.values())[:count])) for count in range(len(parts))]
         runs = [range(start, start + len(part)) for start, part in zip(starts, parts.values(), strict=True)]
-        layout, data = layout.fused(runs), data.fused(runs)
+        layout, data = layout.flattened(runs), data.flattened(runs)
     return rebuilt(
         mesh,
         layout,
@@ -106,7 +106,7 @@ def selected(mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[
 
 
 def views_renamed(mesh: DataParallel, swap: Mapping[str, tuple[str, ...]]) -> Views:
-    """Return the views with some dims exchanged for others."""
+    """Return the views after some dims were replaced by others."""
 
     def exchange(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple([new for old in names for new in swap.get(old, (old,))])

@@ -1,7 +1,7 @@
-"""The ranks as a mixture-of-experts layer sees them.
+"""The expert view: the ranks of a mesh over the dims of a mixture-of-experts layer.
 
-The rule is Megatron's: the expert dims (etp, ep, expert data parallelism) fill the ranks of a pipeline stage in the
-places that tp, ep and dp have in the order, and pipeline groups are those of the dense layers.
+The rule is Megatron's. In the order of dims, etp stands where tp stands, ep_shard (expert data parallelism) where dp
+stands, and ep in its own place. Pipeline groups are the same as those of the dense layers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def expert_view(mesh: Mesh) -> Mesh:
         if cut is not None:
             dims = dict(zip(order, cut, strict=True))
             return Layout((pp, *(dims[name] for name in EXPERT_DIMS)), base.offset)
-        # The sizes cut across one another: number each stage's ranks from the lowest up.
+        # The sizes do not fit the factors: number the ranks of each stage from the lowest up.
         whole = Layout((pp, rest), base.offset)
         shape = (whole.shape[0], *(sizes[name] for name in order))
         by_order = Layout.of_ranks(list(whole.ranks()), shape)

@@ -1,4 +1,4 @@
-"""A named set of devices or processes that workers run on."""
+"""A named group of workers and their devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .rules.messages import preview
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, check_divides, whole
+from .rules.sizes import at_least_one, check_divides, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _ALIASES = {"CUDA": "GPU"}
 
 @dataclass(frozen=True, init=False)
 class DeviceGroup:
-    """A named group of workers and the hardware it occupies.
+    """A named group of workers and the devices that they run on.
 
     Args:
         name: What `remote_group=` refers to.
@@ -53,33 +53,33 @@ class DeviceGroup:
         try:
             checked = _checked(fields)
         except RuleError as error:
-            raise error.tried(_checked, fields) from None
+            raise error.fitting(_checked, fields) from None
         for field, value in checked.items():
             object.__setattr__(self, field, value)
 
     @property
     def num_ranks(self) -> int:
-        """How many devices (or, on CPU, processes) the group spans."""
+        """Number of devices, or of processes on CPU."""
         return self.ranks if isinstance(self.ranks, int) else len(self.ranks)
 
     @property
     def num_workers(self) -> int:
-        """How many worker processes the group has."""
+        """Number of worker processes."""
         return self.num_ranks // self.gpus_per_worker
 
     @property
     def devices(self) -> tuple[int, ...] | None:
-        """The device indices that the group names, or None where only a count was given."""
+        """The device indices; None where only a count was given."""
         return None if isinstance(self.ranks, int) else self.ranks
 
     @property
     def visible(self) -> tuple[int, ...] | None:
-        """The hardware that the group is restricted to, or None for all of it."""
+        """The device indices to which the group is restricted; None where it is not."""
         return None if self.visible_devices is None else tuple(map(int, self.visible_devices.split(",")))
 
 
 def _checked(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a group as it holds them."""
+    """Return the fields of a group after checks, in the form in which it keeps them."""
     kind = _device_type(fields["device_type"])
     visible = None if fields["visible_devices"] is None else _visible(fields["visible_devices"], kind)
     _check_name(fields["name"])
@@ -124,11 +124,11 @@ def _check_name(name: object) -> None:
 
 
 def _ranks(ranks: object, kind: str) -> int | tuple[int, ...]:
-    """Return a count, or device indices, of which any integer type may be given."""
+    """Return a count or device indices as ints."""
     if isinstance(ranks, Iterable) and not isinstance(ranks, str):
         return _indices(list(ranks), kind)
     try:
-        count = whole("ranks", ranks)
+        count = whole_number("ranks", ranks)
     except ValueError:
         raise ValueError(f"ranks={ranks!r} must be a count or a list of device indices") from None
     return at_least_one("ranks", count)
@@ -140,7 +140,7 @@ def _indices(given: Sequence[object], kind: str) -> tuple[int, ...]:
     if kind == "CPU":
         raise RuleError(f"ranks=[{preview(given)}]: a CPU group takes a count", {"ranks": [len(given)]})
     try:
-        indices = tuple([whole("ranks", rank) for rank in given])
+        indices = tuple([whole_number("ranks", rank) for rank in given])
     except ValueError:
         indices = (-1,)
     if min(indices) < 0:

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 
 class DeviceMesh(Algebra):
-    """An immutable, hashable description of how ranks are laid out over named parallel dims.
+    """The layout of ranks over named parallel dims: an immutable, hashable value.
 
-    Build one with `from_sizes` or `from_ranks`. Nothing about a mesh grows with the number of ranks, unless the ranks
-    were given one by one and follow no rule.
+    Build one with `from_sizes` or `from_ranks`. The cost of a mesh does not grow with its number of ranks, except for
+    explicit ranks that follow no arithmetic rule.
+
+    Its methods are defined in four modules: attributes in `attributes.py`, ranks, coordinates and groups in
+    `coordinates.py`, data ranks and slices in `data_parallel.py`, operations that return a new mesh in `algebra.py`.
     """
 
     __slots__ = ()
@@ -126,7 +129,10 @@ class DeviceMesh(Algebra):
 
     @property
     def expert(self) -> Self:
-        """The same ranks as the experts see them: pp, ep_shard (Megatron's expert data parallelism), ep, etp."""
+        """The ranks over the expert dims pp, ep_shard (Megatron's expert data parallelism), ep and etp.
+
+        It has one data rank: ask the mesh itself for slices.
+        """
         from .expert import expert_view
 
         return expert_view(self)
@@ -138,7 +144,7 @@ class DeviceMesh(Algebra):
         ranks_per_node: int | None = None,
         tp_crossing: str = "warn",
     ) -> Self:
-        """Return the mesh that knows its nodes, which are consecutive blocks of ranks from rank 0 on.
+        """Return the mesh with nodes: consecutive blocks of ranks from rank 0 on.
 
         Args:
             nodes: How many equal nodes there are, or the number of ranks on each.
@@ -154,27 +160,27 @@ class DeviceMesh(Algebra):
 
     def node(self, rank: int | None = None) -> int:
         """Return the node that a rank is on."""
-        from .topology import known
+        from .topology import nodes_of
 
-        return known(self).of(self._layout.rank(self._coords(rank)))
+        return nodes_of(self).of(self._layout.rank(self._coords(rank)))
 
     def nodes_spanned(self, dims: Dims) -> tuple[int, int]:
         """Return the fewest and the most nodes that one group along `dims` spans."""
-        from .topology import spanned
+        from .topology import nodes_spanned
 
-        return spanned(self, dims)
+        return nodes_spanned(self, dims)
 
     def crossing_groups(self, dims: Dims) -> Sequence[Ranks]:
         """Return the groups along `dims` that cross nodes, ascending by first rank."""
-        from .topology import crossing
+        from .topology import crossing_groups
 
-        return crossing(self, dims)
+        return crossing_groups(self, dims)
 
     def explain(self, *, bytes: int = 2**30) -> MeshExplanation:  # noqa: A002 - the unit is the name
-        """Say for each dim how many groups there are, how many nodes one spans, and what one collective moves.
+        """Return, for each dim, the number of groups, the nodes that one spans and the bytes that one collective moves.
 
         Args:
-            bytes: Size of what one group reduces, gathers or sends. The bytes that come out are estimates.
+            bytes: Size of what one group reduces, gathers or sends. The bytes in the result are estimates.
         """
         from .show.explain import explain
 
@@ -184,11 +190,11 @@ class DeviceMesh(Algebra):
         """Return a picture as text: one grid per slice of the leading dims, node boundaries, one rank highlighted.
 
         Args:
-            rank: The rank to highlight together with its groups; none when None.
+            rank: A rank to highlight together with its groups.
             width: Columns of text to stay within; large meshes are folded, long lines wrapped.
 
         Raises:
-            ValueError: when not even a folded picture is so narrow, with the width that would do.
+            ValueError: when the folded picture is still wider; the error offers a width.
         """
         from .show.picture import describe
 
@@ -201,10 +207,10 @@ class DeviceMesh(Algebra):
         return svg(self, rank)
 
     def to_torch(self) -> TorchDeviceMesh:
-        """Build torch's mesh of the same ranks, its views as flattened names.
+        """Build a `torch.distributed.DeviceMesh` of the same ranks, with the views as flattened dims.
 
-        Every rank of torch's default process group has to call this, whether it is in the mesh or not, in the same
-        order as others that make groups. Groups of the same ranks are made once and used again.
+        Every rank of torch's default process group has to call this, also one that is not in the mesh, and all ranks
+        have to make their groups in the same order. A group of the same ranks is made once and used again.
 
         Raises:
             ValueError: without a default process group, for ranks that it does not have, for a view whose dims do not
@@ -217,7 +223,7 @@ class DeviceMesh(Algebra):
 
     @staticmethod
     def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:
-        """Read the ranks, names and flattened names of torch's mesh.
+        """Return the mesh with the ranks, dims and flattened dims of torch's mesh.
 
         Raises:
             ValueError: for a mesh without names.
@@ -247,6 +253,6 @@ class DeviceMesh(Algebra):
         return type(self).from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
-        from .show.text import text
+        from .show.mesh_repr import mesh_repr
 
-        return text(self)
+        return mesh_repr(self)

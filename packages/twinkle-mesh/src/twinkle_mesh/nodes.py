@@ -1,11 +1,11 @@
-"""Nodes as blocks of ranks."""
+"""The nodes of a cluster as blocks of ranks."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-from .rules.messages import listed, preview
-from .rules.sizes import at_least_one, whole
+from .rules.messages import listed_or_digest, preview
+from .rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class Nodes:
-    """Nodes as consecutive blocks of ranks from rank 0 on: equal blocks by their size, unequal ones by all sizes."""
+    """Consecutive blocks of ranks from rank 0 on, given by one size for equal nodes or by all sizes."""
 
     __slots__ = ("_starts", "ranks_per_node", "sizes")
 
     ranks_per_node: int | None
-    """Ranks on each node, where nodes are equal."""
+    """Ranks on each node; None where nodes are unequal."""
     sizes: tuple[int, ...]
-    """Ranks on each node, where nodes are unequal."""
+    """Ranks on each node; empty where nodes are equal."""
     _starts: tuple[int, ...]
 
     def __init__(self, ranks_per_node: int | None = None, sizes: Iterable[int] = ()) -> None:
-        held = tuple([whole("the number of ranks on a node", size) for size in sizes])
+        held = tuple([whole_number("the number of ranks on a node", size) for size in sizes])
         if (ranks_per_node is None) == (not held):
-            raise ValueError("nodes need either ranks_per_node= or the sizes of all nodes")
+            raise ValueError("nodes need join_or ranks_per_node= or the sizes of all nodes")
         if held and min(held) < 1:
             raise ValueError(f"the number of ranks on a node={min(held)} must be at least 1")
         per_node = None if ranks_per_node is None else at_least_one("ranks_per_node", ranks_per_node)
         if len(set(held)) == 1:
-            # Equal nodes are one value, however they are given.
+            # Equal nodes given by all sizes equal those given by one size.
             per_node, held = held[0], ()
         starts = [0]
         for size in held:
@@ -45,7 +45,7 @@ class Nodes:
 
     def of(self, rank: int) -> int:
         """Return the node of a rank, in [0, number of nodes - 1]."""
-        rank = whole("rank", rank)
+        rank = whole_number("rank", rank)
         if rank < 0:
             raise ValueError(f"rank={rank} is on no node: ranks are at least 0")
         if self.ranks_per_node is not None:
@@ -80,5 +80,5 @@ class Nodes:
 
     def __repr__(self) -> str:
         if self.ranks_per_node is None:
-            return f"Nodes(sizes=({listed(self.sizes)}))"
+            return f"Nodes(sizes=({listed_or_digest(self.sizes)}))"
         return f"Nodes(ranks_per_node={self.ranks_per_node})"

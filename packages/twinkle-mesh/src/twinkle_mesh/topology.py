@@ -1,4 +1,4 @@
-"""Which groups of a mesh cross nodes."""
+"""The nodes of a mesh, and the groups that cross them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .layout.factors import expand, merged
 from .nodes import Nodes
 from .rules.messages import divisors, nearest_divisors, preview
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, whole
+from .rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
 
     def build(fields: Mapping[str, object]) -> tuple[Mesh, str | None]:
         held = _checked(mesh, fields["nodes"], fields["ranks_per_node"])
-        placed = rebuilt(mesh, mesh._layout, mesh.dim_names, mesh._data_by_dim(), views=mesh.views, nodes=held)
-        crossed = None if tp_crossing == "allow" else crossing_of_tp(placed)
+        placed = rebuilt(mesh, mesh._layout, mesh.dim_names, mesh._data_by_coordinate(), views=mesh.views, nodes=held)
+        crossed = None if tp_crossing == "allow" else tp_crossing_message(placed)
         if crossed and tp_crossing == "refuse":
             raise ValueError(crossed)
         return placed, crossed
@@ -41,7 +41,7 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
     try:
         placed, crossed = build(fields)
     except RuleError as error:
-        raise error.tried(build, fields) from None
+        raise error.fitting(build, fields) from None
     if crossed:
         import warnings
 
@@ -50,9 +50,9 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
 
 
 def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
-    """Return nodes that hold the mesh's ranks."""
+    """Return the nodes; raise where they do not hold all ranks of the mesh."""
     if (nodes is None) == (ranks_per_node is None):
-        raise ValueError("with_nodes needs either nodes= or ranks_per_node=")
+        raise ValueError("with_nodes needs join_or nodes= or ranks_per_node=")
     if nodes is None:
         return Nodes(at_least_one("ranks_per_node", ranks_per_node))
     ranks = mesh._layout.highest + 1
@@ -65,7 +65,7 @@ def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
     if isinstance(nodes, Nodes):
         sizes = nodes.sizes
     else:
-        sizes = tuple([whole("the number of ranks on a node", size) for size in nodes])
+        sizes = tuple([whole_number("the number of ranks on a node", size) for size in nodes])
     if sizes and sum(sizes) < ranks:
         raise ValueError(
             f"nodes=({preview(sizes)}) hold {sum(sizes)} ranks, but the mesh's highest rank is {ranks - 1}; "
@@ -74,29 +74,30 @@ def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
     return nodes if isinstance(nodes, Nodes) else Nodes(sizes=sizes)
 
 
-def crossing_of_tp(mesh: Coordinates) -> str | None:
-    """Return the message about tensor parallel groups that cross nodes; None when none does."""
-    if mesh.tp_size == 1 or spanned(mesh, "tp")[1] == 1:
+def tp_crossing_message(mesh: Coordinates) -> str | None:
+    """Return the message about a tensor parallel group that crosses nodes; None where no group does."""
+    if mesh.tp_size == 1 or nodes_spanned(mesh, "tp")[1] == 1:
         return None
-    group = crossing(mesh, "tp")[0]
-    nodes, layout, dim = known(mesh), mesh._layout, mesh._dim("tp")
+    group = crossing_groups(mesh, "tp")[0]
+    nodes, layout, dim = nodes_of(mesh), mesh._layout, mesh._dim("tp")
     remedy = "" if layout.factors[dim][-1][1] == 1 else "put tp innermost, or "
-    smaller = divisors(mesh.tp_size)[-2::-1]
-    fits = [
-        size for size in smaller if spans(layout.divided(dim, [mesh.tp_size // size, size]), [dim + 1], nodes)[1] == 1
-    ]
+    fits: list[int] = []
+    for size in divisors(mesh.tp_size)[-2::-1]:
+        cut = layout.unflattened(dim, [mesh.tp_size // size, size])
+        if nodes_spanned_in(cut, [dim + 1], nodes)[1] == 1:
+            fits.append(size)
     return (
         f"tp_size={mesh.tp_size} crosses nodes: group {group!r} lies on {nodes.spanned(group)} of {nodes!r}; "
         f"tensor parallelism belongs inside a node: {remedy}make it smaller ({preview(fits)})"
     )
 
 
-def spanned(mesh: Coordinates, dims: Dims) -> tuple[int, int]:
+def nodes_spanned(mesh: Coordinates, dims: Dims) -> tuple[int, int]:
     """Return the fewest and the most nodes that one group along `dims` spans."""
-    return spans(mesh._layout, mesh._chosen(dims), known(mesh))
+    return nodes_spanned_in(mesh._layout, mesh._dims_in(dims), nodes_of(mesh))
 
 
-def spans(layout: Layout, dims: Sequence[int], nodes: Nodes) -> tuple[int, int]:
+def nodes_spanned_in(layout: Layout, dims: Sequence[int], nodes: Nodes) -> tuple[int, int]:
     """Return the fewest and the most nodes that one group along some dims of a layout spans."""
     even = _evenly(layout, dims, nodes)
     if even is not None:
@@ -106,24 +107,24 @@ def spans(layout: Layout, dims: Sequence[int], nodes: Nodes) -> tuple[int, int]:
     return min(counts), max(counts)
 
 
-def crossing(mesh: Coordinates, dims: Dims) -> Sequence[Ranks]:
+def crossing_groups(mesh: Coordinates, dims: Dims) -> Sequence[Ranks]:
     """Return the groups along `dims` that span more than one node, ascending by first rank."""
-    nodes = known(mesh)
-    even = _evenly(mesh._layout, mesh._chosen(dims), nodes)
+    nodes = nodes_of(mesh)
+    even = _evenly(mesh._layout, mesh._dims_in(dims), nodes)
     if even is None:
         return tuple([group for group in mesh.groups(dims) if nodes.spanned(group) > 1])
     return mesh.groups(dims) if even > 1 else ()
 
 
-def known(mesh: Coordinates) -> Nodes:
-    """Return the nodes of a mesh that knows them."""
+def nodes_of(mesh: Coordinates) -> Nodes:
+    """Return the nodes of a mesh; raise where they are unknown."""
     if mesh.nodes is None:
         raise ValueError("the mesh does not know its nodes; mesh.with_nodes(nodes=...) would tell it")
     return mesh.nodes
 
 
 def _evenly(layout: Layout, chosen: Sequence[int], nodes: Nodes) -> int | None:
-    """Return the nodes that every group spans, where every step keeps the node or the place on it."""
+    """Return the number of nodes that every group spans, where arithmetic tells; else None."""
     per_node = nodes.ranks_per_node
     if per_node is None or layout.table is not None:
         return None

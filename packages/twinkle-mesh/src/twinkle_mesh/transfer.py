@@ -1,4 +1,4 @@
-"""Which pieces of one component's results the next component's data ranks read."""
+"""Transfer plans: which data rank of a component reads which rows of another component's results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from .balance import balanced_slice
 from .mesh import DeviceMesh
 from .rules.messages import preview
-from .rules.sizes import at_least_one, whole
+from .rules.sizes import at_least_one, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class Piece(NamedTuple):
-    """Rows `start` to `stop` of what data rank `source` holds (positions are that rank's own)."""
+    """Rows `start` to `stop` of data rank `source`, counted from the first row of that data rank."""
 
     source: int
     start: int
@@ -24,9 +24,9 @@ class Piece(NamedTuple):
 def plan_transfer(
     source: DeviceMesh | int, target: DeviceMesh | int, lengths: Sequence[int]
 ) -> tuple[tuple[Piece, ...], ...]:
-    """Say, for each data rank of `target`, which pieces of the data ranks of `source` it reads, in order.
+    """Return, for each data rank of `target`, the pieces of `source` that it reads, in order.
 
-    The target's split is the balanced split of the total: a lazy and an eager hand-over give each rank the same rows.
+    The rows of the target are the balanced split of all rows, as in `DeviceMesh.get_slice`.
 
     Args:
         source: The mesh that made the results, or its data world size.
@@ -42,7 +42,7 @@ def plan_transfer(
             f"lengths has {len(lengths)} entries, but source has data_world_size={sources}; give {sources} lengths, "
             "one for each data rank"
         )
-    held = [whole("lengths", length) for length in lengths]
+    held = [whole_number("lengths", length) for length in lengths]
     if min(held) < 0:
         raise ValueError(f"lengths=({preview(held)}) must be at least 0 each")
 

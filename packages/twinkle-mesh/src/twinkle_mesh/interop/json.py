@@ -5,7 +5,7 @@ from __future__ import annotations
 from twinkle_mesh.layout.factors import merged, nested
 from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.rules.messages import preview
-from twinkle_mesh.rules.sizes import at_least_one, whole
+from twinkle_mesh.rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _VERSION = 1
 
 
 def to_dict(mesh: Attributes) -> dict[str, object]:
-    """Return the mesh as a dict of JSON values; what has an order is a list, since tools that write JSON sort keys."""
+    """Return the mesh as a dict of JSON values. Ordered values are lists, because JSON tools sort keys."""
     layout = mesh._layout
     state: dict[str, object] = {
         "version": _VERSION,
@@ -49,12 +49,12 @@ def to_dict(mesh: Attributes) -> dict[str, object]:
     data = mesh._data_layout
     if data is not None:
         steps = [[list(factor) for factor in factors] for factors in data.factors]
-        state["data_places"] = steps if data.table is None else list(data.table)
+        state["data_positions"] = steps if data.table is None else list(data.table)
     return state
 
 
 def from_dict(kind: type[Mesh], state: Mapping[str, Any]) -> Mesh:
-    """Build a mesh from what `to_dict` returned, checking it as any other input."""
+    """Build a mesh from what `to_dict` returned; raise for anything else."""
     if state.get("version") != _VERSION:
         raise ValueError(f"the state's version is {state.get('version')!r}; this package reads version {_VERSION}")
     try:
@@ -87,11 +87,11 @@ def from_dict(kind: type[Mesh], state: Mapping[str, Any]) -> Mesh:
 def _layout(state: Mapping[str, Any], shape: Sequence[int]) -> Layout:
     """Read the ranks of the dims."""
     if "ranks" in state:
-        ranks = [whole("ranks", rank) for rank in state["ranks"]]
+        ranks = [whole_number("ranks", rank) for rank in state["ranks"]]
         sound = len(set(ranks)) == len(ranks) == Layout.contiguous(shape).size and min(ranks) >= 0
         layout = Layout.of_ranks(ranks, shape) if sound else Layout.contiguous([1])
     else:
-        layout = Layout(_factors("strides", state), whole("offset", state["offset"]))
+        layout = Layout(_factors("strides", state), whole_number("offset", state["offset"]))
         flat = [factor for dim in layout.factors for factor in dim]
         positive = layout.offset >= 0 and all(size > 1 for size, _ in flat)
         sound = positive and nested(flat) and all(merged(dim) == dim for dim in layout.factors)
@@ -101,25 +101,27 @@ def _layout(state: Mapping[str, Any], shape: Sequence[int]) -> Layout:
 
 
 def _data_layout(state: Mapping[str, Any], shape: Sequence[int]) -> DataLayout | None:
-    """Read the data place of each coordinate, where the places are not row-major over whole dims."""
-    if "data_places" not in state:
+    """Read the position in data order of each coordinate, where the positions are not row-major over the data dims."""
+    if "data_positions" not in state:
         return None
     from twinkle_mesh.layout.data_layout import DataLayout
 
-    given = state["data_places"]
+    given = state["data_positions"]
     if isinstance(given[0], list):
-        found = DataLayout(_factors("data_places", state))
+        found = DataLayout(_factors("data_positions", state))
         flat = [factor for dim in found.factors for factor in dim]
         positive = all(size > 1 and step >= 0 for size, step in flat)
         sound = positive and found.is_sound(flat) and all(merged(dim) == dim for dim in found.factors)
     else:
-        places = [whole("data_places", place) for place in given]
+        places = [whole_number("data_positions", place) for place in given]
         sound = len(places) == Layout.contiguous(shape).size and set(places) == set(range(max(places) + 1))
         found = DataLayout.of_ranks(places, shape) if sound else DataLayout(())
-    if not sound or found.shape != tuple(shape) or found.plain() is not None:
-        raise ValueError(f"the state's data_places ({preview(given)}) do not fit its dims {state['dims']}")
+    if not sound or found.shape != tuple(shape) or found.row_major_dims() is not None:
+        raise ValueError(f"the state's data_positions ({preview(given)}) do not fit its dims {state['dims']}")
     return found
 
 
 def _factors(field: str, state: Mapping[str, Any]) -> tuple[Factors, ...]:
-    return tuple([tuple([(whole(field, size), whole(field, step)) for size, step in dim]) for dim in state[field]])
+    return tuple(
+        [tuple([(whole_number(field, size), whole_number(field, step)) for size, step in dim]) for dim in state[field]]
+    )

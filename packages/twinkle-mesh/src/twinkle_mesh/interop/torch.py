@@ -1,4 +1,4 @@
-"""To and from `torch.distributed.DeviceMesh`.
+"""Meshes to and from `torch.distributed.DeviceMesh`.
 
 torch is imported inside the functions: the package itself does without it.
 """
@@ -31,8 +31,8 @@ _VIEWS = {
 }
 
 
-class _Made:
-    """The groups and meshes that were made over one default process group; they are gone with it."""
+class _GroupCache:
+    """The groups and meshes over one default process group. They end with it."""
 
     def __init__(self, world: ProcessGroup) -> None:
         self.world = world
@@ -40,7 +40,7 @@ class _Made:
         self.meshes: dict[Algebra, TorchDeviceMesh] = {}
 
 
-_made: _Made | None = None
+_made: _GroupCache | None = None
 
 
 def to_torch(mesh: Algebra) -> TorchDeviceMesh:
@@ -63,7 +63,7 @@ def to_torch(mesh: Algebra) -> TorchDeviceMesh:
 
     global _made
     if _made is None or _made.world is not world:
-        _made = _Made(world)
+        _made = _GroupCache(world)
     if mesh in _made.meshes:
         return _made.meshes[mesh]
     groups = [_group(_made, mesh, dim) for dim in mesh.dim_names]
@@ -77,14 +77,14 @@ def to_torch(mesh: Algebra) -> TorchDeviceMesh:
             _flatten(result, name, dims, group)
     else:
         result = TorchDeviceMesh(mesh.device_type, ranks, mesh_dim_names=mesh.dim_names, _init_backend=False)
-        # As torch's constructor leaves it on a rank without a part in the mesh.
+        # torch's constructor leaves it so on a rank that is not in the mesh.
         result._dim_group_names = []
     _made.meshes[mesh] = result
     return result
 
 
 def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh) -> Mesh:
-    """Read torch's mesh, and the names that were flattened on it; see `DeviceMesh.from_torch`."""
+    """Return the mesh with the ranks of torch's mesh; see `DeviceMesh.from_torch`."""
     if not torch_mesh.mesh_dim_names:
         raise ValueError("from_torch needs a mesh with names; mesh_dim_names= of torch's DeviceMesh gives them")
     ranks: object = torch_mesh.mesh.tolist()
@@ -94,7 +94,7 @@ def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh) -> Mesh:
 
 
 def _check_order(mesh: Algebra) -> None:
-    """Refuse groups whose order torch would change, and names that it would flatten in another order."""
+    """Raise for groups whose ranks torch would sort, and for views that it would flatten in another order."""
     for view, dims in mesh.views:
         places = [mesh.dim_names.index(dim) for dim in dims]
         if places != sorted(places):
@@ -114,7 +114,7 @@ def _check_order(mesh: Algebra) -> None:
 
 
 def _keeps_order() -> bool:
-    """Tell whether torch can make a group in the order of its ranks, which it sorted before 2.13."""
+    """Tell whether torch keeps the order of a group's ranks. Before 2.13 it sorts them."""
     from inspect import signature
 
     import torch.distributed as dist
@@ -123,10 +123,10 @@ def _keeps_order() -> bool:
 
 
 def _flatten(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: ProcessGroup) -> None:
-    """Give torch's mesh a flattened name over a group that exists.
+    """Add a flattened dim to torch's mesh over an existing group.
 
-    torch's own `_flatten` would make another group, and cannot be called on ranks that are not in the mesh, though
-    making a group takes every rank.
+    torch's own `_flatten` makes another group. Every rank has to take part in that, but a rank that is not in the mesh
+    cannot call it.
     """
     layout = mesh[dims]._layout
     flat = type(mesh)(
@@ -142,8 +142,8 @@ def _flatten(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: Pro
     mesh._flatten_mapping[name] = flat
 
 
-def _group(made: _Made, mesh: Algebra, dim: str) -> ProcessGroup | None:
-    """Make the groups of a dim or view, all of them in one order on every rank, and return this rank's.
+def _group(made: _GroupCache, mesh: Algebra, dim: str) -> ProcessGroup | None:
+    """Make all groups of a dim or view, in one order on every rank, and return the group of this rank.
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
     """
@@ -174,7 +174,7 @@ def _new_group(ranks: list[int], dim: str) -> ProcessGroup | int | None:
 
 
 def _dims_of(mesh: Algebra, name: str, ranks: list[int]) -> tuple[str, ...]:
-    """Return which dims were flattened into `name`: the usual ones of that name where they fit, else the fewest."""
+    """Return the dims that were flattened into `name`: the usual ones of that name if they fit, else the fewest."""
     from itertools import combinations
 
     fewest = [dims for count in range(1, len(mesh.dim_names) + 1) for dims in combinations(mesh.dim_names, count)]

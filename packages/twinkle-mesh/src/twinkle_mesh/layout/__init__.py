@@ -1,1 +1,1 @@
-"""The arithmetic between coordinates, ranks and data."""
+"""The arithmetic of coordinates, ranks and data order."""

@@ -1,4 +1,4 @@
-"""What the names of dims say about data."""
+"""Which dims split the data, by their names."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SAME_DATA = ("pp", "cp", "tp", "ep", "etp")
 
 
 def data_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the names that are data dims by their name, outermost in data order first."""
+    """Return the names that stand for data parallel dims, outermost in data order first."""
     held = set(names)
     return tuple([name for name in DATA_DIMS if name in held])
 
 
-def checked_data_dims(given: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return given data dims in data order; a dim of size 1 is one of them where its name is."""
+def ordered_data_dims(given: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the data dims in data order. A dim of size 1 is a data dim if its name stands for one."""
     check_data_dims(given, sizes)
-    carriers = tuple([name for name in given if sizes[name] > 1])
+    large = tuple([name for name in given if sizes[name] > 1])
     small = data_order([name for name, size in sizes.items() if size == 1])
-    return data_order((*small, *carriers)) if carriers == data_order(carriers) else (*small, *carriers)
+    return data_order((*small, *large)) if large == data_order(large) else (*small, *large)
 
 
 def check_data_dims(given: Sequence[str], names: Iterable[str]) -> None:
-    """Refuse data dims that are not there, are named twice, or whose ranks see the same samples."""
+    """Raise for data dims that the mesh does not have, that are named twice, or whose ranks see the same samples."""
     dims = list(names)
     if not set(given) <= set(dims):
         raise ValueError(f"data_dims={given} names a dim that the mesh does not have; {would(map(repr, dims))}")
@@ -45,24 +45,24 @@ def check_data_dims(given: Sequence[str], names: Iterable[str]) -> None:
 def follow_names(
     data: DataLayout, ulysses: int, names: Sequence[str], fresh: Iterable[str], *, splits: bool = True
 ) -> tuple[DataLayout, int]:
-    """Return data places, and the ulysses peers among them, once dims have taken new names.
+    """Return the positions in data order after dims got new names, and the ulysses size that is left.
 
     Args:
-        data: The places before.
-        ulysses: How many neighbouring places share their samples.
-        names: All names, the new ones among them.
+        data: The positions before.
+        ulysses: How many neighbouring positions share their samples.
+        names: All names of the mesh, with the new ones.
         fresh: The new names.
-        splits: Whether a dim that kept the samples and takes the name of a data dim splits them from now on.
+        splits: Whether a dim that did not split the data splits it once it has the name of a data dim.
     """
     dims = {name: names.index(name) for name in fresh}
     alike = [dim for name, dim in dims.items() if name in SAME_DATA]
     found, peers = data.without(alike, ulysses)
-    held = found.carriers()
+    held = found.dims_with_data()
     if splits:
         found = found.with_dims([dim for name, dim in dims.items() if name in DATA_DIMS and dim not in held])
-    carriers = found.plain()
-    if splits and dims and carriers is not None and peers == 1:
-        taken = [names[dim] for dim in carriers]
+    dims_with_data = found.row_major_dims()
+    if splits and dims and dims_with_data is not None and peers == 1:
+        taken = [names[dim] for dim in dims_with_data]
         order = data_order(taken)
         if len(order) == len(taken) and list(order) != taken:
             found = DataLayout.of_dims(found.shape, [names.index(name) for name in order])

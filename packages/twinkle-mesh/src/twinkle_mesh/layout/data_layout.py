@@ -1,4 +1,4 @@
-"""Which share of the data each coordinate takes, by arithmetic."""
+"""Coordinates to positions in data order, by arithmetic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 class DataLayout(Layout):
-    """Coordinates to data places, which are numbered from 0 on: a layout in which a stride of 0 keeps the samples.
+    """The position in data order of each coordinate: 0, 1, 2, ...
 
-    Ulysses peers have places of their own, next to one another; `place // ulysses_size` is the data rank.
+    It is a layout whose values are positions instead of ranks. Along a factor of stride 0 the samples are the same.
+    Ulysses peers have neighbouring positions: the data rank is `position // ulysses_size`.
     """
 
     __slots__ = ()
 
     @classmethod
     def of_dims(cls, shape: Sequence[int], data: Sequence[int]) -> Self:
-        """Number the places row-major over the dims `data`, outermost first."""
+        """Number the positions row-major over the dims `data`, outermost first."""
         strides: dict[int, int] = {}
         step = 1
         for dim in reversed(data):
@@ -33,7 +34,7 @@ class DataLayout(Layout):
 
     @staticmethod
     def is_sound(factors: Iterable[tuple[int, int]]) -> bool:
-        """Tell whether the factors count every place from 0 on."""
+        """Tell whether the factors count every position from 0 on, without a gap."""
         reach = 1
         for size, stride in sorted(factors, key=lambda factor: factor[1]):
             if stride and stride != reach:
@@ -43,7 +44,7 @@ class DataLayout(Layout):
 
     @property
     def count(self) -> int:
-        """How many places there are."""
+        """Number of positions."""
         if self.table is not None:
             return max(self.table) + 1
         total = 1
@@ -51,53 +52,55 @@ class DataLayout(Layout):
             total *= size if stride else 1
         return total
 
-    def carriers(self) -> tuple[int, ...]:
-        """Return the dims that change the place, those of the largest strides first."""
+    def dims_with_data(self) -> tuple[int, ...]:
+        """Return the dims along which the position changes, those of the largest strides first."""
         if self.table is not None:
             origin = [0] * len(self.shape)
-            return tuple([dim for dim in range(len(self.shape)) if self._counted([dim], 1, origin)[0].key != self.key])
+            return tuple(
+                [dim for dim in range(len(self.shape)) if self._without_by_scan([dim], 1, origin)[0].key != self.key]
+            )
         tops = [(max([stride for _, stride in factors], default=0), dim) for dim, factors in enumerate(self.factors)]
         return tuple([dim for top, dim in sorted(tops, key=lambda pair: -pair[0]) if top])
 
-    def is_whole(self, dim: int) -> bool:
-        """Tell whether `dim` counts data places and nothing else."""
+    def is_data_only(self, dim: int) -> bool:
+        """Tell whether the position changes with every step along `dim`."""
         factors = self.factors[dim]
         return self.table is None and (not factors or (len(factors) == 1 and factors[0][1] > 0))
 
-    def plain(self) -> tuple[int, ...] | None:
-        """Return the dims that the places are row-major over, or None where a dim is data in part."""
-        held = self.carriers()
-        return held if self.table is None and all(map(self.is_whole, held)) else None
+    def row_major_dims(self) -> tuple[int, ...] | None:
+        """Return the dims over which the positions are row-major; None where only a part of a dim changes them."""
+        held = self.dims_with_data()
+        return held if self.table is None and all(map(self.is_data_only, held)) else None
 
     def without(self, dims: Sequence[int], ulysses: int, coords: Sequence[int] | None = None) -> tuple[DataLayout, int]:
-        """Number anew the places that are left when `dims` no longer change them.
+        """Return new positions that no longer change along `dims`.
 
         Args:
-            dims: Dims that keep the samples from now on.
-            ulysses: How many neighbouring places share their samples.
-            coords: Where the dims are fixed; at 0 when None.
+            dims: Dims along which the samples are the same from now on.
+            ulysses: How many neighbouring positions share their samples.
+            coords: The coordinate of each dim at which `dims` are fixed; 0 when None.
 
         Returns:
-            The places and how many neighbours among them share their samples.
+            The positions, numbered from 0 on, and how many neighbours share their samples now.
         """
-        if not set(dims) & set(self.carriers()):
+        if not set(dims) & set(self.dims_with_data()):
             return self, ulysses
         held = self._cut(ulysses)
         if held is None:
-            return self._counted(dims, ulysses, [0] * len(self.shape) if coords is None else coords)
-        places: dict[int, int] = {}
+            return self._without_by_scan(dims, ulysses, [0] * len(self.shape) if coords is None else coords)
+        strides: dict[int, int] = {}
         reach = peers = 1
         for stride, size in sorted([(stride, size) for dim, size, stride in held if stride and dim not in dims]):
-            places[stride] = reach
+            strides[stride] = reach
             reach *= size
             peers *= size if stride < ulysses else 1
         factors: list[list[tuple[int, int]]] = [[] for _ in self.shape]
         for dim, size, stride in held:
-            factors[dim].append((size, places[stride] if stride and dim not in dims else 0))
+            factors[dim].append((size, strides[stride] if stride and dim not in dims else 0))
         return DataLayout(tuple(map(merged, factors))), peers
 
     def with_dims(self, dims: Sequence[int]) -> DataLayout:
-        """Let dims that kept the samples split them, outside of those that do; the first is the outermost."""
+        """Let further dims split the data. They become the outermost in data order, the first of them outside."""
         found = self
         for dim in reversed(dims):
             step, size = found.count, found.shape[dim]
@@ -110,21 +113,23 @@ class DataLayout(Layout):
         return found
 
     def step(self, dim: int) -> int:
-        """Return how many places one more coordinate outside of `dim` would go on; 0 where it keeps the samples."""
+        """Return the difference of positions between one copy of `dim` and the next when `dim` grows by copies."""
         if self.table is not None:
-            return self.count if dim in self.carriers() else 0
+            return self.count if dim in self.dims_with_data() else 0
         size, stride = self.factors[dim][0] if self.factors[dim] else (1, 0)
         return size * stride
 
     @classmethod
-    def of_meshes(cls, held: Sequence[DataLayout], continued: int | None, *, splits: bool, ulysses: int) -> DataLayout:
-        """Put the places of several meshes along a new outermost dim.
+    def concatenated(
+        cls, held: Sequence[DataLayout], continued: int | None, *, splits: bool, ulysses: int
+    ) -> DataLayout:
+        """Put the positions of several meshes along a new outermost dim.
 
         Args:
-            held: The places of each mesh.
-            continued: The dim that the new one continues; None to put the places of each mesh after the last one's.
-            splits: Whether the new dim splits the data; if not, the places of all meshes are the same.
-            ulysses: How many neighbouring places share their samples, which they go on doing.
+            held: The positions of each mesh.
+            continued: The dim that grows by the new one; None to put the new one outside all others in data order.
+            splits: Whether the meshes see different samples.
+            ulysses: How many neighbouring positions share their samples, before and after.
         """
         first, times = held[0], len(held)
         if first.table is not None or any(data.key != first.key for data in held):
@@ -142,8 +147,11 @@ class DataLayout(Layout):
         ]
         return cls((merged([(times, step)]), *scaled), 0, None, (times, *first.shape))
 
-    def refine(self, ranks: Layout) -> list[tuple[int, int, int, int]] | None:
-        """Return (dim, size, stride of the rank, stride of the data place), or None where factors cut across."""
+    def common_factors(self, ranks: Layout) -> list[tuple[int, int, int, int]] | None:
+        """Cut the factors of ranks and positions into common ones: (dim, size, rank stride, position stride).
+
+        Returns None where no common factors exist.
+        """
         if self.table is not None or ranks.table is not None:
             return None
         found: list[tuple[int, int, int, int]] = []
@@ -167,7 +175,7 @@ class DataLayout(Layout):
         return [(dim, size, stride) for dim in dims for size, stride in self.factors[dim]]
 
     def _cut(self, ulysses: int) -> list[tuple[int, int, int]] | None:
-        """Return (dim, size, stride), cut where the ulysses peers begin, or None where no arithmetic cut exists."""
+        """Return all factors as (dim, size, stride), cut between data ranks and ulysses peers; None where it fails."""
         if self.table is not None:
             return None
         held: list[tuple[int, int, int]] = []
@@ -181,8 +189,8 @@ class DataLayout(Layout):
             held += [(dim, size // peers, ulysses), (dim, peers, stride)]
         return held
 
-    def _counted(self, dims: Sequence[int], ulysses: int, coords: Sequence[int]) -> tuple[DataLayout, int]:
-        """Do what `without` does by looking at every coordinate."""
+    def _without_by_scan(self, dims: Sequence[int], ulysses: int, coords: Sequence[int]) -> tuple[DataLayout, int]:
+        """Do the same as `without` by a look at every coordinate."""
         seen: list[tuple[int, int]] = []
         for place in coordinates(*map(range, self.shape)):
             fixed = [coords[dim] if dim in dims else coord for dim, coord in enumerate(place)]

@@ -1,8 +1,7 @@
-"""Factors of a dim: one (size, stride) for each even step, outermost first.
+"""Factors: the steps of a dim as (size, stride) pairs, outermost first.
 
-One factor stands for a dim that steps evenly, several for one that was flattened out of dims which are not neighbours
-(CuTe's nested layouts), none for a dim of size 1. Factors are merged where they can be, so that equal functions have
-equal factors.
+A dim with even steps has one factor. A dim that was flattened from dims which are not neighbours has several (CuTe's
+nested layouts). A dim of size 1 has none. Factors are merged where possible, so equal functions have equal factors.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def merged(factors: Iterable[tuple[int, int]]) -> Factors:
-    """Return the factors without sizes of 1 and with neighbours joined where one continues the other."""
+    """Return the factors without those of size 1; neighbours are joined where one continues the other."""
     result: list[tuple[int, int]] = []
     for size, stride in factors:
         if size == 1:
@@ -28,7 +27,7 @@ def merged(factors: Iterable[tuple[int, int]]) -> Factors:
 
 
 def product(factors: Factors) -> int:
-    """Return how many ranks the factors span."""
+    """Return the number of coordinates of the factors."""
     total = 1
     for size, _ in factors:
         total *= size
@@ -36,7 +35,7 @@ def product(factors: Factors) -> int:
 
 
 def split(factors: Factors, inner: int) -> tuple[Factors, Factors] | None:
-    """Cut a dim into an outer part and an inner part of `inner` coordinates; None where no arithmetic cut exists."""
+    """Cut a dim into an outer part and an inner part of `inner` coordinates; None where factors cannot be cut so."""
     tail: list[tuple[int, int]] = []
     for index in range(len(factors) - 1, -1, -1):
         if inner == 1:
@@ -54,7 +53,7 @@ def split(factors: Factors, inner: int) -> tuple[Factors, Factors] | None:
 
 
 def nested(factors: Iterable[tuple[int, int]]) -> bool:
-    """Tell whether greedy division by the largest stride first finds every coordinate (then no rank occurs twice)."""
+    """Tell whether division by the largest stride first finds every coordinate. Then no rank occurs twice."""
     reach = 0
     for size, stride in sorted(factors, key=lambda factor: factor[1]):
         if stride <= reach:
@@ -64,7 +63,7 @@ def nested(factors: Iterable[tuple[int, int]]) -> bool:
 
 
 def detect(values: Sequence[int]) -> Factors | None:
-    """Return the factors of a function given by its values (the first is 0), or None where it has none."""
+    """Return the factors of a function from its values, of which the first is 0; None where it has none."""
     length = len(values)
     if length == 1:
         return ()
@@ -82,7 +81,7 @@ def detect(values: Sequence[int]) -> Factors | None:
 
 
 def expand(factors: Factors, offset: int) -> list[int]:
-    """Return every rank of a product of (size, stride) factors, outermost first."""
+    """Return the offset plus every sum of steps, row-major with the first factor outside."""
     ranks = [offset]
     for size, stride in factors:
         steps = range(0, size * stride, stride) if stride else (0,) * size

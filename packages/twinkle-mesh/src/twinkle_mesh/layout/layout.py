@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """Ranks of an n-dimensional mesh: factors per dim and an offset, or a map where ranks are irregular."""
+    """The rank at each coordinate: by the factors of each dim and an offset, or by a table where ranks are irregular.
+
+    A place is the sum of the offset and the steps of all coordinates: the rank itself, or its index in the table.
+    """
 
     __slots__ = ("_digits", "_places", "factors", "offset", "shape", "size", "table")
 
@@ -49,7 +52,7 @@ class Layout:
 
     @classmethod
     def of_ranks(cls, ranks: Sequence[int], shape: Sequence[int]) -> Self:
-        """Find the arithmetic behind explicit, distinct ranks in row-major order, or keep them as a map."""
+        """Find the factors of explicit ranks in row-major order, or keep the ranks as a table."""
         found: list[Factors] = []
         weight = len(ranks)
         for size in shape:
@@ -65,12 +68,12 @@ class Layout:
 
     @staticmethod
     def is_sound(factors: Iterable[tuple[int, int]]) -> bool:
-        """Tell whether arithmetic over these factors gives each rank one place."""
+        """Tell whether the factors give each coordinate a rank of its own."""
         return nested(factors)
 
     @property
     def key(self) -> tuple[tuple[Factors, ...], int, tuple[int, ...] | None]:
-        """What makes two layouts equal."""
+        """The parts that equal layouts have in common."""
         return self.factors, self.offset, self.table
 
     @property
@@ -81,9 +84,11 @@ class Layout:
         return self.offset + sum((size - 1) * stride for dim in self.factors for size, stride in dim)
 
     def ranks(self, dims: Iterable[int] | None = None, origin: int | None = None) -> Ranks:
-        """Return the ranks that differ from the place `origin` in `dims` only, in row-major order.
+        """Return the ranks along `dims` through one place, in row-major order.
 
-        `origin` is what `place` returns for coordinates that are 0 in `dims`.
+        Args:
+            dims: The dims that change; all of them when None.
+            origin: The place at which the coordinates in `dims` are 0; the offset when None.
         """
         chosen = self.factors if dims is None else [self.factors[dim] for dim in dims]
         flat = merged([factor for factors in chosen for factor in factors])
@@ -95,7 +100,7 @@ class Layout:
         return places if self.table is None else [self.table[place] for place in places]
 
     def place(self, coords: Sequence[int]) -> int:
-        """Return where coordinates lie: the rank itself, or the index into the map."""
+        """Return the place of coordinates."""
         place = self.offset
         for coord, factors in zip(coords, self.factors, strict=True):
             for size, stride in reversed(factors):
@@ -142,7 +147,7 @@ class Layout:
         return tuple(sorted(digits, reverse=True))
 
     def derive(self, change: Callable[[Layout], Layout]) -> Self:
-        """Apply an arithmetic change; a map is read through it and looked at anew."""
+        """Apply a change of factors. A table is read in the changed order, and its factors are looked for again."""
         if self.table is None:
             changed = change(self)
             return type(self)(changed.factors, changed.offset, changed.table, changed.shape)
@@ -150,13 +155,13 @@ class Layout:
         positions = change(Layout(self.factors))
         return self.of_ranks([table[place] for place in positions.values()], positions.shape)
 
-    def through(self, dims: Sequence[int], rank_coords: Sequence[int]) -> Self:
+    def select(self, dims: Sequence[int], rank_coords: Sequence[int]) -> Self:
         """Keep `dims` in the given order, with the other coordinates fixed."""
         origin = [0 if dim in dims else coord for dim, coord in enumerate(rank_coords)]
         return self.derive(lambda base: Layout(tuple([base.factors[dim] for dim in dims]), base.place(origin)))
 
-    def fused(self, parts: Sequence[Sequence[int]]) -> Self:
-        """Flatten each listed run of dims into one, row-major as listed."""
+    def flattened(self, parts: Sequence[Sequence[int]]) -> Self:
+        """Join each listed run of dims into one, row-major as listed."""
 
         def fuse(base: Layout) -> Layout:
             dims = [merged([factor for dim in part for factor in base.factors[dim]]) for part in parts]
@@ -164,8 +169,8 @@ class Layout:
 
         return self.derive(fuse)
 
-    def divided(self, dim: int, sizes: Sequence[int]) -> Self:
-        """Unflatten one dim into `sizes`, outermost first."""
+    def unflattened(self, dim: int, sizes: Sequence[int]) -> Self:
+        """Cut one dim into `sizes`, outermost first."""
         shape = (*self.shape[:dim], *sizes, *self.shape[dim + 1 :])
         if self.table is not None:
             return self.of_ranks(self.table, shape)
@@ -180,7 +185,7 @@ class Layout:
         return type(self)((*self.factors[:dim], *pieces, *self.factors[dim + 1 :]), self.offset)
 
     def ascending(self, dims: Iterable[int], place: int | None = None) -> Ranks:
-        """Return the ranks that differ from those at `place` in `dims` only, from the lowest to the highest."""
+        """Return the ranks along `dims` through one place, ascending."""
         if self.table is None:
             return Ranks(self.by_stride(dims), self.offset if place is None else place)
         return Ranks.of(sorted(self.ranks(dims, place)))
@@ -192,7 +197,7 @@ class Layout:
 
     @classmethod
     def stacked(cls, layouts: Sequence[Layout]) -> Layout | None:
-        """Put layouts of one shape along a new outermost dim; None when they share a rank."""
+        """Put layouts of one shape along a new outermost dim. Returns None when they share a rank."""
         first = layouts[0]
         step = layouts[1].offset - first.offset if len(layouts) > 1 else 1
         outer = merged([(len(layouts), step)])

@@ -92,7 +92,7 @@ class Ranks(Sequence[int]):
 
 
 class Groups(Sequence[Ranks]):
-    """Every group along some dims of a mesh, ascending by first rank; each is made when it is asked for."""
+    """Every group along some dims of a mesh, ascending by first rank; each is computed when it is read."""
 
     __slots__ = ("_group", "_starts")
 

@@ -1,4 +1,4 @@
-"""Meshes in the shapes that other projects use."""
+"""Meshes as other projects build them."""
 
 from .automodel import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
 from .optimus import OptimusMeshes, optimus_meshes
@@ -16,4 +16,4 @@ __all__ = [
 ]
 
 Meshes = OptimusMeshes
-"""An older name of `OptimusMeshes`."""
+"""The older name of `OptimusMeshes`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
 from twinkle_mesh.rules.rule_error import RuleError
-from twinkle_mesh.rules.sizes import at_least_one, check_divides, infer, whole
+from twinkle_mesh.rules.sizes import at_least_one, check_divides, infer_sizes, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class MegatronFSDPConfig:
 
 @dataclass(frozen=True)
 class DDPConfig:
-    """Replicas only, for which AutoModel uses no mesh."""
+    """Replicas only. AutoModel uses no mesh for them."""
 
     backend: str = "nccl"
 
@@ -55,7 +55,7 @@ def create_device_mesh(
     is above 1, and None. DDP gives None twice.
 
     Args:
-        config: What is to be built, and over which backend: nccl means cuda, any other means cpu.
+        config: The kind of parallelism and the backend: nccl means cuda, any other means cpu.
         dp_size: Data parallel ranks; inferred when None, 0 or less.
         dp_replicate_size: Replicas among them, for FSDP2 only; divides `dp_size`, and is 1 when None, 0 or less.
         tp_size: Tensor parallel ranks.
@@ -81,7 +81,7 @@ def create_device_mesh(
     try:
         return _meshes(config, fields)
     except RuleError as error:
-        raise error.tried(lambda others: _meshes(config, others), fields) from None
+        raise error.fitting(lambda others: _meshes(config, others), fields) from None
 
 
 def _meshes(
@@ -90,7 +90,7 @@ def _meshes(
     name = type(config).__name__
     sizes = {field: at_least_one(f"{field}_size", fields[f"{field}_size"]) for field in ("tp", "pp", "cp", "ep")}
     dp_size, dp_replicate_size = fields["dp_size"], fields["dp_replicate_size"]
-    replicas = 1 if dp_replicate_size is None else max(1, whole("dp_replicate_size", dp_replicate_size))
+    replicas = 1 if dp_replicate_size is None else max(1, whole_number("dp_replicate_size", dp_replicate_size))
     if replicas > 1 and not isinstance(config, FSDP2Config):
         said = f"dp_replicate_size={replicas} needs FSDP2Config, not {name}"
         raise RuleError(said, {"dp_replicate_size": [1]}, named=False)
@@ -99,10 +99,10 @@ def _meshes(
     elif isinstance(config, MegatronFSDPConfig):
         _refuse(name, sizes, ("pp", "ep"))
     dense = {field: sizes[field] for field in ("pp", "cp", "tp") if sizes[field] > 1}
-    given = None if dp_size is None else whole("dp_size", dp_size)
+    given = None if dp_size is None else whole_number("dp_size", dp_size)
     given = None if given is None or given <= 0 else given
     world = _world(fields["world_size"], given, dense)
-    dp = infer({"dp": given, **dense}, world)["dp"]
+    dp = infer_sizes({"dp": given, **dense}, world)["dp"]
     if isinstance(config, DDPConfig):
         return None, None
     device_type = "cuda" if config.backend == "nccl" else "cpu"
@@ -137,7 +137,7 @@ def _meshes(
 
 
 def _world(world_size: object, dp_size: int | None, dense: Mapping[str, int]) -> int:
-    """Return the world size, which is required here: a world of 1 is one rank, not "not given"."""
+    """Return the world size. Unlike in `from_sizes`, a world size of 1 means one rank."""
     world = at_least_one("world_size", world_size)
     if world == 1:
         for name, size in {"dp": dp_size or 1, **dense}.items():

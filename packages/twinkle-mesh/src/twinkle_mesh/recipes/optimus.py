@@ -8,14 +8,14 @@ from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
 from twinkle_mesh.nodes import Nodes
 from twinkle_mesh.rules.rule_error import RuleError
-from twinkle_mesh.rules.sizes import at_least_one, check_divides, whole
+from twinkle_mesh.rules.sizes import at_least_one, check_divides, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 class OptimusMeshes(NamedTuple):
-    """How the model is parallel, and where the ranks are."""
+    """The mesh of the model's parallelism, and the mesh of nodes and their ranks."""
 
     parallel_mesh: DeviceMesh
     """(dp_replicate, dp_shard, tp)."""
@@ -52,7 +52,7 @@ def optimus_meshes(
     try:
         return _meshes(fields, device_type)
     except RuleError as error:
-        raise error.tried(lambda others: _meshes(others, device_type), fields) from None
+        raise error.fitting(lambda others: _meshes(others, device_type), fields) from None
 
 
 def _meshes(fields: Mapping[str, object], device_type: str) -> OptimusMeshes:
@@ -64,7 +64,7 @@ def _meshes(fields: Mapping[str, object], device_type: str) -> OptimusMeshes:
     check_divides("tp_size", tp, local, f"local_world_size={local}")
     given = fields["sharding_world_size"]
     shards = local // tp
-    if given is not None and whole("sharding_world_size", given) != 0:
+    if given is not None and whole_number("sharding_world_size", given) != 0:
         shards = at_least_one("sharding_world_size", given)
     check_divides("sharding_world_size", shards, world // tp, f"world_size / tp_size={world // tp}")
     nodes = Nodes(local)

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
 from twinkle_mesh.rules.rule_error import RuleError
-from twinkle_mesh.rules.sizes import at_least_one, check_divides, indivisible, unequal, whole
+from twinkle_mesh.rules.sizes import at_least_one, check_divides, indivisible, unequal, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 class ParallelMeshes(NamedTuple):
-    """The dense mesh, and the experts' mesh over the same ranks, which is None without expert parallelism."""
+    """The dense mesh and the expert mesh over the same ranks."""
 
     dense: DeviceMesh
     """(pp, dp_replicate, dp_shard, cp, tp), with the views batch, loss and fsdp."""
     expert: DeviceMesh | None
-    """(pp, dp_replicate, efsdp, ep, etp)."""
+    """(pp, dp_replicate, efsdp, ep, etp); None without expert parallelism."""
 
 
 def torchtitan_meshes(
@@ -66,12 +66,12 @@ def torchtitan_meshes(
     try:
         return _meshes(fields, device_type)
     except RuleError as error:
-        raise error.tried(lambda others: _meshes(others, device_type), fields) from None
+        raise error.fitting(lambda others: _meshes(others, device_type), fields) from None
 
 
 def _meshes(fields: Mapping[str, object], device_type: str) -> ParallelMeshes:
     world = at_least_one("world_size", fields["world_size"])
-    inferred = whole("dp_shard", fields["dp_shard"]) == -1
+    inferred = whole_number("dp_shard", fields["dp_shard"]) == -1
     degrees = {**fields, "dp_shard": 1} if inferred else fields
     sizes = {name: at_least_one(name, degrees[name]) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
     total = prod(sizes.values())
@@ -81,7 +81,7 @@ def _meshes(fields: Mapping[str, object], device_type: str) -> ParallelMeshes:
         raise unequal(sizes, world, total, suffix="")
     sizes["dp_shard"] *= world // total
     experts, cp, tp = at_least_one("ep", fields["ep"]), sizes["cp"], sizes["tp"]
-    expert_tp = tp if fields["etp"] is None else whole("etp", fields["etp"])
+    expert_tp = tp if fields["etp"] is None else whole_number("etp", fields["etp"])
     if expert_tp not in (1, tp):
         raise RuleError(f"etp={expert_tp} must be 1 or tp={tp}", {"etp": sorted({1, tp})}, named=False)
     shards = sizes["dp_shard"] * cp * tp

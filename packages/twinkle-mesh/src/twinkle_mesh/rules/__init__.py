@@ -1,1 +1,1 @@
-"""What sizes and orders have to satisfy, and the errors that say so."""
+"""The rules of sizes, orders and names, and their errors."""

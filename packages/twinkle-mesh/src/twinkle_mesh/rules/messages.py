@@ -1,4 +1,4 @@
-"""The parts of an error message that say what would do."""
+"""Parts of error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-def either(values: Iterable[object]) -> str:
+def join_or(values: Iterable[object]) -> str:
     """Return `1, 2, 4 or 8`."""
     words = [str(value) for value in values]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
@@ -34,11 +34,11 @@ def nearest_divisors(number: int, wanted: int) -> list[int]:
 
 def would(names: Iterable[object]) -> str:
     """Return `1, 2 or 4 would`."""
-    return f"{either(names)} would"
+    return f"{join_or(names)} would"
 
 
 def preview(values: Iterable[object], limit: int = 8) -> str:
-    """Return the values of a sequence joined by commas, cut after `limit`."""
+    """Return the first `limit` values joined by commas."""
     shown: list[str] = []
     for value in values:
         if len(shown) == limit:
@@ -48,8 +48,8 @@ def preview(values: Iterable[object], limit: int = 8) -> str:
     return ", ".join(shown)
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Return all numbers of a short list, joined by commas; of a long one some, and a digest that no other list has."""
+def listed_or_digest(numbers: Sequence[int]) -> str:
+    """Return the numbers joined by commas; of more than 16 the first ones, the last one and a digest of all."""
     if len(numbers) <= 16:
         return ", ".join(map(str, numbers))
     from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Rank orders: the default, and Megatron's spelling of any other ("tp-cp-ep-dp-pp", innermost first)."""
+"""Orders of dims: the default one, and others in Megatron's spelling ("tp-cp-ep-dp-pp", innermost first)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
 
 
 def inferred_expert_order(names: Sequence[str], factors: Sequence[Sequence[tuple[int, int]]]) -> tuple[str, ...]:
-    """Return the expert dims, outermost first, of a mesh that was given no order.
+    """Return the expert dims of a mesh without an explicit order, outermost first.
 
     ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp.
     """

@@ -1,8 +1,8 @@
-"""The error of a value that breaks a rule, with values that would do."""
+"""The error of a value that breaks a rule, with values that satisfy it."""
 
 from __future__ import annotations
 
-from .messages import either
+from .messages import join_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class RuleError(ValueError):
-    """A value breaks a rule; some values of one or another field would satisfy the rule.
+    """A value breaks a rule. The error offers values that satisfy the rule.
 
     Args:
         said: The field, the rule and the values.
-        options: By field, the values that the rule would take, the nearest first.
-        named: Whether the offer names its field; it need not where `said` is about that one.
-        most: How many values of one field the error offers.
-        would: How the offer ends.
+        options: For each field, the values that satisfy the rule, the nearest first.
+        named: Whether the offer repeats the name of the field that `said` starts with.
+        most: How many values of a field the error offers at most.
+        would: The last words of the offer.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class RuleError(ValueError):
         self.would = would
         super().__init__(f"{said}; {self._offer({field: list(values[:most]) for field, values in options.items()})}")
 
-    def tried(self, build: Callable[[Mapping[str, Any]], object], fields: Mapping[str, Any]) -> ValueError:
-        """Return an error that offers only what `build` accepts for the other fields as they are.
+    def fitting(self, build: Callable[[Mapping[str, Any]], object], fields: Mapping[str, Any]) -> ValueError:
+        """Return an error whose offers `build` accepts together with the other fields.
 
         Args:
-            build: What refused the fields; it raises `RuleError` again for others that do not fit.
-            fields: The fields as they were given.
+            build: The function that raised this error.
+            fields: All fields that it was called with.
         """
         found: dict[str, list[object]] = {}
         first: tuple[str, object, str] | None = None
@@ -64,11 +64,11 @@ class RuleError(ValueError):
     def _offer(self, options: Mapping[str, list[object]]) -> str:
         ordered = {field: sorted(values, key=_size) for field, values in options.items() if values}
         if not self.named:
-            offer = either(*ordered.values())
+            offer = join_or(*ordered.values())
         elif all(len(values) == 1 for values in ordered.values()):
-            offer = either(f"{field}={value}" for field, [value] in ordered.items())
+            offer = join_or(f"{field}={value}" for field, [value] in ordered.items())
         else:
-            offer = "; or ".join(f"{field}={either(values)}" for field, values in ordered.items())
+            offer = "; or ".join(f"{field}={join_or(values)}" for field, values in ordered.items())
         return f"{offer} {self.would}"
 
 

@@ -1,4 +1,4 @@
-"""Sizes: the one that is left open, and the checks that say what would do instead."""
+"""Sizes of dims: inference of one of them, and checks whose errors offer other sizes."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-def whole(field: str, value: object) -> int:
-    """Return a whole number, of any integer type, as an int."""
+def whole_number(field: str, value: object) -> int:
+    """Return a number of any integer type as an int. Floats and bools are refused."""
     if type(value) is int:
         return value
     try:
         if isinstance(value, bool):
             raise TypeError
-        return index(value)  # type: ignore[arg-type]  # the call is the check: numpy's integers pass, floats do not
+        return index(value)  # type: ignore[arg-type]  # the call is the check: integers of numpy pass, floats do not
     except TypeError:
         raise ValueError(f"{field}={value!r} must be a whole number") from None
 
 
 def at_least_one(field: str, value: object) -> int:
     """Return a size, which is at least 1."""
-    number = value if type(value) is int else whole(field, value)
+    number = value if type(value) is int else whole_number(field, value)
     if number < 1:
         raise RuleError(f"{field}={number} must be at least 1", {field: range(1, 33)}, named=False, most=1)
     return number
 
 
-def infer(sizes: Mapping[str, object], world_size: object = None) -> dict[str, int]:
-    """Return the size of every dim that was given, with the open one inferred; dp is always among them.
+def infer_sizes(sizes: Mapping[str, object], world_size: object = None) -> dict[str, int]:
+    """Return the size of every dim that was given and of dp, with the open size inferred.
 
     Args:
         sizes: Size by dim name (without "_size"): None when not given, -1 for the one to infer.
-        world_size: How many ranks there are; None for the product, and so is 1 while the sizes multiply to more.
+        world_size: Number of ranks; the product of the sizes when None, or when it is 1 and the product is more.
 
     Raises:
         ValueError: naming the size, the rule, the values and what would do.
@@ -48,7 +48,7 @@ def infer(sizes: Mapping[str, object], world_size: object = None) -> dict[str, i
     for name, given in sizes.items():
         if given is None:
             continue
-        size = given if type(given) is int else whole(f"{name}_size", given)
+        size = given if type(given) is int else whole_number(f"{name}_size", given)
         if size == -1:
             open_dims.append(name)
             size = 1
@@ -83,7 +83,7 @@ def unequal(known: Mapping[str, int], world: int, total: int, *, suffix: str = "
     """Return the error of sizes that multiply to another number than the world."""
     fits = {f"{name}{suffix}": world // (total // size) for name, size in known.items() if world % (total // size) == 0}
     options = {name: [size] for name, size in {**fits, "world_size": total}.items()}
-    return RuleError(f"{_listed(known, total, suffix)} is not world_size={world}", options)
+    return RuleError(f"{_product_text(known, total, suffix)} is not world_size={world}", options)
 
 
 def indivisible(known: Mapping[str, int], world: int, total: int, *, suffix: str = "_size") -> RuleError:
@@ -97,24 +97,24 @@ def indivisible(known: Mapping[str, int], world: int, total: int, *, suffix: str
         below = world // total
         worlds = [near * total for step in range(33) for near in (below - step, below + 1 + step) if near > 0]
         options["world_size"] = worlds
-    said = f"{_listed(fixed, total, suffix)} does not divide world_size={world}"
+    said = f"{_product_text(fixed, total, suffix)} does not divide world_size={world}"
     alone = len(fixed) == 1 and "world_size" not in options
     return RuleError(said, options, named=not alone, most=2 if "world_size" in options else 4)
 
 
-def _listed(sizes: Mapping[str, int], total: int, suffix: str) -> str:
+def _product_text(sizes: Mapping[str, int], total: int, suffix: str) -> str:
     shown = {name: size for name, size in sizes.items() if size > 1} or dict(sizes)
     listed = " * ".join(f"{name}{suffix}={size}" for name, size in shown.items())
     return listed if len(shown) == 1 else f"{listed} = {total}"
 
 
-def fill(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that `dim` is cut into, with a -1 inferred."""
+def fill_sizes(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes into which `dim` of size `total` is cut, with a size of -1 inferred."""
     known = 1
     open_names: list[str] = []
     filled: dict[str, int] = {}
     for name, given in sizes.items():
-        size = whole(name, given)
+        size = whole_number(name, given)
         if size == -1:
             open_names.append(name)
         elif size < 1:
@@ -134,13 +134,13 @@ def fill(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_divides(field: str, size: int, total: int, amount: str) -> None:
-    """Refuse a size that does not divide `total`, which the error calls `amount`."""
+    """Raise for a size that does not divide `total`; the error names `total` as `amount`."""
     if total % size:
         raise RuleError(f"{field}={size} does not divide {amount}", {field: nearest_divisors(total, size)}, named=False)
 
 
 def check_names(names: Iterable[object]) -> tuple[str, ...]:
-    """Return dim names that are words and differ."""
+    """Return the names of dims; raise unless they are identifiers and differ."""
     checked: list[str] = []
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():

@@ -1,4 +1,4 @@
-"""What a picture of a mesh shows: grids of ranks, one for each slice of the leading dims."""
+"""The contents of a picture: grids of ranks, one for each slice of the leading dims."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRAP = 16
 
 @dataclass(frozen=True)
 class Grid:
-    """One slice of a mesh: its two innermost dims, or its only one wrapped; None stands for what was folded away."""
+    """One slice of a mesh: its two innermost dims, or its only dim in several rows. None stands for folded parts."""
 
     title: str
     corner: str
@@ -33,19 +33,19 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What every way of drawing a mesh has in common."""
+    """The contents of a picture, as text or as SVG."""
 
     head: str
     grids: tuple[Grid | None, ...]
     rank: int | None
     marks: dict[int, str]
-    """The letter of the dim along which a rank is in one group with the highlighted one."""
+    """For each rank in a group with the highlighted rank, the letter of that dim."""
     legend: tuple[str, ...]
     nodes: dict[int, int]
 
 
 def drawing(mesh: DataParallel, rank: int | None, columns: int) -> Drawing:
-    """Decide what a picture of `mesh` shows, in at most so many columns where they can be folded."""
+    """Return the contents of a picture of `mesh` in about `columns` columns."""
     home = None if rank is None else list(mesh.coordinate(rank).values())
     grids = tuple(_grids(mesh, home, columns))
     marks: dict[int, str] = {}
@@ -81,7 +81,7 @@ def _place(mesh: DataParallel, rank: int) -> str:
 
 
 def _letters(names: Sequence[str]) -> dict[str, str]:
-    """Give every dim a letter of its own: the first of its last word where that is free."""
+    """Return a letter for each dim: the first letter of its last word if that is free."""
     letters: dict[str, str] = {}
     for name in names:
         wanted = name.rsplit("_", 1)[-1] + name + "abcdefghijklmnopqrstuvwxyz"
@@ -90,7 +90,7 @@ def _letters(names: Sequence[str]) -> dict[str, str]:
 
 
 def _grids(mesh: DataParallel, home: Sequence[int] | None, most_columns: int) -> Iterator[Grid | None]:
-    """Yield the grids, with None for a run of them that is folded away; dims of size 1 are left out."""
+    """Yield the grids, and None for folded ones. Dims of size 1 are left out."""
     layout = mesh._layout
     dims = [dim for dim, size in enumerate(mesh.shape) if size > 1]
     names = [mesh.dim_names[dim] for dim in dims]
@@ -136,7 +136,7 @@ def _grids(mesh: DataParallel, home: Sequence[int] | None, most_columns: int) ->
 
 
 def _line(mesh: DataParallel, names: Sequence[str], home: Sequence[int] | None, most_columns: int) -> Grid:
-    """Wrap the one dim into rows, one for each node where nodes are equal."""
+    """Return the only dim in several rows, one for each node where nodes are equal."""
     ranks = mesh.ranks
     per_row = min(_WRAP, most_columns)
     if mesh.nodes is not None and mesh.nodes.ranks_per_node is not None:
@@ -160,7 +160,7 @@ def _line(mesh: DataParallel, names: Sequence[str], home: Sequence[int] | None, 
 
 
 def _fold(size: int, most: int, must: int | None, *, head: int, tail: int) -> list[int | None]:
-    """Return the indices to show, with None for each gap: all of them up to `most`, else both ends and `must`."""
+    """Return the indices to show, with None for each gap: all up to `most`, else the ends and `must`."""
     if size <= most:
         return list(range(size))
     kept = {*range(head), *range(size - tail, size)} | ({must} if must is not None else set())

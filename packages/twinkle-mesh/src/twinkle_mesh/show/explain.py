@@ -1,4 +1,4 @@
-"""What a layout means for communication, in figures."""
+"""Figures of the communication in a mesh."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from twinkle_mesh.expert import expert_view
 from twinkle_mesh.layout.factors import split
 from twinkle_mesh.layout.layout import Layout
-from twinkle_mesh.rules.sizes import whole
-from twinkle_mesh.topology import spanned, spans
+from twinkle_mesh.rules.sizes import whole_number
+from twinkle_mesh.topology import nodes_spanned, nodes_spanned_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _COLLECTIVES = {
 
 
 class DimReport(NamedTuple):
-    """One dim's groups, and an estimate of what one collective over them moves."""
+    """The groups of one dim, and an estimate of the bytes that one collective over them moves."""
 
     dim: str
     size: int
@@ -45,12 +45,12 @@ class DimReport(NamedTuple):
 
 @dataclass(frozen=True)
 class MeshExplanation:
-    """Reports on every dim, with the experts' dims and ulysses where they are used; `str()` makes a table of them."""
+    """A report on each dim, also on ulysses and the expert dims where they are used; `str()` makes a table."""
 
     summary: str
     dims: tuple[DimReport, ...]
     bytes: int
-    """What one group was taken to reduce, gather or send."""
+    """Bytes that one group reduces, gathers or sends, as given."""
 
     def __getitem__(self, dim: str) -> DimReport:
         for report in self.dims:
@@ -80,7 +80,7 @@ class MeshExplanation:
 
 def explain(mesh: DataParallel, size: int) -> MeshExplanation:
     """Report on a mesh; see `DeviceMesh.explain`."""
-    moved = whole("bytes", size)
+    moved = whole_number("bytes", size)
     if moved < 0:
         raise ValueError(f"bytes={moved} must be at least 0; 0 would")
     reports = [_report(mesh, dim, moved) for dim in mesh.dim_names]
@@ -97,7 +97,7 @@ def summary(mesh: DataParallel) -> str:
     parts = [mesh._sizes() or "no dims", f"{_plural(mesh.world_size, 'rank')}"]
     if mesh.nodes is not None:
         held = "unequal nodes" if mesh.nodes.sizes else f"nodes of {mesh.nodes.ranks_per_node}"
-        parts.append(f"on {spanned(mesh, mesh.dim_names)[1]} {held}")
+        parts.append(f"on {nodes_spanned(mesh, mesh.dim_names)[1]} {held}")
     if mesh.data_dims:
         parts.append(f"data world size {mesh.data_world_size}")
     sizes = {"ulysses": mesh.ulysses_size, "ep": mesh.ep_size, "etp": mesh.etp_size, "vpp": mesh.vpp_size}
@@ -108,7 +108,7 @@ def summary(mesh: DataParallel) -> str:
 
 
 def _report(mesh: DataParallel, dim: str, moved: int) -> DimReport:
-    nodes = None if mesh.nodes is None else spanned(mesh, dim)
+    nodes = None if mesh.nodes is None else nodes_spanned(mesh, dim)
     return _figures(dim, mesh.size(dim), mesh.world_size, nodes, moved)
 
 
@@ -116,7 +116,7 @@ def _figures(dim: str, size: int, world: int, nodes: tuple[int, int] | None, mov
     groups = world // size
     collective = _COLLECTIVES.get(dim, "all-reduce")
     if collective == "send":
-        # The last stage sends to none.
+        # The last stage does not send.
         return DimReport(dim, size, groups, nodes, collective, moved if size > 1 else 0, (size - 1) * moved * groups)
     rounds = 2 if collective == "all-reduce" else 1
     sent = rounds * (size - 1) * moved // size
@@ -127,10 +127,10 @@ def _ulysses_nodes(mesh: DataParallel) -> tuple[int, int] | None:
     """Return the fewest and the most nodes that one ulysses group spans; None where nodes are unknown."""
     if mesh.nodes is None:
         return None
-    axes = mesh._axes({})
+    axes = mesh._data_factors({})
     cut = axes and split(axes[0], mesh.ulysses_size)
     if axes and cut:
-        return spans(Layout((*cut, axes[1]), mesh._layout.offset), [1], mesh.nodes)
+        return nodes_spanned_in(Layout((*cut, axes[1]), mesh._layout.offset), [1], mesh.nodes)
     counts = [mesh.nodes.spanned(mesh.ulysses_group(rank)) for rank in mesh.ranks]
     return min(counts), max(counts)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Picture(str):
-    """A picture as text; rich prints it in colour, by node, with the highlighted rank and its groups in bold."""
+    """A picture as text. rich prints it in colours by node, the highlighted rank and its groups in bold."""
 
     __slots__ = ("_pieces",)
     _pieces: tuple[tuple[str, str], ...]
@@ -65,13 +65,12 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _grid_pieces(shown: Drawing, limit: int, detail: int) -> Iterator[tuple[str, str]]:
-    """Yield the text of the grids with a style for each piece of it.
+    """Yield pieces of the text of the grids, each with its style.
 
     Args:
         shown: What to draw.
-        limit: Columns of text that titles are wrapped to.
-        detail: 2 for the names of the dims beside the columns and nodes behind them, 1 for names in lines of their own,
-            0 to leave out the numbers of the nodes as well.
+        limit: Columns of text after which titles are wrapped.
+        detail: 2 for names of dims beside the columns, 1 for names above them, 0 for names above and no nodes.
     """
     beside = detail > 1
     held = [str(rank) for grid in shown.grids if grid for row in grid.ranks for rank in row if rank is not None]
@@ -136,7 +135,7 @@ def _between(shown: Drawing, above: Sequence[int | None], below: Sequence[int | 
 
 
 def _rule(shown: Drawing, above: Sequence[int | None] | None, below: Sequence[int | None] | None, width: int) -> str:
-    """Return the line above, between or below rows; doubled under a cell that is on another node than the next."""
+    """Return the line above, between or below rows. It is double between cells of different nodes."""
     row = above or below or ()
     if above is not None and below is not None:
         lines = ["═" if _apart(shown, one, other) else " " for one, other in zip(above, below, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinkle_mesh.layout.data_dims import data_order
 from twinkle_mesh.layout.layout import Layout
-from twinkle_mesh.rules.messages import listed
+from twinkle_mesh.rules.messages import listed_or_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from twinkle_mesh.layout.factors import Factors
 
 
-def text(mesh: Attributes) -> str:
-    """Return the repr: dims with sizes, then what differs from the defaults."""
+def mesh_repr(mesh: Attributes) -> str:
+    """Return the sizes of the dims, then all that differs from the defaults. Different meshes have different texts."""
     layout = mesh._layout
     parts = [f"{name}={size}" for name, size in zip(mesh.dim_names, mesh.shape, strict=True)]
     if layout.table is not None:
-        parts.append(f"ranks=[{listed(layout.table)}]")
+        parts.append(f"ranks=[{listed_or_digest(layout.table)}]")
     else:
         if layout.factors != Layout.contiguous(mesh.shape).factors:
             parts.append(f"strides={_strides(layout.factors)}")
@@ -27,8 +27,8 @@ def text(mesh: Attributes) -> str:
             parts.append(f"offset={layout.offset}")
     data = mesh._data_layout
     if data is not None:
-        places = _strides(data.factors) if data.table is None else f"[{listed(data.table)}]"
-        parts.append(f"data_places={places}")
+        places = _strides(data.factors) if data.table is None else f"[{listed_or_digest(data.table)}]"
+        parts.append(f"data_positions={places}")
     elif mesh.data_dims != data_order(mesh.dim_names):
         parts.append(f"data_dims=({', '.join(mesh.data_dims)})")
     if mesh._etp is not None:
@@ -48,7 +48,7 @@ def text(mesh: Attributes) -> str:
 
 
 def _strides(dims: Sequence[Factors]) -> str:
-    """Return one stride for each dim, and size:stride for each part of a dim that takes several."""
+    """Return one stride for each dim, or size:stride for each factor of a dim that has several."""
     steps = [
         str(factors[0][1]) if len(factors) == 1 else "+".join(f"{size}:{step}" for size, step in factors) or "0"
         for factors in dims
