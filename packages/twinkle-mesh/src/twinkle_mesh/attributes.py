@@ -95,8 +95,9 @@ class Attributes:
             )
         if data_layout is not None:
             row_major = data_layout.row_major_dims()
-            data_dims = tuple([names[dim] for dim in data_layout.dims_with_data()])
-            data_layout = None if row_major is not None else data_layout
+            dims = data_layout.dims_with_data() if row_major is None else row_major
+            data_dims = tuple([names[dim] for dim in dims])
+            data_layout = data_layout if row_major is None else None
         if data_dims is None:
             data_dims = data_order(names)
         elif data_layout is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .layout.data_dims import SAME_DATA, follow_names
+from .layout.data_dims import DATA_DIMS, SAME_DATA, follow_names
 from .layout.data_layout import DataLayout
 from .rules.sizes import check_names
 
@@ -45,11 +45,12 @@ def rebuilt(
         nodes: The nodes of the new one; those of `mesh` when None.
     """
     peers = mesh.ulysses_size if ulysses is None else ulysses
-    if fresh:
+    known = [name for name in fresh if name in SAME_DATA or (splits and name in DATA_DIMS)]
+    if known:
         assert isinstance(data, DataLayout)
         check_names(names)
         before = data.count // peers
-        data, peers = follow_names(data, peers, names, fresh, splits=splits)
+        data, peers = follow_names(data, peers, names, known, splits=splits)
         if data.count // peers < before:
             _warn_of_lost_data(fresh, before, data.count // peers)
     sizes = dict(zip(names, layout.shape, strict=True))

@@ -150,6 +150,8 @@ class Layout:
         """Apply a change of factors. A table is read in the changed order, and its factors are looked for again."""
         if self.table is None:
             changed = change(self)
+            if isinstance(changed, type(self)):
+                return changed
             return type(self)(changed.factors, changed.offset, changed.table, changed.shape)
         table = self.table
         positions = change(Layout(self.factors))
