@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from twinkle_data import Batch, DataLoader
 from twinkle_data.cursor import Cursor
-from twinkle_data.order.packing import pack
+from twinkle_data.order.orders import Sequential
+from twinkle_data.order.packing import PackPlan
 from twinkle_data.order.steps import Part
 from twinkle_data.order.tails import Tail
 from twinkle_data.reading.retries import OnError
@@ -21,19 +23,6 @@ LENGTHS = [(index * 37) % 50 + 1 for index in range(300)]
 def loader(**options: Any) -> DataLoader[Batch[Batch[int]]]:
     usual: dict[str, Any] = {"batch_size": 64, "lengths": LENGTHS, "max_tokens": 100, "tail": "short", "shuffle": True}
     return DataLoader(list(range(300)), **(usual | options))
-
-
-@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 8), st.integers(40, 120))
-@settings(max_examples=200, deadline=None)
-def test_packs_hold_everything_once(lengths: list[int], packs: int, max_tokens: int) -> None:
-    bins = pack(lengths, packs, max_tokens)
-    if bins is None:
-        assert sum(lengths) > packs * (max_tokens - 40), "only what nearly fills the packs does not fit"
-        return
-    assert len(bins) == packs
-    assert sorted(sample for own in bins for sample in own) == list(range(len(lengths)))
-    assert all(sum(lengths[sample] for sample in own) <= max_tokens for own in bins)
-    assert all(own == sorted(own) for own in bins)
 
 
 @given(
@@ -94,6 +83,50 @@ def test_packs_are_well_filled() -> None:
     )
     filled = [lengths[own_pack.indices].sum() / 4096 for batch in own for own_pack in batch]
     assert np.mean(filled) > 0.97
+
+
+class CountedOrder(Sequential):
+    """Counts the positions that it is asked for."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.asked = 0
+
+    def take(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        self.asked += len(positions)
+        return super().take(epoch, positions)
+
+
+@pytest.mark.parametrize("batch_size", [64, 10**6])
+@pytest.mark.parametrize("shortest", [1, 300])
+def test_len_asks_for_the_order_about_once(batch_size: int, shortest: int) -> None:
+    """However many of the shortest samples a step might hold, and however few it holds."""
+    order = CountedOrder(50_000)
+    lengths = np.where(np.arange(50_000) % 2, 17_000, shortest)
+    plan = PackPlan(
+        order,
+        lengths,
+        dataset_length=50_000,
+        batch_size=batch_size,
+        max_tokens=32_768,
+        micro_batches=8,
+        data_world_size=1,
+        tail="short",
+    )
+    assert plan.steps_left(Cursor()) == 50_000 // 16
+    assert order.asked < 1.2 * 50_000
+
+
+def test_where_steps_are_cut_depends_on_their_position_alone() -> None:
+    lengths = np.random.default_rng(3).integers(1, 512, size=4000).tolist()
+    own: DataLoader[Batch[Batch[int]]] = DataLoader(
+        range(4000), batch_size=700, lengths=lengths, max_tokens=4096, micro_batches=4, shuffle=True
+    )
+    whole = [(batch.position, list(batch)) for batch in own]
+    for start in (0, 7, len(whole) - 1):
+        own.load_state_dict({**own.state_dict(), "epoch": 0, "position": whole[start][0]})
+        assert len(own) == len(whole) - start
+        assert [(batch.position, list(batch)) for batch in own] == whole[start:]
 
 
 @pytest.mark.parametrize("tail", ["drop", "short", "pad"])

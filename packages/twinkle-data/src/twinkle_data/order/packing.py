@@ -1,19 +1,18 @@
 """Batches by token budget: as many samples in a row as fit, packed into equally many micro-batches on every rank.
 
 A step takes a run of the order that fills its packs, so the position stays a count of samples and a run
-resumes exactly, under another budget or on another number of ranks too. Where a step ends is found in one pass over
-its samples, each put into the fullest pack that has room; how they are divided at last evens the packs out.
+resumes exactly, under another budget or on another number of ranks too. Where a step ends follows from
+its first sample alone.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from heapq import heapify, heapreplace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from twinkle_data.cursor import Cursor
+from twinkle_data.order.bin_packing import bounds, most_rows, pack
 from twinkle_data.order.steps import Part, Step
 from twinkle_data.order.tails import Tail, check_batch_size
 from twinkle_data.whole_number import whole_number
@@ -25,91 +24,8 @@ if TYPE_CHECKING:
 
     from twinkle_data.order.orders import Order
 
-_FEW = 64
-_AT_FIRST = 1 << 10  # samples
-_AHEAD = 1 << 15
-
-
-def pack(lengths: Sequence[int], packs: int, max_tokens: int) -> list[list[int]] | None:
-    """Divide samples over packs of at most `max_tokens` tokens; None when this method does not make them fit.
-
-    Longest first into the emptiest pack, which evens the packs out; where that fails, into the fullest pack
-    with room, which wastes less. Within a pack, samples keep their order.
-
-    Args:
-        lengths: Tokens of each sample.
-        packs: Number of packs, at least 1; some may stay empty.
-        max_tokens: Tokens that a pack holds.
-    """
-    ranked = _longest_first(lengths)
-    bins = _emptiest_first(lengths, ranked, packs, max_tokens) or _fullest_first(lengths, ranked, packs, max_tokens)
-    return None if bins is None else _in_order(bins)
-
-
-def _longest_first(lengths: Sequence[int]) -> list[int]:
-    return sorted(range(len(lengths)), key=lambda sample: (-lengths[sample], sample))
-
-
-def _in_order(bins: Sequence[list[int]]) -> list[list[int]]:
-    """Packs by their first samples, empty ones last."""
-    last = sum(map(len, bins))
-    return sorted((sorted(samples) for samples in bins), key=lambda own: own or [last])
-
-
-def _first_that_fit(lengths: Sequence[int], begin: int, stop: int, packs: int, max_tokens: int) -> list[list[int]]:
-    """Packs of the samples from `begin` on, up to one that has no room; each goes into the fullest with room."""
-    bins: list[list[int]] = [[] for _ in range(packs)]
-    rooms = [max_tokens * packs + number for number in range(packs)]  # room and pack in one number, ascending
-    for sample in range(stop - begin):
-        length = lengths[begin + sample]
-        place = bisect_left(rooms, length * packs)
-        if place == packs:
-            return _with_more(lengths[begin : min(stop, begin + _FEW)], bins, max_tokens) if sample < _FEW else bins
-        room = rooms.pop(place)
-        bins[room % packs].append(sample)
-        insort(rooms, room - length * packs)
-    return bins
-
-
-def _with_more(lengths: Sequence[int], bins: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """Where a step is few samples, dividing them anew makes room for further ones."""
-    for many in range(sum(map(len, bins)) + 1, len(lengths) + 1):
-        part = lengths[:many]
-        found = _fullest_first(part, _longest_first(part), len(bins), max_tokens)
-        if found is None:
-            break
-        bins = found
-    return bins
-
-
-def _emptiest_first(
-    lengths: Sequence[int], ranked: Sequence[int], packs: int, max_tokens: int
-) -> list[list[int]] | None:
-    bins: list[list[int]] = [[] for _ in range(packs)]
-    loads = [(0, number) for number in range(packs)]
-    heapify(loads)
-    for sample in ranked:
-        load, number = loads[0]
-        if load + lengths[sample] > max_tokens:
-            return None
-        bins[number].append(sample)
-        heapreplace(loads, (load + lengths[sample], number))
-    return bins
-
-
-def _fullest_first(
-    lengths: Sequence[int], ranked: Sequence[int], packs: int, max_tokens: int
-) -> list[list[int]] | None:
-    bins: list[list[int]] = [[] for _ in range(packs)]
-    rooms = [(max_tokens, number) for number in range(packs)]
-    for sample in ranked:
-        place = bisect_left(rooms, (lengths[sample], -1))
-        if place == packs:
-            return None
-        room, number = rooms.pop(place)
-        bins[number].append(sample)
-        insort(rooms, (room - lengths[sample], number))
-    return bins
+_AT_FIRST: Final = 1 << 8  # samples: steps are cut out of blocks of the order that grow
+_AHEAD: Final = 1 << 14
 
 
 class PackPlan:
@@ -150,7 +66,7 @@ class PackPlan:
         self._micro_batches = micro_batches
         self._tail: Tail = tail
         self._counted: dict[Cursor, int] = {}
-        if next(self._walk(Cursor()), None) is None:
+        if next(self._cuts(Cursor()), None) is None:
             raise ValueError(
                 "the dataset is empty"
                 if order.length == 0
@@ -162,13 +78,13 @@ class PackPlan:
         """The same place, with the end of an epoch said as the start of the next."""
         left = self._order.length - cursor.position
         # A full batch makes a full step: in most cases nothing is looked at.
-        more = left > 0 and (self._tail != "drop" or left >= self._batch_size or any(True for _ in self._walk(cursor)))
+        more = left > 0 and (self._tail != "drop" or left >= self._batch_size or any(True for _ in self._cuts(cursor)))
         return cursor if more else Cursor(cursor.epoch + 1, 0)
 
     def steps_left(self, cursor: Cursor) -> int:
         """Steps from the cursor to the end of its epoch: they are gone through once, then remembered."""
         if cursor not in self._counted:
-            begins = [Cursor(cursor.epoch, position) for position, _, _ in self._walk(cursor)]
+            begins = [Cursor(cursor.epoch, position) for position, _ in self._cuts(cursor)]
             # Only one epoch is remembered: memory stays bounded.
             self._counted = {place: len(begins) - number for number, place in enumerate(begins)}
         return self._counted.get(cursor, 0)
@@ -179,46 +95,50 @@ class PackPlan:
 
     def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
-        for position, rows, fitting in self._walk(cursor):
-            tokens = self.lengths[rows].tolist()
-            bins = _emptiest_first(tokens, _longest_first(tokens), self._packs, self._max_tokens) or fitting
-            bins = _in_order(bins)
-            mine = bins
+        for position, rows in self._cuts(cursor):
+            mine = self._packed(rows)
             if part.data_rank is not None:
                 first = part.data_rank * self._micro_batches
-                mine = bins[first : first + self._micro_batches]
+                mine = mine[first : first + self._micro_batches]
             flat = [row for own in mine for row in own]
             stops = np.cumsum([len(own) for own in mine]).tolist()
             cuts = tuple(zip([0, *stops[:-1]], stops, strict=True))
             indices = rows[np.array(flat, dtype=np.int64)].tolist()
             yield Step(cursor.epoch, position, len(rows), indices, packs=cuts)
 
-    def _walk(self, cursor: Cursor) -> Iterator[tuple[int, NDArray[np.int64], list[list[int]]]]:
-        """Of each step from the cursor on: its position, its indices, and packs that they fit into."""
-        position, taken = cursor.position, cursor.position  # what is known begins at `taken`
-        rows, tokens = np.empty(0, dtype=np.int64), [0][:0]
-        ahead = _AT_FIRST
-        while position < self._order.length:
-            begin, stop = position - taken, min(position - taken + self._batch_size, len(tokens))
-            bins = _first_that_fit(tokens, begin, stop, self._packs, self._max_tokens)
-            many = sum(map(len, bins))
-            known = taken + len(tokens)
-            if position + many == known < self._order.length and many < self._batch_size:
-                # More may fit than are known: blocks grow, so that an epoch costs few of them.
-                more = np.arange(known, min(known + ahead, self._order.length), dtype=np.int64)
-                rows = np.concatenate((rows[begin:], self._order.take(cursor.epoch, more)))
-                tokens, taken, ahead = self.lengths[rows].tolist(), position, min(ahead * 4, _AHEAD)
-                continue
-            if self._drops(position, many, tokens[begin : begin + many], bins):
-                return
-            yield position, rows[begin : begin + many], bins
-            position += many
+    def _cuts(self, cursor: Cursor) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """The position and the indices of each step from the cursor to the end of its epoch."""
+        position, ahead, length = cursor.position, _AT_FIRST, self._order.length
+        while position < length:
+            stop = min(position + ahead, length)
+            block = self._order.take(cursor.epoch, np.arange(position, stop, dtype=np.int64))
+            tokens = self.lengths[block]
+            at_most = bounds(tokens, self._packs, self._max_tokens)
+            start = 0
+            while start < len(block):
+                many = min(at_most[start], self._batch_size)
+                if start + many == len(block) and stop < length and many < self._batch_size:
+                    break  # more may fit than this block holds
+                many = most_rows(tokens[start : start + many], self._packs, self._max_tokens)
+                rows = block[start : start + many]
+                if position + start + many == length and self._is_dropped(rows):
+                    return
+                yield position + start, rows
+                start += many
+            position += start
+            ahead = min(ahead * 4, _AHEAD) if start else ahead * 4
 
-    def _drops(self, position: int, many: int, tokens: list[int], bins: list[list[int]]) -> bool:
-        """Whether a step is the last one and ends for want of samples, under `drop`."""
-        if self._tail != "drop" or position + many < self._order.length or many >= self._batch_size:
+    def _packed(self, rows: NDArray[np.int64]) -> list[list[int]]:
+        bins = pack(self.lengths[rows], self._packs, self._max_tokens)
+        assert bins is not None, "a step is cut where its rows fit"
+        return bins
+
+    def _is_dropped(self, rows: NDArray[np.int64]) -> bool:
+        """Whether the last step of an epoch ends for want of samples, and is left out."""
+        if self._tail != "drop" or len(rows) >= self._batch_size:
             return False
-        return min(sum(tokens[row] for row in own) for own in bins) + self._shortest <= self._max_tokens
+        emptiest = min(int(self.lengths[rows[own]].sum()) for own in self._packed(rows))
+        return emptiest + self._shortest <= self._max_tokens
 
 
 def _checked(lengths: Any, dataset_length: int, max_tokens: int) -> NDArray[np.int64]:
