@@ -1,7 +1,10 @@
 """Loaders on a Ray cluster: what holds in threads holds between processes."""
 
+import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 
 from twinkle_data import BadSampleError, Batch, DataLoader
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import WorkerDiedError, current_worker, on, remote_class, remote_function, session, stats
+from twinkle_remote import WorkerDiedError, current_worker, get, on, remote_class, remote_function, session, stats
 
 pytestmark = [
     pytest.mark.ray,
@@ -96,6 +99,56 @@ def test_a_bad_sample_keeps_its_type_and_the_position() -> None:
     again.load_state_dict(own.state_dict())
     assert [batch.valid.count(False) for batch in again] == [1, 0]
     assert again.state_dict()["quarantine"] == [17]
+
+
+@remote_class()
+class Reader:
+    """Loads its own rank's rows with processes of its own."""
+
+    def __init__(self, deadly: Path, device_mesh: DeviceMesh) -> None:
+        self.deadly = deadly
+        self.loader: DataLoader[Batch[Any]] = DataLoader(
+            Numbers(deadly), batch_size=8, num_workers=2, persistent_workers=True, device_mesh=device_mesh
+        )
+
+    @remote_function(dispatch="all", collect="none", lazy_collect=False)
+    def read(self) -> tuple[list[int], set[int]]:
+        rows = [(sample, pid) for batch in self.loader for sample, pid in batch]
+        return [sample for sample, _ in rows], {pid for _, pid in rows} | {os.getpid()}
+
+    @remote_function(dispatch="all", collect="none", lazy_collect=False)
+    def close(self) -> int:
+        self.loader.close()
+        return len(multiprocessing.active_children())
+
+
+class Numbers:
+    """Numbers and the process that read them; a mark kills the first that reads number 13."""
+
+    def __init__(self, deadly: Path) -> None:
+        self.deadly = deadly
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        if index == 13 and self.deadly.exists():
+            self.deadly.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index, os.getpid()
+
+
+def test_loader_processes_under_workers(tmp_path: Path) -> None:
+    deadly = tmp_path / "deadly"
+    deadly.touch()
+    readers = on("data", MESH).create(Reader, deadly, device_mesh=MESH)
+    for _ in range(2):
+        told = get(readers.read())
+        rows = [told[rank][0] for rank in MESH.collect_ranks]
+        assert sorted(rows[0] + rows[1]) == list(range(32))
+        assert all(len(pids) == 3 for _, pids in told), "two processes each, and none of them the worker"
+    assert not deadly.exists()
+    assert get(readers.close()) == [0] * 4
 
 
 def test_a_reader_that_dies_is_an_error_and_not_a_batch() -> None:
