@@ -1,7 +1,7 @@
 """What the author of a backend builds on: the worker that runs tasks, failures, and the running session."""
 
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy import Lazy, call_of
 from twinkle_remote.call.pending_call import Call
 from twinkle_remote.call.submit import start_on_workers
 from twinkle_remote.context import WorkerContext
@@ -22,6 +22,7 @@ __all__ = [
     "WorkerContext",
     "active",
     "attach",
+    "call_of",
     "capture",
     "component_of",
     "driver_line",
