@@ -142,12 +142,13 @@ def test_loader_processes_under_workers(tmp_path: Path) -> None:
     deadly.touch()
     readers = on("data", MESH).create(Reader, deadly)
     for _ in range(2):
-        told = get(readers.read())
+        told: Any = get(readers.read())
         rows = [told[rank][0] for rank in MESH.collect_ranks]
         assert sorted(rows[0] + rows[1]) == list(range(32))
         assert not any(itself for _, itself in told)
     assert not deadly.exists()
-    assert get(readers.close()) == [0] * 4
+    left: Any = get(readers.close())
+    assert left == [0] * 4
 
 
 def test_a_reader_that_dies_is_an_error_and_not_a_batch() -> None:
