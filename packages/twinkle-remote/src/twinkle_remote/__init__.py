@@ -24,7 +24,8 @@ from twinkle_remote.errors import (
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.sessions.runtime import initialize, session, shutdown, stats
 from twinkle_remote.sessions.stats import CallRecord
-from twinkle_remote.values.rows import Splitter, register_splitter
+from twinkle_remote.values.rows import Splitter
+from twinkle_remote.values.taught import register_splitter
 
 __version__ = "0.1.0"
 

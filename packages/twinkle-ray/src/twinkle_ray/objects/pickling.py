@@ -86,8 +86,27 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             reduced = tensors.reduce(value)
             if reduced is not None:
                 return reduced
-        reduced = arrays.reduce(value) or arrow.reduce(value)
+        reduced = arrays.reduce(value) or arrow.reduce(value) or _slots(value)
         return super().reducer_override(value) if reduced is None else reduced
+
+
+_USUAL = (object.__reduce_ex__, object.__reduce__, object.__getstate__)
+
+
+def _slots(value: Any) -> tuple[Any, ...] | None:
+    """How an object of a class of `__main__` with slots is pickled; None for any other value.
+
+    On a worker its class was made by cloudpickle, whose objects keep in `__dict__` what the original keeps in slots.
+    """
+    kind = type(value)
+    if kind.__module__ != "__main__" or "__slots__" not in vars(kind) or not hasattr(value, "__dict__"):
+        return None
+    if (kind.__reduce_ex__, kind.__reduce__, kind.__getstate__) != _USUAL:
+        return None
+    make, args, state, *rest = value.__reduce_ex__(5)
+    slots = state[1] if isinstance(state, tuple) else {}
+    told = (state[0] if isinstance(state, tuple) else state) or {}
+    return make, args, (None, {**told, **slots}), *rest
 
 
 class ErrorByValue(_CloudPickler):  # type: ignore[misc]  # as above

@@ -29,7 +29,8 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
         It, and its size in bytes.
     """
     told = _of_task(task)
-    if task.kind == "method" and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
+    plain = task.kind == "method" and task.taught is None
+    if plain and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
         data = pickle.dumps(told, protocol=5)  # nothing here needs the pickler of `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)

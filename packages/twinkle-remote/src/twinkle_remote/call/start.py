@@ -14,6 +14,7 @@ from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.runtime import running
+from twinkle_remote.values.taught import taught
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.values.taught import Taught
 
 
 def call_method(
@@ -136,7 +138,7 @@ def _tasks(
     component: Component, kind: Kind, target: Any, name: str, spec: FunctionSpec, shares: Shares
 ) -> Sequence[Task]:
     if kind == "method" and shares.arguments == [((), {})]:
-        return [_bare_task(component.instance, name, target)]
+        return [_bare_task(component.instance, name, target, taught())]
     return [
         Task(
             kind,
@@ -152,6 +154,7 @@ def _tasks(
             uneven=spec.uneven,
             lists_only=spec.dispatch == "slice" and spec.split is None,
             handed=tuple(shares.encoder.handed),
+            taught=taught(),
             mesh=component.mesh if kind == "create" else None,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)
@@ -159,6 +162,6 @@ def _tasks(
 
 
 @lru_cache(maxsize=1024)
-def _bare_task(instance: str, name: str, method: str) -> Task:
+def _bare_task(instance: str, name: str, method: str, known: Taught | None) -> Task:
     """The task of a call without arguments: the same one every time, so that a backend prepares it once."""
-    return Task("method", instance, name, method)
+    return Task("method", instance, name, method, taught=known)

@@ -139,8 +139,25 @@ def constructor_signature(cls: Any) -> inspect.Signature | None:
     found = next(_signatures(cls), None)
     if found is not None:
         return found
-    written_in_c = any("__init__" in vars(base) or "__new__" in vars(base) for base in _own_bases(cls))
+    written_in_c = any(_own_constructors(base) for base in _own_bases(cls))
     return None if written_in_c else inspect.Signature()
+
+
+def _own_constructors(cls: type) -> list[Any]:
+    """The `__init__` and `__new__` that a class defines itself, but for those of `object` that were wrapped here."""
+    found = [vars(cls).get(name) for name in ("__init__", "__new__")]
+    functions = [_unintercepted(getattr(one, "__func__", one)) for one in found if one is not None]
+    return [one for one in map(inspect.unwrap, functions) if one not in (object.__init__, object.__new__)]
+
+
+class ConstructorSignature:
+    """What `inspect.signature` of a remote class finds: the constructor's own, of whichever subclass is asked."""
+
+    def __get__(self, instance: object, cls: Any) -> inspect.Signature:
+        found = None if instance is not None else constructor_signature(cls)
+        if found is None:
+            raise AttributeError("__signature__")
+        return found
 
 
 def _signatures(cls: Any) -> Iterator[inspect.Signature]:

@@ -19,6 +19,7 @@ from typing import (
     overload,
 )
 
+from twinkle_remote.component.constructor import ConstructorSignature
 from twinkle_remote.component.create import intercept
 from twinkle_remote.component.method import make_remote
 from twinkle_remote.protocol.marks import mark_class
@@ -124,6 +125,8 @@ def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unk
             )
         mark_class(cls, execute, prefetch)
         intercept(cls)
+        if "__signature__" not in vars(cls):
+            cast("Any", cls).__signature__ = ConstructorSignature()
         return cls
 
     return decorate

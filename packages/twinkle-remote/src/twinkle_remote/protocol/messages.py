@@ -99,6 +99,7 @@ class Task:
         lists_only: Of handed-over values only lists are split (dispatch "slice").
         handed: The lazy results among the arguments.
         mesh: The component's mesh ("create" only).
+        taught: Splitters that the program registered, which the worker learns first; None without any.
     """
 
     kind: Kind
@@ -115,6 +116,7 @@ class Task:
     lists_only: bool = False
     handed: tuple[HandOver, ...] = ()
     mesh: DeviceMesh | None = None
+    taught: Any = None
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Values with rows: how they are cut, joined and reduced."""
 
 from twinkle_remote.values.columns import columns, rebuild
-from twinkle_remote.values.rows import PLAIN, Splitter, register_splitter, rows_of, size_in_bytes, take
+from twinkle_remote.values.rows import PLAIN, Splitter, rows_of, size_in_bytes, take
+from twinkle_remote.values.taught import register_splitter, taught
 
-__all__ = ["PLAIN", "Splitter", "columns", "rebuild", "register_splitter", "rows_of", "size_in_bytes", "take"]
+__all__ = ["PLAIN", "Splitter", "columns", "rebuild", "register_splitter", "rows_of", "size_in_bytes", "take", "taught"]

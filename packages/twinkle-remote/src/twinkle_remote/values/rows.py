@@ -82,13 +82,8 @@ _ADAPTERS = {
 }
 
 
-def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
-    """Teach dispatch and collect to divide values of a type, and of its subclasses.
-
-    Args:
-        kind: The type; a later registration replaces an earlier one.
-        splitter: Its length, slice and concat.
-    """
+def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
+    """Note the splitter of a type, in this process alone."""
     _registered[kind] = splitter
     _found.clear()
     _unknown.clear()

@@ -78,6 +78,8 @@ class Worker:
                 return outcome
         token = _running.set(self)
         try:
+            if task.taught is not None:
+                task.taught.learn()
             arguments = Inputs(task, inputs, self._store)
             args, kwargs = arguments.values()
             if self._shared:

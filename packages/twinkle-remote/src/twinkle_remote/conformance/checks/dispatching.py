@@ -11,10 +11,11 @@ from twinkle_remote.call.arguments import Replicate
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects.components import Writer
-from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Side, Table
+from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Side, Strip, StripSplitter, Table
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.errors import CollectError, DispatchError
+from twinkle_remote.values.taught import register_splitter
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -159,6 +160,18 @@ def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
     with raises(DispatchError, "Echo.given", "a lazy argument", "deque", "Replicate(value)"):
         harness.each(4, echo.given(made))
     assert harness.each(4, echo.given_whole(made)) == [(r, (rows,), {}) for r in range(harness.workers(4))]
+
+
+def splitters_that_are_registered_go_with_the_calls(harness: Harness) -> None:
+    """`register_splitter` in the caller's process, for a type whose module does not: workers split values of it too."""
+    echo = harness.build(Echo, 2, mesh=TWO)
+    register_splitter(Strip, StripSplitter())
+    for length in (0, 5, 30_000):
+        strip = Strip(list(range(length)))
+        sizes = [part.stop - part.start for part in _split(harness, TWO, 2, length)]
+        assert harness.each(2, echo.sizes(strip)) == sizes, length
+        assert harness.each(2, echo.sizes(submit(echo.rows, {"strip": strip}["strip"]))) == sizes, length
+        assert plain(echo.rows(submit(echo.rows, strip))).items == strip.items, length
 
 
 def callable_dispatch_gets_length_index_and_mesh(harness: Harness) -> None:
@@ -339,6 +352,7 @@ CHECKS = (
     slice_dp_splits_frames_tables_and_datasets,
     slice_dp_splits_mappings_of_any_type,
     slice_dp_refuses_containers_that_it_does_not_know,
+    splitters_that_are_registered_go_with_the_calls,
     callable_dispatch_gets_length_index_and_mesh,
     execute_first_runs_on_the_first_worker,
     replicate_marks_what_goes_whole,

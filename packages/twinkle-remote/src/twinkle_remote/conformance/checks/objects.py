@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from typing import TYPE_CHECKING, Any, cast
 
@@ -121,6 +122,24 @@ def constructor_arguments_are_checked_on_the_caller(harness: Harness) -> None:
         cast("Any", harness).build(Numbers, 2)
     with raises(TypeError, "step"):
         harness.build(Numbers, 2, 3, step=2)
+
+
+def signatures_are_the_constructors_own(harness: Harness) -> None:
+    """`inspect.signature` of a remote class, of subclasses and after construction: what its constructor takes."""
+    for _ in range(2):
+        for cls, want in (
+            (classes.Base, "(name: 'str', *, loud: 'bool' = False)"),
+            (classes.Extending, "(name: 'str', suffix: 'str', **rest: 'Any')"),
+            (classes.Inheriting, "(name: 'str', *, loud: 'bool' = False)"),
+            (classes.Plain, "(name: 'str', rows: 'list[int]' = <factory>)"),
+            (classes.Reversed, "(name: 'str')"),
+            (classes.Made, "(name: 'str')"),
+            (classes.Square, "()"),
+        ):
+            assert str(inspect.signature(cls)).partition(" ->")[0] == want, (cls, inspect.signature(cls))
+        assert str(inspect.signature(classes.Base.tell)) == "(self, text: 'str') -> 'str'"
+        assert harness.build(classes.Extending, 2, "big", "tail").tell("x") == "BIG x tail"
+    assert str(inspect.signature(Counter(1))) == "() -> 'int'"
 
 
 def handles_work_where_they_are_passed(harness: Harness) -> None:
@@ -258,6 +277,7 @@ CHECKS = (
     unknown_groups_are_refused,
     meshes_have_to_fit_the_group,
     constructor_arguments_are_checked_on_the_caller,
+    signatures_are_the_constructors_own,
     handles_work_where_they_are_passed,
     handles_of_the_own_group_call_the_own_rank,
     components_of_the_own_group_are_built_in_the_process,

@@ -50,6 +50,32 @@ class Table(Mapping[str, Any]):
         return len(self._columns)
 
 
+class Strip:
+    """A container whose rows nobody knows before they are taught."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class StripSplitter:
+    """Rows of strips."""
+
+    def length(self, value: Strip) -> int | None:
+        """Number of items."""
+        return len(value.items)
+
+    def slice(self, value: Strip, start: int, stop: int) -> Strip:
+        """Items [start, stop)."""
+        return Strip(value.items[start:stop])
+
+    def concat(self, values: Sequence[Strip]) -> Strip:
+        """All items."""
+        return Strip([item for value in values for item in value.items])
+
+
 class Side(Enum):
     """A class that has a length and items, and no rows."""
 
