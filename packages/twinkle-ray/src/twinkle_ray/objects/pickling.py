@@ -98,7 +98,7 @@ def _slots(value: Any) -> tuple[Any, ...] | None:
 
     On a worker its class was made by cloudpickle, whose objects keep in `__dict__` what the original keeps in slots.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind.__module__ != "__main__" or "__slots__" not in vars(kind) or not hasattr(value, "__dict__"):
         return None
     if (kind.__reduce_ex__, kind.__reduce__, kind.__getstate__) != _USUAL:
