@@ -10,7 +10,7 @@ from twinkle_ray.collective import Collective, MeshCollective, SingleProcessColl
 def test_one_process_has_the_same_interface() -> None:
     public = {name for name in dir(MeshCollective) if not name.startswith("_")}
     assert {name for name in dir(Collective) if not name.startswith("_")} <= public
-    assert public - set(dir(SingleProcessCollective)) == {"over"}
+    assert public - set(dir(SingleProcessCollective)) == {"from_env", "over"}
 
 
 def test_one_process_gets_back_what_it_gives() -> None:

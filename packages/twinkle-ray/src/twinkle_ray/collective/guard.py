@@ -6,12 +6,14 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import distributed_c10d
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError
 
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
-    from torch.distributed import ProcessGroup
 
 ROLL_CALL_SECONDS = 3.0
 NEVER_TAG = (1 << 30) + 1
 _POLL_SECONDS = 0.002
+_COUNTERS: WeakKeyDictionary[ProcessGroup, count[int]] = WeakKeyDictionary()  # of operations, by whatever collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Guard:
     ) -> None:
         self._group, self._ranks, self._rank, self._debug = group, ranks, rank, debug
         self._seconds = (timeout or distributed_c10d.default_pg_timeout).total_seconds()
+        self._counter = _COUNTERS.setdefault(group, count(1))
         self._count = 0
         name = group.group_name
         self._store: Store = PrefixStore(f"twinkle/collective/{name}", distributed_c10d._get_default_store())
@@ -92,7 +95,7 @@ class Guard:
             CollectiveTimeoutError: If ranks are missing at the deadline.
             CollectiveError: If the operation failed; names the ranks that do not answer.
         """
-        self._count += 1
+        self._count = next(self._counter)
         if self._debug:
             self._compare(signature)
         try:
@@ -103,24 +106,24 @@ class Guard:
             raise self._explained(signature, error) from error
 
     def _compare(self, signature: Signature) -> None:
-        count = self._count
-        self._store.set(f"{count}/{self._rank}", str(signature))
-        keys = [f"{count}/{rank}" for rank in range(len(self._ranks))]
+        number = self._count
+        self._store.set(f"{number}/{self._rank}", str(signature))
+        keys = [f"{number}/{rank}" for rank in range(len(self._ranks))]
         missing = self._wait(keys, self._seconds)
         if missing:
             raise CollectiveTimeoutError(
-                f"{signature} (operation {count} of the group {list(self._ranks)}): rank(s) {missing} did not enter it "
-                f"within {self._seconds:g} s"
+                f"{signature} (operation {number} of the group {list(self._ranks)}): rank(s) {missing} did not enter "
+                f"it within {self._seconds:g} s"
             )
         said = [bytes(self._store.get(key)).decode() for key in keys]
         if len(set(said)) > 1:
             kinds = {text: [rank for rank, other in enumerate(said) if other == text] for text in said}
             listing = "; ".join(f"rank(s) {ranks}: {text}" for text, ranks in kinds.items())
             raise CollectiveMismatchError(
-                f"operation {count} of the group {list(self._ranks)} is not the same on every rank: {listing}"
+                f"operation {number} of the group {list(self._ranks)} is not the same on every rank: {listing}"
             )
-        if count > 1:  # every rank is past the comparison before, so nobody reads those keys any more
-            self._store.delete_key(f"{count - 1}/{self._rank}")
+        if number > 1:  # every rank is past the comparison before, so nobody reads those keys any more
+            self._store.delete_key(f"{number - 1}/{self._rank}")
 
     def _explained(self, signature: Signature, error: Exception) -> CollectiveError:
         """The error, with the ranks that do not answer a roll call."""

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from datetime import timedelta
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ReduceOp
-from torch.distributed.distributed_c10d import default_pg_timeout
-from torch.distributed.rendezvous import rendezvous
 
 from twinkle_ray.collective.base import Collective
 from twinkle_ray.collective.guard import Guard, Signature
+from twinkle_ray.collective.launcher import launched, own_device_type
 from twinkle_ray.collective.meshes import (
     PARALLEL,
     PHYSICAL,
     Meshes,
     build_mesh,
     create_groups,
-    dim_groups,
+    groups_over,
+    open_default_group,
     parallel_shape,
 )
+from twinkle_ray.collective.opened import OPENED
+from twinkle_ray.collective.staging import as_bytes, check_reduction, contiguous, copy_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import Self
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.ray")
 DEVICE_TYPES = ("cuda", "cpu", "mps")
-_joined = count()  # the same on every rank, which all initialise the default group as often
 
 
 class MeshCollective(Collective):
@@ -90,7 +91,7 @@ class MeshCollective(Collective):
         self._timeout = None if timeout is None else timedelta(seconds=timeout)
         self._debug = debug
         self._created: list[ProcessGroup] = []
-        self._owns_default = False
+        self._is_view = False
         self._views: dict[tuple[int, ...], MeshCollective] = {}
         self._over: dict[tuple[tuple[int, ...], ...], tuple[ProcessGroup | None, ProcessGroup | None]] = {}
         if mesh is None:
@@ -107,7 +108,8 @@ class MeshCollective(Collective):
             self._join()
             mesh = self._build(process_group, shape)
         self._mesh = mesh
-        sizes = dict(zip(mesh.parallel_mesh.mesh_dim_names or (), mesh.parallel_mesh.shape, strict=True))
+        parallel, physical = mesh.parallel_mesh, mesh.physical_mesh
+        sizes = dict(zip(parallel.mesh_dim_names or (), parallel.shape, strict=True))
         if tp_size not in (1, sizes.get("tp", 1)):
             raise ValueError(f"tp_size={tp_size} is not the tp size {sizes.get('tp', 1)} of the mesh that was given")
         group = dist.group.WORLD if process_group is None else process_group
@@ -119,12 +121,47 @@ class MeshCollective(Collective):
             )
         self._process_group = group
         self._ranks = tuple(dist.get_process_group_ranks(group))
-        physical = mesh.physical_mesh
         rows = physical.mesh.reshape(-1, physical.mesh.shape[-1]).tolist()
         self._node_of = {int(rank): node for node, row in enumerate(rows) for rank in row}
         one_node = len({self._node_of.get(member) for member in self._ranks}) == 1
         self._local_group = None if one_node else physical.get_group(physical.ndim - 1)
         self._guard = Guard(group, self._ranks, rank, self._timeout, debug=debug)
+        OPENED.use(self, (group, *parallel.get_all_groups(), *physical.get_all_groups()))
+
+    @classmethod
+    def from_env(
+        cls,
+        tp_size: int = 1,
+        *,
+        device_type: str | None = None,
+        sharding_world_size: int | None = None,
+        timeout: float | None = None,
+        debug: bool = False,
+    ) -> Self:
+        """The collective of all processes of a launched program, by the launcher's variables.
+
+        Args:
+            tp_size: As for the class, like the others.
+            device_type: "cuda" where this process sees a GPU and "cpu" elsewhere, when None.
+            sharding_world_size: Ranks of a sharding group.
+            timeout: Seconds after which an operation fails for want of a peer.
+            debug: Compare what the ranks are about to do.
+
+        Raises:
+            ValueError: If RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing.
+        """
+        place = launched()
+        return cls(
+            place.rank,
+            place.world_size,
+            place.local_world_size,
+            place.local_rank,
+            own_device_type() if device_type is None else device_type,
+            tp_size=tp_size,
+            sharding_world_size=sharding_world_size,
+            timeout=timeout,
+            debug=debug,
+        )
 
     def _join(self) -> None:
         """Initialise the default group where there is none."""
@@ -132,22 +169,9 @@ class MeshCollective(Collective):
             _log.warning("mps has no collectives of its own: tensors travel over the CPU's")
         if self._device_type == "cuda":
             torch.cuda.set_device(self.default_device)
-        if dist.is_initialized():
-            return
-        on_cuda = self._device_type == "cuda"
-        timeout = self._timeout or default_pg_timeout
-        store, _, _ = next(rendezvous("env://", self._rank, self._world_size, timeout=timeout))
-        store.set_timeout(timeout)
-        dist.init_process_group(
-            backend="nccl" if on_cuda else "gloo",
-            # a launcher's store outlives a group, and a later group would find the addresses of an earlier one in it
-            store=PrefixStore(f"twinkle/{next(_joined)}", store),
-            rank=self._rank,
-            world_size=self._world_size,
-            timeout=self._timeout,
-            device_id=self.default_device if on_cuda else None,
-        )
-        self._owns_default = True
+        if not dist.is_initialized():
+            on_cuda = self.default_device if self._device_type == "cuda" else None
+            self._created.append(open_default_group(self._rank, self._world_size, on_cuda, self._timeout))
 
     def _build(self, process_group: ProcessGroup | None, shape: tuple[int, int, int]) -> Meshes:
         ranks = list(range(dist.get_world_size()))
@@ -182,7 +206,7 @@ class MeshCollective(Collective):
     def local(self) -> MeshCollective:
         """The ranks of this collective that are on this process's node."""
         if self._local_group is None:
-            return self
+            return self if self._is_view else self._view(self._process_group)
         return self._view(self._local_group)
 
     @property
@@ -244,7 +268,7 @@ class MeshCollective(Collective):
             ValueError: If there is no such dim, or this rank is outside the mesh.
         """
         names = (dims,) if isinstance(dims, str) else tuple(dims)
-        groups = _groups_of(mesh, names)
+        groups = groups_over(mesh, names)
         own = dist.get_rank()
         key = tuple(map(tuple, groups))
         if key not in self._over:
@@ -261,14 +285,14 @@ class MeshCollective(Collective):
         return self._view(group, local)
 
     def close(self) -> None:
-        """Destroy the process groups that this object created, and no others; safe twice."""
-        if self._owns_default:
-            self._owns_default = False
-            self._created.clear()
-            dist.destroy_process_group()
-            return
-        while self._created:
-            dist.destroy_process_group(self._created.pop())
+        """Destroy the process groups that this object opened, the default one included; safe twice.
+
+        A group that another collective was given, or has joined, lives until that one is closed too. Closing `local`,
+        `tp_world` or what `over` gave destroys nothing: these are parts of this one, and end with it.
+        """
+        if not self._is_view:
+            created, self._created = self._created, []
+            OPENED.close(self, created)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -277,58 +301,56 @@ class MeshCollective(Collective):
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks, in place."""
+        check_reduction(tensor, op, dist.get_backend(self._process_group))
+        staged = contiguous(tensor)
         with self._guard(Signature.of(f"all_reduce {op}", tensor)):
-            self._staged([tensor], lambda moved: dist.all_reduce(moved[0], op, group=self._process_group))
+            dist.all_reduce(staged, op, group=self._process_group)
+        copy_back(tensor, staged)
 
     def all_gather(self, output_tensor: Tensor, input_tensor: Tensor) -> None:
         """Gather every rank's tensor into one, in rank order."""
         self._check_gather(output_tensor, input_tensor)
+        staged, given = contiguous(output_tensor), contiguous(input_tensor)
         with self._guard(Signature.of("all_gather", input_tensor)):
-            self._staged(
-                [output_tensor, input_tensor],
-                lambda moved: _gather(moved[0].view(-1), moved[1].reshape(-1), group=self._process_group),
-            )
+            _gather(as_bytes(staged), as_bytes(given), group=self._process_group)
+        copy_back(output_tensor, staged)
 
     def all_gather_to_list(self, output_tensors: list[Tensor], input_tensor: Tensor) -> None:
         """Gather every rank's tensor into a list of tensors."""
         self._check_gather_list(output_tensors, input_tensor)
+        staged, given = [contiguous(tensor) for tensor in output_tensors], contiguous(input_tensor)
         with self._guard(Signature.of("all_gather_to_list", input_tensor)):
-            self._staged(
-                [*output_tensors, input_tensor],
-                lambda moved: dist.all_gather(moved[:-1], moved[-1], group=self._process_group),
-            )
+            dist.all_gather([as_bytes(part) for part in staged], as_bytes(given), group=self._process_group)
+        for tensor, part in zip(output_tensors, staged, strict=True):
+            copy_back(tensor, part)
 
     def all_gather_objects(self, object: object) -> list[object]:  # noqa: A002 - the name is the seed's contract
         """Every rank's picklable object, in rank order."""
-        gathered = _blank(self._world_size)
+        gathered: list[Any] = [None] * self._world_size
+        pickled = pickle.dumps(object)  # outside, like loading: what an object raises there is no lost peer
         with self._guard(Signature("all_gather_objects")):
-            dist.all_gather_object(gathered, object, group=self._process_group)
-        return gathered
+            dist.all_gather_object(gathered, pickled, group=self._process_group)
+        return [pickle.loads(each) for each in gathered]
 
     def broadcast(self, tensor: Tensor, source_rank: int = 0) -> None:
         """Give every rank the tensor of one, in place; the source is a rank of this collective."""
         self._check_source(source_rank)
         source = self._ranks[source_rank]
+        staged = contiguous(tensor)
         with self._guard(Signature.of(f"broadcast from {source_rank}", tensor)):
-            self._staged([tensor], lambda moved: dist.broadcast(moved[0], source, group=self._process_group))
+            dist.broadcast(as_bytes(staged), source, group=self._process_group)
+        copy_back(tensor, staged)
 
     def broadcast_objects(self, objects: list[object], source_rank: int = 0) -> None:
         """Give every rank the picklable objects of one, in place; the source is a rank of this collective."""
         self._check_source(source_rank)
         source = self._ranks[source_rank]
+        mine = self._rank == source_rank
+        pickled: list[Any] = [pickle.dumps(each) if mine else None for each in objects]
         with self._guard(Signature(f"broadcast_objects from {source_rank}", f"{len(objects)} objects")):
-            dist.broadcast_object_list(objects, source, group=self._process_group)
-
-    def _staged(self, tensors: Sequence[Tensor], operation: Callable[[list[Tensor]], object]) -> None:
-        """Run an operation, by way of the CPU for tensors that the CPU's collectives cannot read."""
-        if not any(tensor.device.type == "mps" for tensor in tensors):
-            operation(list(tensors))
-            return
-        moved = [tensor.cpu() for tensor in tensors]
-        operation(moved)
-        with torch.no_grad():
-            for tensor, result in zip(tensors, moved, strict=True):
-                tensor.copy_(result)
+            dist.broadcast_object_list(pickled, source, group=self._process_group)
+        if not mine:
+            objects[:] = [pickle.loads(each) for each in pickled]
 
     def _by_node(self, ranks: Sequence[int]) -> list[list[int]]:
         """Ranks of a group apart by node, in order; nothing where they are on one node."""
@@ -360,6 +382,9 @@ class MeshCollective(Collective):
                 debug=self._debug,
             )
             found._local_group = local
+            found._is_view = True
+            OPENED.leave(found)
+            found._guard = self._guard if group is self._process_group else found._guard
             self._views[ranks] = found
         return found
 
@@ -373,18 +398,3 @@ class MeshCollective(Collective):
 
 # torch 2.13 renames all_gather_into_tensor, and warns of the old name
 _gather: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-
-
-def _blank(length: int) -> list[object]:
-    return [None] * length
-
-
-def _groups_of(mesh: MeshValue | DeviceMesh, dims: Sequence[str]) -> list[list[int]]:
-    names = tuple((mesh.mesh_dim_names if isinstance(mesh, dist.device_mesh.DeviceMesh) else mesh.dim_names) or ())
-    unknown = [dim for dim in dims if dim not in names]
-    if unknown or not dims:
-        raise ValueError(f"the mesh has no dim {unknown}: its dims are {list(names)}")
-    if isinstance(mesh, dist.device_mesh.DeviceMesh):
-        return dim_groups(mesh.mesh, [names.index(dim) for dim in dims])
-    layout = torch.tensor(list(mesh.ranks), dtype=torch.int).reshape(tuple(mesh.shape))
-    return dim_groups(layout, [names.index(dim) for dim in dims])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import default_pg_timeout
+from torch.distributed.rendezvous import rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,8 +18,11 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
+    from twinkle_mesh import DeviceMesh as MeshValue
+
 PARALLEL = ("dp_replicate", "dp_shard", "tp")
 PHYSICAL = ("nodes", "local_ranks")
+_opened = count()  # the same on every rank, which all open the default group as often
 
 
 class Meshes(NamedTuple):
@@ -59,6 +66,26 @@ def parallel_shape(
     return world_size // (shard * tp_size), shard, tp_size
 
 
+def open_default_group(
+    rank: int, world_size: int, device: torch.device | None, timeout: timedelta | None
+) -> ProcessGroup:
+    """Initialise the default group from the environment: NCCL for a GPU, Gloo without one."""
+    limit = timeout or default_pg_timeout
+    store, _, _ = next(rendezvous("env://", rank, world_size, timeout=limit))
+    store.set_timeout(limit)
+    dist.init_process_group(
+        backend="gloo" if device is None else "nccl",
+        # a launcher's store outlives a group, and a later group would find the addresses of an earlier one in it
+        store=PrefixStore(f"twinkle/{next(_opened)}", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=device,
+    )
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
+
+
 def build_mesh(
     ranks: Sequence[int],
     shape: Sequence[int],
@@ -96,6 +123,22 @@ def dim_groups(layout: torch.Tensor, dims: Sequence[int]) -> list[list[int]]:
     others = [dim for dim in range(layout.ndim) if dim not in dims]
     rows = layout.permute(*others, *dims).reshape(-1, *(layout.shape[dim] for dim in dims))
     return [[int(rank) for rank in row.flatten()] for row in rows]
+
+
+def groups_over(mesh: MeshValue | DeviceMesh, dims: Sequence[str]) -> list[list[int]]:
+    """The ranks that differ in some dims of a twinkle or a torch mesh alone.
+
+    Raises:
+        ValueError: If the mesh has no such dim.
+    """
+    names = tuple((mesh.mesh_dim_names if isinstance(mesh, DeviceMesh) else mesh.dim_names) or ())
+    unknown = [dim for dim in dims if dim not in names]
+    if unknown or not dims:
+        raise ValueError(f"the mesh has no dim {unknown}: its dims are {list(names)}")
+    if isinstance(mesh, DeviceMesh):
+        return dim_groups(mesh.mesh, [names.index(dim) for dim in dims])
+    layout = torch.tensor(list(mesh.ranks), dtype=torch.int).reshape(tuple(mesh.shape))
+    return dim_groups(layout, [names.index(dim) for dim in dims])
 
 
 def create_groups(

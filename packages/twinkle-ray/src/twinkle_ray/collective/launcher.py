@@ -1,0 +1,46 @@
+"""What a launcher (torchrun, or the Ray backend for its workers) tells a process of its place, in variables."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+_COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+
+
+class Launched(NamedTuple):
+    """A process among those of a launched program."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+
+def launched() -> Launched:
+    """Read the launcher's variables.
+
+    Raises:
+        ValueError: If one is missing or is no number; names it.
+    """
+    needed = (*_COUNTS, *(() if dist.is_initialized() else _ADDRESS))
+    missing = [name for name in needed if not os.environ.get(name)]
+    if missing:
+        raise ValueError(
+            f"the environment lacks {', '.join(missing)}, which torchrun sets: start the program with "
+            "torchrun --nproc-per-node N program.py, or use SingleProcessCollective in one process"
+        )
+    wrong = {name: os.environ[name] for name in _COUNTS if not os.environ[name].isdecimal()}
+    if wrong:
+        listing = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+        raise ValueError(f"the launcher's variables are whole numbers, got {listing}")
+    return Launched(*(int(os.environ[name]) for name in _COUNTS))
+
+
+def own_device_type() -> str:
+    """The device type of a program that names none: "cuda" where this process sees a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

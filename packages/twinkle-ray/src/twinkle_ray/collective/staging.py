@@ -1,0 +1,79 @@
+"""Tensors as torch's collectives can take them, and what a backend cannot do, found out before any rank enters."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroupGloo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ReduceOp
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor's values in contiguous memory of a device that has collectives: its own where it can be.
+
+    mps has none of its own; the CPU's take its place.
+    """
+    plain = tensor.detach()
+    if not is_plain(plain):
+        return plain
+    return (plain.cpu() if plain.device.type == "mps" else plain).resolve_conj().resolve_neg().contiguous()
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a contiguous tensor in one dimension: what only moves does so in any dtype."""
+    return tensor.reshape(-1).view(torch.uint8) if is_plain(tensor) else tensor
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is strided memory."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+
+
+def copy_back(tensor: Tensor, staged: Tensor) -> None:
+    """Give a tensor the values of what stood in for it."""
+    if staged.data_ptr() != tensor.data_ptr() or staged.device != tensor.device:
+        with torch.no_grad():
+            tensor.copy_(staged)
+
+
+def check_reduction(tensor: Tensor, op: ReduceOp.RedOpType, backend: str) -> None:
+    """Refuse a reduction that Gloo would refuse on every rank, whose error would be taken for a lost peer's.
+
+    Raises:
+        ValueError: With Gloo's reason.
+    """
+    if backend != "gloo" or tensor.device.type == "cuda" or not is_plain(tensor) or tensor.is_complex():
+        return
+    reason = _refusal(tensor.dtype, op)
+    if reason:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        name = str(op).rpartition(".")[2]
+        raise ValueError(f"all_reduce {name} of {kind} over Gloo: {reason}; convert the tensor, or use another op")
+
+
+@cache
+def _refusal(dtype: torch.dtype, op: ReduceOp.RedOpType) -> str:
+    """Why Gloo refuses a reduction, tried in a group of this process alone; "" where it does not."""
+    options = AllreduceOptions()
+    options.reduceOp = dist.ReduceOp(op)
+    try:
+        _alone().allreduce([torch.zeros(1, dtype=dtype)], options).wait()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+@cache
+def _alone() -> Any:  # the stub lacks its operations
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub spells it Options
+    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._threads = 1
+    options._timeout = timedelta(seconds=30)
+    return ProcessGroupGloo(HashStore(), 0, 1, options)
