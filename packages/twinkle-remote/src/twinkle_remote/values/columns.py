@@ -41,6 +41,8 @@ def rebuild(value: T, parts: Sequence[object]) -> T:
     Raises:
         DispatchError: It is a mapping that cannot be made again.
     """
+    if type(value) is dict:
+        return cast("T", dict(zip(cast("Mapping[Any, object]", value), parts, strict=True)))
     form = _form_of(type(value))
     if form == "named tuple":
         return cast("T", cast("Any", value)._make(parts))
