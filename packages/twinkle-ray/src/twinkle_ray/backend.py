@@ -20,7 +20,7 @@ from twinkle_ray.workers.node_agent import start_agents
 from twinkle_remote.errors import TwinkleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.workers.group import Member, RayGroup
@@ -77,6 +77,7 @@ class RayBackend:
         self._reservation: Reservation | None = None
         self._rosters: dict[str, Roster] = {}
         self._agents: dict[str, Any] = {}
+        self._end_waiting: Callable[[], None] = lambda: None
         self._logs: WorkerLogs | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
@@ -100,7 +101,9 @@ class RayBackend:
         nodes = sorted({member.node for group in ready for member in group.members})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
         self._introduce(ready)
-        return RayGroups(ready, RayStore(), self._agents)
+        running = RayGroups(ready, RayStore(), self._agents)
+        self._end_waiting = running.close
+        return running
 
     def _begin(self, roster: Roster) -> RayGroup:
         environment = self._cluster.environment(self._env_allow)
@@ -173,6 +176,7 @@ class RayBackend:
             exporter.close()
         if ray.is_initialized():
             self._end_logs()
+            self._end_waiting()
             for actor in [
                 *(actor for roster in self._rosters.values() for actor in roster.actors),
                 *self._agents.values(),

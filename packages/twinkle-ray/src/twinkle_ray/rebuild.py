@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.support import driver_line, raise_failures, running
 from twinkle_remote.errors import CallTimeoutError
-from twinkle_remote.protocol import Task
+from twinkle_remote.protocol import InputReplies, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from twinkle_ray.workers.group import RayGroup
     from twinkle_ray.workers.groups import RayGroups
@@ -43,7 +43,7 @@ def restart(group: str) -> None:
 def rebuild(
     groups: RayGroups,
     group: RayGroup,
-    created: Mapping[str, Mapping[int, tuple[Task, Sequence[Reply]]]],
+    created: Mapping[str, Mapping[int, tuple[Task, InputReplies]]],
     timeout: float,
 ) -> None:
     """Replay constructors in their order, each followed by the component's `restore` where its class has one.
@@ -60,14 +60,14 @@ def rebuild(
         if callable(getattr(first.target, "restore", None)):
             name = f"{first.target.__name__}.restore"
             task = Task("method", first.instance, name, "restore")
-            _together(groups, group, name, dict.fromkeys(by_rank, (task, ())), timeout)
+            _together(groups, group, name, dict.fromkeys(by_rank, (task, InputReplies())), timeout)
 
 
 def _together(
     groups: RayGroups,
     group: RayGroup,
     name: str,
-    tasks: Mapping[int, tuple[Task, Sequence[Reply]]],
+    tasks: Mapping[int, tuple[Task, InputReplies]],
     timeout: float,
 ) -> None:
     pending: list[Reply] = [group.submit(rank, task, inputs) for rank, (task, inputs) in tasks.items()]

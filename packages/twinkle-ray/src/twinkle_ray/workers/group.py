@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol import Reply, Task, WorkerInfo
+    from twinkle_ray.workers.waiting_inputs import WaitingInputs
+    from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo
 
 _WORTH_REMEMBERING = 2048  # bytes
 
@@ -109,6 +110,7 @@ class RayGroup:
         created: Those tasks by rank, by instance, in order.
         deaths: For ranks that are known to be lost, the method that first told.
         labels: Workers of all groups by actor id.
+        waiting: Where tasks wait for their inputs.
         agents: The nodes' agents by node id.
     """
 
@@ -116,10 +118,11 @@ class RayGroup:
         self._name = name
         self._replay = replay
         self._lock = threading.Lock()
-        self.created: dict[str, dict[int, tuple[Task, Sequence[Reply]]]] = {}
+        self.created: dict[str, dict[int, tuple[Task, InputReplies]]] = {}
         self.members = tuple(members)
         self._is_driver = is_driver
         self._run = [member.actor.run for member in self.members]
+        self._run_gated = [member.actor.run_gated for member in self.members]
         self._remember = [member.actor.remember for member in self.members]
         self._again = [member.actor.again for member in self.members]
         self._remembered: dict[int, bytes] = {}
@@ -128,6 +131,7 @@ class RayGroup:
         self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
         self.deaths: dict[int, str] = {}
         self.labels: Mapping[str, str] = {}
+        self.waiting: WaitingInputs | None = None
         self.agents: Mapping[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -156,7 +160,7 @@ class RayGroup:
         for task in tasks:
             self._wire(task)
 
-    def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> RayReply:
+    def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
         """Send a task; what ranks share is pickled once."""
         if task.kind == "create":
             self._meshes[task.instance] = task.mesh
@@ -165,14 +169,15 @@ class RayGroup:
         elif task.kind == "drop":
             self.created.pop(task.instance, None)
             self._meshes.pop(task.instance, None)
-        refs = [reply.ref for reply in inputs if isinstance(reply, RayReply)]
-        assert len(refs) == len(inputs), "replies of another backend"
         wire, sent = self._wire(task)
-        if refs or not self._is_driver or type(wire) is not bytes or sent > _WORTH_REMEMBERING:
+        if inputs or not self._is_driver or type(wire) is not bytes or sent > _WORTH_REMEMBERING:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
                 self._wires[key] = (self._wires[key][0], wire, 0)
-            return RayReply(self, rank, self._run[rank].remote(wire, *refs), task, sent)
+            gated = self.waiting.answer(inputs, _unless_known) if inputs and self.waiting is not None else None
+            if gated is not None:
+                return RayReply(self, rank, self._run_gated[rank].remote(wire, gated), task, sent)
+            return RayReply(self, rank, self._run[rank].remote(wire, *_refs(inputs)), task, sent)
         with self._lock:  # between what the actor remembers and what it is sent, nothing else may be sent
             if self._remembered.get(rank) == wire:
                 return RayReply(self, rank, self._again[rank].remote(), task, 0)
@@ -236,3 +241,16 @@ class RayGroup:
             raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
         self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire, nbytes
         return wire, nbytes
+
+
+def _refs(replies: Sequence[Reply]) -> list[Any]:
+    mine = [reply for reply in replies if isinstance(reply, RayReply)]
+    assert len(mine) == len(replies), "replies of another backend"
+    return [reply.ref for reply in mine]
+
+
+def _unless_known(inputs: InputReplies) -> tuple[list[Any], list[Any]] | None:
+    """The answers behind inputs and what is watched; None where this process has read all of them."""
+    everyone = (*inputs, *inputs.watched)
+    known = all(isinstance(reply, RayReply) and reply.outcome is not None for reply in everyone)
+    return None if known else (_refs(inputs), _refs(inputs.watched))

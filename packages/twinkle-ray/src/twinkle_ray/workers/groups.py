@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.workers.group import RayReply
+from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class RayGroups:
     def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
         self._store = store
         self._agents = agents
+        self._waiting = WaitingInputs()
         self._groups: dict[str, RayGroup] = {}
         for group in groups:
             self.replace(group)
@@ -48,6 +50,7 @@ class RayGroups:
         for one in self.all():
             one.labels = labels
             one.agents = self._agents
+            one.waiting = self._waiting
 
     @property
     def store(self) -> RayStore:
@@ -84,7 +87,8 @@ class RayGroups:
         return reply.read()
 
     def close(self) -> None:
-        """Nothing: the groups belong to the driver."""
+        """End what waits for inputs; the groups belong to the driver."""
+        self._waiting.close()
 
 
 def _read_together(replies: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> bool:

@@ -171,6 +171,10 @@ class RankActor:
         """Run one task."""
         return _answer(self, wire, inputs)
 
+    def run_gated(self, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]]) -> bytes | tuple[Any, ...]:
+        """Run one task with what a gate waited for."""
+        return _answer(self, wire, inputs)
+
 
 def _answer(
     actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = (), task: Task | None = None

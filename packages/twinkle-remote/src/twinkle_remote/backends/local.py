@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.backend import InputReplies, Reply
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
 
@@ -70,7 +70,7 @@ class LocalGroup(WorkerGroup):
         """Who the worker of a rank is."""
         return here(self._name, rank, self._size)
 
-    def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> LocalReply:
+    def submit(self, rank: int, task: Task, inputs: InputReplies) -> LocalReply:
         """Run the task when the rank is this process; otherwise that process runs it."""
         reply = LocalReply(rank, task.name)
         if self._exchange is not None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Task
 
 
+_Item = tuple[ThreadReply, "Task", "Sequence[ThreadReply]", "Sequence[ThreadReply]"]
+
+
 class Shared:
     """What all threads of one backend share.
 
@@ -53,15 +56,17 @@ class RankThread:
         self._label = info.label()
         self._worker = Worker(info, store, live=True)
         self._generators = Generators(shared.seed)
-        self._tasks: queue.SimpleQueue[tuple[ThreadReply, Task, Sequence[ThreadReply]] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._at: ThreadReply | None = None
         self._closing = False
         self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
         self.thread.start()
 
-    def submit(self, reply: ThreadReply, task: Task, inputs: Sequence[ThreadReply]) -> None:
-        """Queue a task."""
-        self._tasks.put((reply, task, inputs))
+    def submit(
+        self, reply: ThreadReply, task: Task, inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]
+    ) -> None:
+        """Queue a task; the first failure among its inputs and those that are watched ends it."""
+        self._tasks.put((reply, task, inputs, watched))
 
     def end(self) -> None:
         """Let the running task end, and answer those behind it without running them."""
@@ -76,25 +81,21 @@ class RankThread:
 
     def _serve(self) -> None:
         while (item := self._tasks.get()) is not None:
-            reply, task, inputs = item
+            reply, task, inputs, watched = item
             self._at = reply
             self._shared.at_work.add(self._label)
-            reply.settle(self._lost() if self._closing else self._run(task, inputs))
+            reply.settle(self._lost() if self._closing else self._run(task, inputs, watched))
             self._shared.at_work.discard(self._label)
             self._at = None
-            del item, reply, task, inputs
+            del item, reply, task, inputs, watched
         while not self._tasks.empty():  # submitted by another rank while this one was ending
             late = self._tasks.get()
             if late is not None:
                 late[0].settle(self._lost())
 
-    def _run(self, task: Task, inputs: Sequence[ThreadReply]) -> Outcome:
+    def _run(self, task: Task, inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]) -> Outcome:
         try:
-            outcomes = []
-            for given in inputs:
-                wait_for_any([given], None)
-                assert given.outcome is not None
-                outcomes.append(given.outcome)
+            outcomes = _first_failure_or_all(inputs, watched)
             if task.kind == "create":
                 with self._shared.turns.taken(self._generators, task.name):
                     return self._worker.run(task, outcomes)
@@ -106,3 +107,16 @@ class RankThread:
     def _lost(self) -> Outcome:
         label, node = self.info.label(), f"{self.info.node} pid {self.info.pid}"
         return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
+
+
+def _first_failure_or_all(inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]) -> Sequence[Outcome]:
+    """The outcomes of all inputs; or, as soon as one or what is watched failed, that failure's alone."""
+    everyone = [*inputs, *watched]
+    while pending := [given for given in everyone if given.outcome is None]:
+        failed = [one.outcome for one in everyone if one.outcome is not None and one.outcome.failure is not None]
+        if failed:
+            return failed[:1]
+        if all(given.outcome is not None for given in inputs):
+            break
+        wait_for_any(pending, None)
+    return [given.outcome for given in inputs if given.outcome is not None]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.backend import InputReplies, Reply
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
 
@@ -49,12 +49,11 @@ class ThreadGroup(WorkerGroup):
         """Who the worker of a rank is."""
         return self._ranks[rank].info
 
-    def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> ThreadReply:
+    def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         """Queue a task."""
         reply = ThreadReply(rank)
-        given = [reply for reply in inputs if isinstance(reply, ThreadReply)]
-        assert len(given) == len(inputs), "replies of another backend"
-        self._ranks[rank].submit(reply, task, given)
+        given, watched = _own(inputs), _own(inputs.watched)
+        self._ranks[rank].submit(reply, task, given, watched)
         return reply
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
@@ -80,6 +79,12 @@ class ThreadGroup(WorkerGroup):
         for rank in busy:
             rank.give_up()
         return [rank.thread.name for rank in busy]
+
+
+def _own(replies: Sequence[Reply]) -> Sequence[ThreadReply]:
+    mine = [reply for reply in replies if isinstance(reply, ThreadReply)]
+    assert len(mine) == len(replies), "replies of another backend"
+    return mine
 
 
 class ThreadsBackend:

@@ -83,6 +83,10 @@ class Call:
         self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
         self._lock = threading.Lock()
 
+    def replies(self) -> Sequence[Reply]:
+        """The replies of all ranks."""
+        return tuple(self._replies.values())
+
     def reply(self, rank: int) -> Reply:
         """The reply of one rank, which a consumer's task can be given."""
         return self._replies[rank]
@@ -266,7 +270,7 @@ class Call:
                 self._outcomes[outcome.rank] = outcome
                 self._record.add(outcome)
                 if outcome.failure is not None:
-                    failed.append((outcome.started + outcome.seconds, outcome.failure))
+                    failed.append((outcome.started + outcome.seconds, self._first_cause(outcome.failure)))
             self._failures += [failure for _, failure in sorted(failed, key=lambda end: end[0])]
             self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
             if failed and not self._failed_at:
@@ -276,6 +280,15 @@ class Call:
                     self._sources = ()
                 self._runtime.in_flight.settled(self)
         return True
+
+    def _first_cause(self, failure: Failure) -> Failure:
+        """A failure of what this call was to be given, as the call tells it that made that."""
+        if failure.upstream:
+            for source in self._sources:
+                source.done()
+                if source._failures:
+                    return source._failures[0].as_upstream()
+        return failure
 
     def _lateness(self, seconds: float | None) -> CallTimeoutError:
         pending = [reply.rank for reply in self._pending]

@@ -11,6 +11,7 @@ from twinkle_remote.call.lazy import Lazy, call_of
 from twinkle_remote.call.pending_call import Call
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.frames import driver_line
+from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.runtime import running
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.dispatch import Shares
+    from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
@@ -114,7 +116,9 @@ def start(
     record = runtime.stats.open(name, group.name, len(ranks))
     tasks = _tasks(component, kind, target, name, spec, shares)
     group.prepare(tasks)
-    inputs = shares.encoder.inputs
+    sources = [call_of(source) for source in shares.encoder.sources]
+    read = shares.encoder.inputs
+    inputs = InputReplies(read, _not_read(sources, read)) if read else _NONE
     replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
     call = Call(
         runtime,
@@ -126,12 +130,21 @@ def start(
         each=shares.each,
         line=driver_line(),
         record=record,
-        sources=[call_of(source) for source in shares.encoder.sources],
+        sources=sources,
     )
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     record.driver_seconds = time.perf_counter() - began
     queue.add(call)
     return call
+
+
+_NONE = InputReplies()
+
+
+def _not_read(sources: Sequence[Call], read: Sequence[Reply]) -> Sequence[Reply]:
+    """Replies of calls that their result is not made of, but whose failure is that of the call."""
+    known = set(map(id, read))
+    return [reply for source in sources for reply in source.replies() if id(reply) not in known]
 
 
 def _tasks(

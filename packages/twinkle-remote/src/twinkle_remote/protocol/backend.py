@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.protocol.failure import WorkerInfo
@@ -52,6 +52,18 @@ class Reply(Protocol):
         """Whether the outcome is there, or never will be."""
 
 
+class InputReplies(list[Reply]):
+    """The replies that the hand-overs of one call's tasks are made of.
+
+    Attributes:
+        watched: Further replies of the calls that make those: of ranks whose outcomes are not read.
+    """
+
+    def __init__(self, replies: Iterable[Reply] = (), watched: Iterable[Reply] = ()) -> None:
+        super().__init__(replies)
+        self.watched = tuple(watched)
+
+
 class WorkerGroup(Protocol):
     """The workers of one `DeviceGroup`, in rank order."""
 
@@ -66,13 +78,14 @@ class WorkerGroup(Protocol):
     def info(self, rank: int) -> WorkerInfo:
         """Who the worker of a rank is."""
 
-    def submit(self, rank: int, task: Task, inputs: Sequence[Reply]) -> Reply:
+    def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
         """Have one worker run a task after everything that it was given before; returns at once.
 
         Args:
             rank: Rank in [0, size - 1].
             task: The task. Ranks that share their data are given the same object, one after the other.
-            inputs: Replies whose outcomes the task's hand-overs are made of; awaited on the worker.
+            inputs: What the task's hand-overs are made of; waited for before the task begins. The first failure among
+                them, or among those that are watched meanwhile, ends the task at once: its worker is free then.
         """
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:

@@ -202,6 +202,26 @@ def consumers_are_not_later_than_their_producers(harness: Harness) -> None:
     assert sink.takes([1]) == [1]
 
 
+@needs(apart=True)
+def consumers_fail_with_the_first_of_their_sources(harness: Harness) -> None:
+    """A call that is to be given a result fails as soon as one of the ranks that make it does, read or not; free then.
+
+    The others of these ranks are still busy, and so would be a call that waited for them.
+    """
+    faulty, sink, last = harness.build(Faulty, 2), harness.build(Faulty, 4), harness.build(Faulty, 1)
+    for method in (faulty.each_while_others_wait, faulty.fails_while_others_wait):
+        with gate(harness) as path:
+            began = time.monotonic()
+            source = submit(method, path)
+            onward = submit(cast("Any", sink).takes, source)
+            with raises(KeyError, "Faulty.takes did not run", "Faulty.", "_while_others_wait failed on", "[1/2"):
+                plain(cast("Any", last).takes(onward))
+            assert sink.takes([1]) == [1] and last.takes([2]) == [2] and not source.done()
+            assert time.monotonic() - began < 10.0
+        with raises(KeyError, "did not run"):
+            onward.result()
+
+
 @contextmanager
 def gate(harness: Harness) -> Iterator[str]:
     """A path that workers wait for; it exists after the block."""
@@ -232,4 +252,5 @@ CHECKS = (
     deadlines_name_the_ranks_that_are_late,
     waiting_may_have_a_limit_of_its_own,
     consumers_are_not_later_than_their_producers,
+    consumers_fail_with_the_first_of_their_sources,
 )

@@ -71,6 +71,11 @@ class Faulty:
             raise KeyError("first")
         return self._stall(gate, range(current_worker().world_size))
 
+    @remote_function(dispatch="all", collect="none")
+    def each_while_others_wait(self, gate: str) -> str:
+        """The same, and every rank's result is read."""
+        return self.fails_while_others_wait(gate)
+
     @remote_function(dispatch="all", collect="first")
     def fails_in_turn(self) -> None:
         """Every rank raises; the highest is the first."""

@@ -1,0 +1,66 @@
+"""Waits for the inputs of calls in the workers' place: the first failure among them ends the wait for the others.
+
+Ray begins a task when all of its inputs are there, and keeps what the same caller sends to that actor behind it. So a
+task of ours has one input, the answer of the gate: all outcomes, or the first failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire
+from twinkle_ray.workers.lost import to_failure
+from twinkle_remote.protocol import Outcome, WorkerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_AT_ONCE = 100_000  # calls; each is a few futures, and no thread
+
+
+class InputGate:
+    """An actor beside the caller, which any number of calls may wait in."""
+
+    async def first_failure_or_all(
+        self, inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
+    ) -> list[bytes | tuple[Any, ...]]:
+        """The answers of all inputs; or, as soon as one or what is watched failed, that one's alone.
+
+        Args:
+            inputs: Answers that are waited for.
+            watched: Answers whose failure ends the wait as well.
+        """
+        place = {asyncio.ensure_future(_answer(ref)): index for index, ref in enumerate((*inputs, *watched))}
+        found: dict[int, bytes | tuple[Any, ...]] = {}
+        pending = set(place)
+        try:
+            while any(index not in found for index in range(len(inputs))):
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for one in done:
+                    wire = found[place[one]] = one.result()
+                    if outcome_from_wire(wire).failure is not None:
+                        return [wire]
+        finally:
+            for one in pending:
+                one.cancel()
+        return [found[index] for index in range(len(inputs))]
+
+
+async def _answer(ref: ray.ObjectRef[Any]) -> bytes | tuple[Any, ...]:
+    """The answer of a worker; of one that is lost, a failure: which one it was, the caller knows."""
+    try:
+        wire: bytes | tuple[Any, ...] = await ref
+    except ray.exceptions.RayError as error:
+        return outcome_to_wire(Outcome(-1, failure=to_failure(error, WorkerInfo("", 0, 0), None, {}, "", "")))
+    return wire
+
+
+def start_gate() -> Any:
+    """A gate on the node of this process, which ends with it."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    made = ray.remote(InputGate)
+    return made.options(num_cpus=0, max_restarts=0, max_concurrency=_AT_ONCE, scheduling_strategy=here).remote()
