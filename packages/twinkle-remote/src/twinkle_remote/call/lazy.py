@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from twinkle_remote.call.awaiting import future_of
 from twinkle_remote.call.collect import combine, how_made, ranks_read
 from twinkle_remote.call.lazy_operators import LazyOperators
 from twinkle_remote.errors import CollectError, TwinkleError
@@ -111,9 +112,7 @@ class Lazy(LazyOperators, Generic[R]):
             ) from error
 
     def __await__(self) -> Generator[Any, None, R]:
-        from asyncio import get_running_loop  # half of this package's import time, and few await
-
-        return get_running_loop().run_in_executor(None, self.result).__await__()
+        return future_of(self._call.ends_within, self.result).__await__()
 
     def __repr__(self) -> str:
         state = "fetched" if self._value is not None else self._call.state()

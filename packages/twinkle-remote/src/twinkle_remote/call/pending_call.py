@@ -198,6 +198,27 @@ class Call:
                 self._reap(0.0)
             self._raise_failures()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for so long at most, and raise nothing; whether `wait` would not wait any more.
+
+        Args:
+            seconds: At or above 0.
+        """
+        until = time.monotonic() + seconds
+        self.awaited += 1
+        try:
+            while not self._is_over():
+                limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
+                if not self._reap(max(0.0, min(limits) - time.monotonic())) and time.monotonic() >= until:
+                    break
+        finally:
+            self.awaited -= 1
+        return self._is_over()
+
+    def _is_over(self) -> bool:
+        over = not self._pending or bool(self._failures) or self._runtime.closed
+        return over or any(call.late() for call in (*self._sources, self))
+
     def _wait_a_while(self, timeout: float | None, until: float | None) -> None:
         """Wait until a worker has answered or a limit is over."""
         self._check_open()
