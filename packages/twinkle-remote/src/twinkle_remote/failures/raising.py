@@ -29,7 +29,7 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
         RemoteCallError: Otherwise; also an instance of the type that the worker raised.
     """
     first = next((failure for failure in failures if not failure.upstream), failures[0])
-    rest = [failure for failure in failures if failure != first]
+    rest = [failure for failure in failures if failure is not first and not (failure.upstream and failure == first)]
     text = _message(name, group, first, rest, line)
     if first.died:
         raise WorkerDiedError(text)
