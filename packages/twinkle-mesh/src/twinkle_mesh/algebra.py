@@ -144,7 +144,9 @@ class Algebra(DataParallel):
         """
         meshes = (self, *others)
         for other in others:
-            if other.shape != self.shape or other._traits() != self._traits():
+            alike = other.shape == self.shape and other._traits() == self._traits()
+            orders = [mesh._large_expert_dims(mesh.expert_order) for mesh in (self, other)]
+            if not alike or (other._expert_order != self._expert_order and orders[0] != orders[1]):
                 raise ValueError(f"concat needs meshes that differ in their ranks only, not {self!r} and {other!r}")
         layout = Layout.stacked([mesh._layout for mesh in meshes])
         if layout is None:

@@ -130,11 +130,15 @@ class Attributes:
         """Return the expert order with dims of size 1 first; None where the inferred order gives the same view."""
         if set(expert_order) != set(EXPERT_DIMS):
             raise ValueError(f"expert_order={expert_order} must name ep_shard, ep and etp, outermost first")
+        given = self._large_expert_dims(expert_order)
+        inferred = self._large_expert_dims(inferred_expert_order(self.dim_names, self._layout.factors))
+        return None if given == inferred else (*(name for name in EXPERT_DIMS if name not in given), *given)
+
+    def _large_expert_dims(self, order: tuple[str, ...]) -> list[str]:
+        """Return the expert dims of sizes above 1 in the given order."""
         inside = self.ep_size * self.etp_size
         sizes = {"ep": self.ep_size, "etp": self.etp_size, "ep_shard": self.world_size // self.size("pp") // inside}
-        orders = (expert_order, inferred_expert_order(self.dim_names, self._layout.factors))
-        given, inferred = [[name for name in order if sizes[name] > 1] for order in orders]
-        return None if given == inferred else (*(name for name in EXPERT_DIMS if sizes[name] == 1), *given)
+        return [name for name in order if sizes[name] > 1]
 
     def _check_views(self) -> None:
         seen = list(self.dim_names)
@@ -257,10 +261,11 @@ class Attributes:
         return ", ".join(f"{name}={size}" for name, size in zip(self.dim_names, self.shape, strict=True))
 
     def _state(self) -> tuple[object, ...]:
-        return self._layout.key, self._traits(), self.data_dims, self._data_layout and self._data_layout.key
+        data = self._data_layout and self._data_layout.key
+        return self._layout.key, self._traits(), self._expert_order, self.data_dims, data
 
     def _traits(self) -> tuple[object, ...]:
-        """All attributes except the ranks and their data."""
+        """All attributes except the ranks, their data and the order of the expert dims."""
         return (
             self.dim_names,
             self.device_type,
@@ -269,7 +274,6 @@ class Attributes:
             self._etp,
             self.vpp_size,
             self.sequence_parallel,
-            self._expert_order,
             self.views,
             self.nodes,
         )

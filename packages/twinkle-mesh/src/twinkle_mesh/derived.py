@@ -56,6 +56,7 @@ def rebuilt(
     sizes = dict(zip(names, layout.shape, strict=True))
     pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
     same_stage = layout.size // pp == mesh.world_size // mesh.pp_size
+    order = mesh.expert_order
     experts = same_stage and (mesh.ep_size > 1 or mesh._etp is not None)
     return type(mesh)(
         layout,
@@ -66,7 +67,7 @@ def rebuilt(
         etp_size=mesh.etp_size if experts else None,
         vpp_size=mesh.vpp_size if pp == mesh.pp_size else 1,
         sequence_parallel=mesh.sequence_parallel and tp == mesh.tp_size,
-        expert_order=mesh.expert_order if experts or (same_stage and mesh._expert_order) else None,
+        expert_order=order if same_stage and len(mesh._large_expert_dims(order)) > 1 else None,
         views=views,
         data_dims=data if isinstance(data, tuple) else None,
         data_layout=data if isinstance(data, DataLayout) else None,
