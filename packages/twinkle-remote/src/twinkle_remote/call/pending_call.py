@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError
+from twinkle_remote.failures.lost_peer import only_lost_peers
 from twinkle_remote.failures.raising import raise_failures
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.sessions.runtime import Runtime
     from twinkle_remote.sessions.stats import CallRecord
+
+CAUSE_SECONDS = 1.0
 
 
 class Call:
@@ -189,6 +192,8 @@ class Call:
         try:
             while self._pending and not self._failures:
                 self._wait_a_while(timeout, until)
+            if self._failures:
+                self._wait_for_the_cause()
         finally:
             self.awaited -= 1
         if self._failures:
@@ -232,6 +237,13 @@ class Call:
                 raise call._lateness(call.spec.timeout)
         if until is not None and time.monotonic() >= until:
             raise self._lateness(timeout)
+
+    def _wait_for_the_cause(self) -> None:
+        """Give the failure behind lost connections a moment: a death is told later than its peers' errors."""
+        until = time.monotonic() + CAUSE_SECONDS
+        while self._pending and only_lost_peers(self._failures) and not self._runtime.closed:
+            if not self._reap(max(0.0, until - time.monotonic())):
+                return
 
     def _raise_failures(self) -> None:
         """Raise the first failure, where there is one."""

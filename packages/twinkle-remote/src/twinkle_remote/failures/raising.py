@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from twinkle_remote.errors import WorkerDiedError
+from twinkle_remote.failures.lost_peer import lost_a_peer
 from twinkle_remote.failures.reraise import as_both
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _FOLDED = 8
 
 
 def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> NoReturn:
-    """Raise the first failure, the others folded under it.
+    """Raise the first failure that is no other's consequence, the others folded under it.
 
     Args:
         name: Class.method of the call.
@@ -28,7 +29,7 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
         WorkerDiedError: The first failure is a lost worker.
         RemoteCallError: Otherwise; also an instance of the type that the worker raised.
     """
-    first = next((failure for failure in failures if not failure.upstream), failures[0])
+    first = min(failures, key=lambda failure: (failure.upstream, lost_a_peer(failure)))
     rest = [failure for failure in failures if failure is not first and not (failure.upstream and failure == first)]
     text = _message(name, group, first, rest, line)
     if first.died:
