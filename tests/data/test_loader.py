@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import TensorDataset, default_collate
 
-from twinkle_data import Batch, DataLoader
+from twinkle_data import Batch, DataLoader, Packing, ProcessOptions
 from twinkle_mesh import DeviceMesh, use_rank
 
 MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
@@ -217,3 +217,33 @@ def test_launched_processes_divide_over_all_ranks(tmp_path: Path) -> None:
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataLoader(list(range(30)), **options)
+
+
+def test_options_are_grouped_or_keywords() -> None:
+    def batches(**options: Any) -> list[list[int]]:
+        loader: DataLoader[Any] = DataLoader(list(range(12)), batch_size=6, **options)
+        return [batch.indices if isinstance(batch, Batch) else [one.indices for one in batch] for batch in loader]
+
+    lengths = [3, 5, 2] * 4
+    keywords = batches(lengths=lengths, max_tokens=10, micro_batches=2)
+    assert keywords == batches(packing=Packing(lengths, 10, micro_batches=2))
+    assert batches(num_workers=1, restarts=0) == batches(processes=ProcessOptions(1, restarts=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"num_worker": 1}, TypeError, r"DataLoader has no option num_worker; beside those"),
+        (
+            {"num_workers": 1, "processes": ProcessOptions(1)},
+            TypeError,
+            "num_workers too: give them in Proc",
+        ),
+        ({"lengths": [1], "packing": Packing([1], 2)}, TypeError, "lengths too: give them in Packing"),
+        ({"lengths": [1] * 4}, ValueError, r"packing needs both"),
+        ({"micro_batches": 2}, ValueError, r"micro_batches=2 belongs to packing"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        DataLoader([1, 2, 3, 4], batch_size=2, **options)

@@ -83,7 +83,7 @@ def test_batches_go_from_worker_to_worker(workers: int) -> None:
         ]
         assert {rank for rank, *_ in told} == set(range(min(3, len(whole))))
         assert own.state_dict() == expected.state_dict()
-    reads = [record for record in stats() if record.method == "RankLoading.read"][-4:]
+    reads = [record for record in stats() if record.method == "RankLoader.read"][-4:]
     assert [record.driver_fetched for record in reads] == [0] * 4
     assert sum(sum(record.produced.values()) for record in reads) < 1.1 * 26 * 65536 + 100_000
 

@@ -115,7 +115,7 @@ def test_a_batch_goes_to_another_mesh_unfetched(threads: None) -> None:
         told = actor.rows(batch)
         assert [(index, sample) for _, index, sample in told] == list(zip(expected.indices, expected, strict=True))
         assert {rank for rank, _, _ in told} == {0, 1, 2}
-    reads = [record for record in stats() if record.method.endswith("Loading.read")]
+    reads = [record for record in stats() if record.method.endswith("Loader.read")]
     assert len(reads) == 3
     assert not any(record.driver_fetched for record in reads)
 

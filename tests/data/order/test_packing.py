@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from twinkle_data import Batch, DataLoader
 from twinkle_data.cursor import Cursor
 from twinkle_data.order.orders import Sequential
-from twinkle_data.order.packing import PackPlan
-from twinkle_data.order.steps import Part
+from twinkle_data.order.packing import Packing, PackPlan
+from twinkle_data.order.steps import DataShard
 from twinkle_data.order.tails import Tail
 from twinkle_data.reading.retries import OnError
 from twinkle_mesh import DeviceMesh, use_rank
@@ -105,11 +105,9 @@ def test_len_asks_for_the_order_about_once(batch_size: int, shortest: int) -> No
     lengths = np.where(np.arange(50_000) % 2, 17_000, shortest)
     plan = PackPlan(
         order,
-        lengths,
+        Packing(lengths, 32_768, micro_batches=8),
         dataset_length=50_000,
         batch_size=batch_size,
-        max_tokens=32_768,
-        micro_batches=8,
         data_world_size=1,
         tail="short",
     )
@@ -191,11 +189,11 @@ def test_steps_follow_from_any_of_them(lengths: list[int], micro_batches: int, b
         tail="short",
         shuffle=True,
     )
-    steps = list(own.plan.steps(Cursor(), Part()))
+    steps = list(own.plan.steps(Cursor(), DataShard()))
     assert len(own) == len(steps)
     assert sorted(index for step in steps for index in step.indices) == list(range(len(lengths)))
     later = Cursor(0, steps[min(start, len(steps) - 1)].position)
-    assert list(own.plan.steps(later, Part())) == steps[min(start, len(steps) - 1) :]
+    assert list(own.plan.steps(later, DataShard())) == steps[min(start, len(steps) - 1) :]
     assert own.plan.steps_left(later) == len(steps) - min(start, len(steps) - 1)
 
 

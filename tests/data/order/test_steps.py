@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from twinkle_data.cursor import Cursor
 from twinkle_data.order.orders import Sequential, Shuffled
-from twinkle_data.order.steps import BatchPlan, Part
+from twinkle_data.order.steps import BatchPlan, DataShard
 from twinkle_data.order.tails import Tail
 
 
 def global_rows(plan: BatchPlan, cursor: Cursor, world: int) -> list[tuple[list[int], Cursor]]:
     """Each step that is left in an epoch: the valid indices in data order, and the cursor behind it."""
-    ranks = [list(plan.steps(cursor, Part(world, rank))) for rank in range(world)]
+    ranks = [list(plan.steps(cursor, DataShard(world, rank))) for rank in range(world)]
     assert {len(steps) for steps in ranks} == {plan.steps_left(cursor)}, "every rank takes the same, promised steps"
-    whole = list(plan.steps(cursor, Part(world)))
+    whole = list(plan.steps(cursor, DataShard(world)))
     found = []
     for number, parts in enumerate(zip(*ranks, strict=True)):
         assert len({(part.position, part.rows) for part in parts}) == 1
@@ -29,7 +29,7 @@ def global_rows(plan: BatchPlan, cursor: Cursor, world: int) -> list[tuple[list[
         assert tuple(fillers) == whole[number].fillers
         valid = [index for row, index in enumerate(joined) if row not in fillers]
         assert len(valid) == parts[0].rows
-        found.append((valid, plan.settle(Cursor(cursor.epoch, parts[0].position + parts[0].rows))))
+        found.append((valid, plan.normalize(Cursor(cursor.epoch, parts[0].position + parts[0].rows))))
     return found
 
 
@@ -57,7 +57,7 @@ def test_interrupted_runs_lose_repeat_and_reorder_nothing(
     assert cursor.epoch * length + cursor.position == len(seen)
     plan = BatchPlan(order(), 1, "drop")
     epochs = -(-len(seen) // length)
-    expected = [step.indices[0] for epoch in range(epochs) for step in plan.steps(Cursor(epoch), Part())]
+    expected = [step.indices[0] for epoch in range(epochs) for step in plan.steps(Cursor(epoch), DataShard())]
     assert seen == expected[: len(seen)]
 
 
@@ -82,6 +82,6 @@ def test_an_empty_dataset_is_an_error(tail: Tail) -> None:
 
 def test_a_billion_samples_start_at_once() -> None:
     plan = BatchPlan(Shuffled(10**9, 3), 1024, "drop")
-    step = next(plan.steps(Cursor(5, 999_000_064), Part(8, 3)))
+    step = next(plan.steps(Cursor(5, 999_000_064), DataShard(8, 3)))
     assert len(set(step.indices)) == 128
     assert plan.steps_left(Cursor(5, 999_000_064)) == (10**9 - 999_000_064) // 1024

@@ -17,7 +17,8 @@ from torch.utils.data import IterableDataset
 
 from twinkle_data import BadSampleError, Batch, DataLoader, NotResumableError, Shards
 from twinkle_data.order.tails import Tail
-from twinkle_data.sources.shards import ShardedOrder, ShardStream
+from twinkle_data.sources.shards import ShardedOrder
+from twinkle_data.sources.streams import ShardStream
 from twinkle_mesh import DeviceMesh, use_rank
 
 LENGTHS = [3, 0, 7, 5, 7]

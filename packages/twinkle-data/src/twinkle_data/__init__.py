@@ -4,6 +4,8 @@ from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.cursor import merge_states
 from twinkle_data.errors import BadSampleError, LoaderProcessError, NotResumableError, StateMismatchError
 from twinkle_data.loader import DataLoader
+from twinkle_data.loading.processes import ProcessOptions
+from twinkle_data.order.packing import Packing
 from twinkle_data.order.permutation import Permutation
 from twinkle_data.order.plot import order_table, plot_order
 from twinkle_data.reading.randomness import sample_seed
@@ -20,7 +22,9 @@ __all__ = [
     "LoaderProcessError",
     "Mixture",
     "NotResumableError",
+    "Packing",
     "Permutation",
+    "ProcessOptions",
     "Shards",
     "StateMismatchError",
     "merge_states",

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import StateMismatchError
-from twinkle_data.loading.data_shard import mesh_here, part_here
+from twinkle_data.loading.data_shard import mesh_here, shard_here
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
 from twinkle_data.whole_number import whole_number
@@ -14,7 +14,7 @@ from twinkle_data.whole_number import whole_number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from twinkle_data.order.steps import Part
+    from twinkle_data.order.steps import DataShard
     from twinkle_mesh import DeviceMesh
 
 
@@ -124,7 +124,7 @@ class DeviceMeshSampler:
 
     def _stride(self) -> int:
         """Elements of the wrapped sampler that one step takes."""
-        part = part_here(self.device_mesh)
+        part = shard_here(self.device_mesh)
         return 1 if self._batched or part.data_rank is None else part.data_world_size
 
     def _steps_left(self, begin: int) -> int:
@@ -154,7 +154,7 @@ class DeviceMeshSampler:
         )
 
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
-        part = part_here(self.device_mesh)
+        part = shard_here(self.device_mesh)
         uneven_last = self._uneven_last()
         waiting: list[int] | None = None  # an uneven batch: whether it is the last shows when the next is asked for
         for batch in elements:
@@ -175,13 +175,13 @@ class DeviceMeshSampler:
         if self._tail != "drop":
             yield self._cut(waiting, part)
 
-    def _cut(self, rows: list[int], part: Part) -> list[int]:
+    def _cut(self, rows: list[int], part: DataShard) -> list[int]:
         tail: Tail = self._tail or "pad"
         own = [share(len(rows), part.data_world_size, rank, tail) for rank in part.ranks]
         return [rows[place] for cut in own for place in (*range(cut.start, cut.stop), *cut.fillers)]
 
     def _indices(self, elements: Iterator[Any]) -> Iterator[int]:
-        part = part_here(self.device_mesh)
+        part = shard_here(self.device_mesh)
         while group := list(islice(elements, part.data_world_size)):
             if isinstance(group[0], (list, tuple)):
                 raise TypeError(f"{type(self.sampler).__name__} yields lists: say batched=True")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from twinkle_data.order.steps import Part
+from twinkle_data.order.steps import DataShard
 from twinkle_mesh import DeviceMesh, current_rank
 from twinkle_remote import current_worker
 from twinkle_remote.backends.support import active
@@ -41,25 +41,25 @@ def _launched() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def part_here(device_mesh: DeviceMesh | None) -> Part:
+def shard_here(device_mesh: DeviceMesh | None) -> DataShard:
     """The part of each batch that the running code takes.
 
     A worker, or a process that a launcher gave its RANK, takes its data rank's rows. The driver takes the
     global batch, of which a dispatch will give each data rank its slice.
     """
     if device_mesh is None:
-        return Part()
+        return DataShard()
     world = device_mesh.data_world_size
     if current_rank() is None and "RANK" not in os.environ:
-        return Part(world)
+        return DataShard(world)
     context = current_worker()
     if context.rank is not None and context.world_size == 1 < device_mesh.world_size:
         # One process stands for the whole component, as in "local" mode.
-        return Part(world)
-    return Part(world, device_mesh.data_rank())
+        return DataShard(world)
+    return DataShard(world, device_mesh.data_rank())
 
 
-def parts_of(device_mesh: DeviceMesh | None) -> list[Part]:
+def shards_of(device_mesh: DeviceMesh | None) -> list[DataShard]:
     """Every data rank's part, in data order."""
     world = 1 if device_mesh is None else device_mesh.data_world_size
-    return [Part(world, data_rank) for data_rank in range(world)]
+    return [DataShard(world, data_rank) for data_rank in range(world)]

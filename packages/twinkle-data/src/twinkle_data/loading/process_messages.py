@@ -7,7 +7,7 @@ import pickle
 import traceback
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import BadSampleError, bad_sample
 from twinkle_data.order.steps import Step
@@ -15,22 +15,12 @@ from twinkle_data.order.steps import Step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_data.reading.reader import Delivery
+    from twinkle_data.loading.protocol import StepReader
+    from twinkle_data.reading.delivery import Delivery
 
 # A tensor in shared memory takes a file descriptor on both sides; small ones are quicker inside of the message.
 _SHARED_BYTES = 1 << 16
 _SHARED_MOST = 16
-
-
-class StepReader(Protocol):
-    """Reads steps; picklable."""
-
-    @property
-    def dataset(self) -> Any:
-        """What the user gave."""
-
-    def read(self, step: Step) -> Delivery:
-        """Read one step."""
 
 
 class StepKey(tuple[Any, ...]):

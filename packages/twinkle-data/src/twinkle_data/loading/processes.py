@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from twinkle_data.errors import LoaderProcessError
 from twinkle_data.loading.process_messages import Beginning, Message, Served, StepKey
 from twinkle_data.order.permutation import derive
+from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.context import BaseContext
 
-    from twinkle_data.loading.process_messages import StepReader
+    from twinkle_data.loading.protocol import StepReader
     from twinkle_data.order.steps import Step
-    from twinkle_data.reading.reader import Delivery
+    from twinkle_data.reading.delivery import Delivery
 
 # How often torch looks whether its processes are alive while it waits; its own default is five seconds.
 _TICK_S = 0.2
@@ -51,45 +52,14 @@ class ProcessOptions:
     restarts: int = 3
 
     def __post_init__(self) -> None:
+        for name in ("num_workers", "prefetch_factor", "restarts"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.num_workers < 0 or self.restarts < 0:
             raise ValueError(f"num_workers={self.num_workers} and restarts={self.restarts} must be at least 0")
         if self.prefetch_factor < 1:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} must be at least 1")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s={self.timeout_s} must be above 0 seconds")
-
-
-class Direct:
-    """Deliveries of steps that are read in the loop itself, when they are asked for.
-
-    Args:
-        reader: Reads one step.
-        steps: Gives the steps from the first undelivered one on, whenever it is called.
-        pin_memory: Copy tensors into page-locked memory.
-    """
-
-    def __init__(self, reader: StepReader, steps: Callable[[], Iterator[Step]], *, pin_memory: bool = False) -> None:
-        self._reader = reader
-        self._steps = steps
-        self._pin_memory = pin_memory
-        self._running: Iterator[Step] | None = None
-
-    def __iter__(self) -> Iterator[Delivery]:
-        return self
-
-    def __next__(self) -> Delivery:
-        if self._running is None:
-            self._running = self._steps()
-        try:
-            delivery = self._reader.read(next(self._running))
-        except BaseException:
-            # A step that could not be read stays the next one.
-            self._running = None
-            raise
-        return delivery.pin_memory() if self._pin_memory else delivery
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Processes:
@@ -143,7 +113,7 @@ class Processes:
                 self._one_by_one = self._options.num_workers * self._options.prefetch_factor
                 lost.append(str(loss))
                 if len(lost) > self._options.restarts:
-                    raise LoaderProcessError(self._obituary(lost)) from loss.__cause__
+                    raise LoaderProcessError(self._loss_message(lost)) from loss.__cause__
             except BaseException:
                 # What was read ahead is behind a step that nobody got: the next call begins at that step
                 # again.
@@ -232,7 +202,7 @@ class Processes:
             "return fewer and larger tensors from collate_fn"
         )
 
-    def _obituary(self, lost: list[str]) -> str:
+    def _loss_message(self, lost: list[str]) -> str:
         step = next(self._steps(), None)
         where = "" if step is None else f" while reading epoch {step.epoch}, position {step.position}"
         what = "" if step is None else f"; the indices of that batch are {_short(step.indices)}"

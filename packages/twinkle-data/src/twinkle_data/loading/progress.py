@@ -1,60 +1,112 @@
-"""A progress bar in samples, right after a resume too."""
+"""How far a loader is, and the run that reads ahead of it."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from twinkle_mesh import current_rank
+from twinkle_data.cursor import Cursor
+from twinkle_data.loading.data_shard import shard_here
+from twinkle_data.loading.protocol import Position
+from twinkle_data.loading.thread_guard import ThreadGuard
 
 if TYPE_CHECKING:
-    from twinkle_data.cursor import Cursor
+    from twinkle_data.batch import BatchInfo
+    from twinkle_data.loading.protocol import Engine, Pipeline
+    from twinkle_data.order.steps import DataShard
+    from twinkle_data.reading.delivery import Delivery
     from twinkle_mesh import DeviceMesh
 
+B = TypeVar("B")
 
-class Bar:
-    """A bar over what is left of an epoch: epoch, position, samples per second, time left.
+
+class Run:
+    """A pipeline, and where it runs from."""
+
+    __slots__ = ("pipeline", "position", "shard")
+
+    def __init__(self, position: Position, shard: DataShard, pipeline: Pipeline) -> None:
+        self.position = position
+        self.shard = shard
+        self.pipeline = pipeline
+
+
+class Progress(Generic[B]):
+    """How far a loader is; one for all loops over it.
 
     Args:
-        at: Where it begins.
-        samples_left: Samples that are left in the epoch; None when nobody knows.
+        engine: Delivers the batches.
+        mesh: Mesh of the loader.
+        bar: Show a bar over each epoch.
 
-    Raises:
-        ImportError: tqdm is not installed.
+    Attributes:
+        position: Where the loader is.
+        quarantine: Indices that are known to be bad.
+        info: Where the latest batch belongs; None before the first.
+        moves: Steps of loops and jumps; those of `next(loader)` leave loops as they are.
     """
 
-    def __init__(self, at: Cursor, samples_left: int | None) -> None:
-        try:
-            from tqdm.auto import tqdm
-        except ImportError as error:
-            raise ImportError("progress=True needs tqdm: pip install 'twinkle-data[progress]'") from error
-        # What was delivered before a resume counts as done, and not into the rate.
-        self._bar: Any = tqdm(
-            desc=f"epoch {at.epoch}",
-            total=None if samples_left is None else at.position + samples_left,
-            initial=at.position,
-            unit=" samples",
-            unit_scale=True,
-            dynamic_ncols=True,
-        )
+    def __init__(self, engine: Engine, mesh: DeviceMesh | None, *, bar: bool) -> None:
+        self.engine = engine
+        self.mesh = mesh
+        self.bar = bar
+        self.position = Position(Cursor())
+        self.quarantine: set[int] = set()
+        self.info: BatchInfo | None = None
+        self.guard = ThreadGuard()
+        self.moves = 0
+        self._kept: Run | None = None
 
-    def delivered(self, rows: int) -> None:
-        """Move on.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None, "position": Position(self.position.cursor, self.position.source)}
 
-        Args:
-            rows: Samples of a global batch.
-        """
-        self._bar.update(rows)
+    def move(self, cursor: Cursor, source: Any = None) -> None:
+        """Go to another position."""
+        with self.guard:
+            # A new position rather than a moved one: what still runs from the old one stays consistent.
+            self.close()
+            self.position = Position(cursor, source)
+            self.info = None
+            self.moves += 1
 
     def close(self) -> None:
-        """Leave the bar where it is."""
-        self._bar.close()
+        """End the run that is kept."""
+        if self._kept is not None:
+            self._kept.pipeline.close()
+            self._kept = None
 
+    def run(self) -> Run:
+        """The run from the position on: the one that is kept where it fits, else a fresh one."""
+        shard = shard_here(self.mesh)
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if kept.position is self.position and kept.shard == shard:
+                self._kept = kept
+                return kept
+            kept.pipeline.close()
+        fresh = Run(self.position, shard, self.engine.run(self.position, shard, self.quarantine))
+        if self.engine.keeps:
+            self._kept = fresh
+        return fresh
 
-def shows_here(device_mesh: DeviceMesh | None) -> bool:
-    """Whether this is the one process of a run that shows a bar."""
-    rank = current_rank()
-    if rank is None:
-        rank = int(os.environ.get("RANK", "0"))
-        return rank == 0
-    return device_mesh is None or rank == device_mesh.ranks[0]
+    def deliver(self, delivery: Delivery) -> B:
+        """Count a batch as delivered.
+
+        Raises:
+            StopIteration: It was a stream's end and has no rows.
+        """
+        info = delivery.info
+        behind = self.engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
+        if delivery.last:  # of a stream: only what was read tells that it is the end
+            behind = Cursor(info.epoch + 1)
+        if behind.epoch == info.epoch or self.engine.endless:
+            self.position.cursor, self.position.source = behind, delivery.source
+        else:
+            # The pipeline ends with the epoch, and its position with it.
+            self._kept = None
+            self.position = Position(behind)
+        if not info.rows:
+            raise StopIteration
+        if delivery.bad:
+            self.quarantine.update(delivery.bad)
+        self.info = info
+        return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import BatchInfo
 from twinkle_data.cursor import Cursor
-from twinkle_data.loading.engine import Place, open_engine, steps_from
-from twinkle_data.order.steps import Part
-from twinkle_data.reading.reader import Delivery
+from twinkle_data.loading.engine import open_engine, steps_from
+from twinkle_data.loading.protocol import Position
+from twinkle_data.order.steps import DataShard
+from twinkle_data.reading.delivery import Delivery
 from twinkle_remote import current_worker, is_handle, remote_class, remote_function, submit
 from twinkle_remote.backends.support import active, call_of
 
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from twinkle_data.cursor import Identity
-    from twinkle_data.loading.engine import Engine, Pipeline, Recipe
-    from twinkle_data.order.steps import Plan, Step
+    from twinkle_data.loading.protocol import Engine, Pipeline
+    from twinkle_data.loading.recipe import Recipe
+    from twinkle_data.order.steps import Step, StepPlan
     from twinkle_mesh import DeviceMesh
     from twinkle_remote import Lazy
 
 
-class _Told(NamedTuple):
+class StepReport(NamedTuple):
     """What the driver learns of one data rank's part of a step."""
 
     info: BatchInfo
@@ -37,11 +39,11 @@ class _Told(NamedTuple):
     last: bool
 
 
-class _Known(NamedTuple):
+class DatasetInfo(NamedTuple):
     """What the driver learns of the dataset."""
 
     identity: Identity
-    plan: Plan
+    plan: StepPlan
     resumable: bool
 
 
@@ -54,7 +56,7 @@ def _answers(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
     return results if mesh is None else [results[rank] for rank in mesh.collect_ranks]
 
 
-class _Loading:
+class GroupLoader:
     """A worker's side: reads the steps that it is asked for, and goes on reading where they follow one another.
 
     Args:
@@ -67,17 +69,17 @@ class _Loading:
         self._recipe = recipe
         self._engine: Engine | None = None
         self._pipeline: Pipeline | None = None
-        self._place = Place(Cursor())
-        self._told: _Told | None = None
+        self._position = Position(Cursor())
+        self._told: StepReport | None = None
 
     @remote_function(dispatch="all", collect=_first_answer, lazy_collect=False)
-    def open(self) -> _Known | None:
+    def open(self) -> DatasetInfo | None:
         """Open the dataset on the ranks that read: one of those that see the same samples."""
         context = current_worker()
         if context.mesh is not None and context.rank not in context.mesh.collect_ranks:
             return None
         self._engine = open_engine(self._dataset, self._recipe)
-        return _Known(self._engine.identity, self._engine.plan, self._engine.resumable)
+        return DatasetInfo(self._engine.identity, self._engine.plan, self._engine.resumable)
 
     @remote_function(dispatch="all", collect="flatten")
     def read(self, cursor: Cursor, source: Any, quarantine: tuple[int, ...]) -> Any:
@@ -95,22 +97,22 @@ class _Loading:
             self._told = told._replace(info=BatchInfo(*cursor, [], [], 0))
             return None
         self._told = None
-        if self._pipeline is None or cursor != self._place.cursor:
+        if self._pipeline is None or cursor != self._position.cursor:
             self.stop()
-            self._place = Place(cursor, source)
-            self._pipeline = self._engine.run(self._place, self._part(), quarantine, whole=True)
+            self._position = Position(cursor, source)
+            self._pipeline = self._engine.run(self._position, self._part(), quarantine, whole=True)
         delivery = next(self._pipeline)
         info = delivery.info
         # What reads ahead begins anew from here, should its processes die.
-        self._place.cursor = self._engine.plan.settle(Cursor(info.epoch, info.position + info.rows))
-        self._place.source = delivery.source
-        self._told = _Told(info, delivery.bad, delivery.source, delivery.last)
-        if delivery.last or (self._place.cursor.epoch != cursor.epoch and not self._engine.endless):
+        self._position.cursor = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
+        self._position.source = delivery.source
+        self._told = StepReport(info, delivery.bad, delivery.source, delivery.last)
+        if delivery.last or (self._position.cursor.epoch != cursor.epoch and not self._engine.endless):
             self.stop()
         return delivery.payload
 
     @remote_function(dispatch="all", collect=_answers)
-    def told(self) -> list[_Told]:
+    def told(self) -> list[StepReport]:
         """What the driver needs to know of the step that was read last, from each rank that read."""
         return self._told  # type: ignore[return-value]  # on a worker one rank's; the collect makes the list
 
@@ -121,20 +123,20 @@ class _Loading:
             self._pipeline.close()
             self._pipeline = None
 
-    def _part(self) -> Part:
+    def _part(self) -> DataShard:
         context = current_worker()
         if context.mesh is None:
-            return Part()
-        return Part(context.mesh.data_world_size, context.mesh.data_rank(context.rank))
+            return DataShard()
+        return DataShard(context.mesh.data_world_size, context.mesh.data_rank(context.rank))
 
 
 @remote_class(execute="all")
-class RankLoading(_Loading):
+class RankLoader(GroupLoader):
     """One reader for each data rank of a mesh."""
 
 
 @remote_class(execute="first")
-class SoleLoading(_Loading):
+class FirstRankLoader(GroupLoader):
     """One reader of global batches."""
 
 
@@ -150,31 +152,33 @@ class GroupEngine:
     keeps = True
     endless = False
 
-    def __init__(self, workers: _Loading, recipe: Recipe, known: _Known) -> None:
+    def __init__(self, workers: GroupLoader, recipe: Recipe, known: DatasetInfo) -> None:
         self._workers = workers
         self._recipe = recipe
         self.identity, self.plan, self.resumable = known
 
-    def run(self, place: Place, part: Part, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
-        """Ask for the steps from a place to the end of its epoch, some of them ahead."""
-        return _Asking(self._workers, self.plan, place, quarantine, self._recipe)
+    def run(self, position: Position, part: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
+        """Ask for the steps from a position to the end of its epoch, some of them ahead."""
+        return RemotePipeline(self._workers, self.plan, position, quarantine, self._recipe)
 
 
-class _Asking:
+class RemotePipeline:
     """Steps that are asked for ahead of the loop that takes them."""
 
-    def __init__(self, workers: _Loading, plan: Plan, place: Place, quarantine: Iterable[int], recipe: Recipe) -> None:
+    def __init__(
+        self, workers: GroupLoader, plan: StepPlan, position: Position, quarantine: Iterable[int], recipe: Recipe
+    ) -> None:
         self._workers = workers
         self._plan = plan
-        self._place = place
+        self._position = position
         self._quarantine = set(quarantine)
         self._recipe = recipe
         self._steps: Iterator[Step] | None = None
-        self._asked: deque[tuple[Lazy[Any], Lazy[list[_Told]]]] = deque()
+        self._asked: deque[tuple[Lazy[Any], Lazy[list[StepReport]]]] = deque()
 
     def __next__(self) -> Delivery:
         if self._steps is None:
-            self._steps = steps_from(self._plan, self._place, Part(self._recipe.data_world_size), endless=False)
+            self._steps = steps_from(self._plan, self._position, DataShard(self._recipe.data_world_size), endless=False)
         try:
             while len(self._asked) <= self._recipe.processes.prefetch_factor:
                 step = next(self._steps, None)
@@ -220,13 +224,13 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
         group: Name of the group.
         mesh: Mesh of the group's workers; None makes one loader of global batches, on the first worker.
     """
-    workers: _Loading
+    workers: GroupLoader
     placed: Any = {"remote_group": group}
     if mesh is None:
-        workers = SoleLoading(dataset, recipe, **placed)
+        workers = FirstRankLoader(dataset, recipe, **placed)
     else:
         placed["device_mesh"] = mesh
-        workers = RankLoading(dataset, recipe, **placed)
+        workers = RankLoader(dataset, recipe, **placed)
     if not is_handle(workers):
         return open_engine(dataset, recipe)
     known = submit(workers.open).result(recipe.processes.timeout_s)

@@ -7,13 +7,14 @@ its first sample alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from twinkle_data.cursor import Cursor
 from twinkle_data.order.bin_packing import bounds, most_rows, pack
-from twinkle_data.order.steps import Part, Step
+from twinkle_data.order.steps import DataShard, Step
 from twinkle_data.order.tails import Tail, check_batch_size
 from twinkle_data.whole_number import whole_number
 
@@ -28,15 +29,36 @@ _AT_FIRST: Final = 1 << 8  # samples: steps are cut out of blocks of the order t
 _AHEAD: Final = 1 << 14
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Batches by tokens: a batch is a list of packs, equally many on each data rank, each of them a `Batch`.
+
+    Attributes:
+        lengths: Tokens of each sample of the dataset, each in [1, max_tokens].
+        max_tokens: Tokens that a pack holds at most, at least 1.
+        micro_batches: Packs of each data rank in every step, at least 1.
+    """
+
+    lengths: Sequence[int] | NDArray[np.int64]
+    max_tokens: int
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "micro_batches"):
+            number = whole_number(name, getattr(self, name))
+            if number < 1:
+                raise ValueError(f"{name}={number} must be at least 1")
+            object.__setattr__(self, name, number)
+
+
 class PackPlan:
     """Steps of a number of tokens.
 
     Args:
         order: Order of the samples.
-        lengths: Tokens of each sample of the dataset, each in [1, max_tokens].
+        packing: The lengths and the budget.
+        dataset_length: Samples of the dataset.
         batch_size: Samples that a global batch has at most.
-        max_tokens: Tokens that a pack holds at most.
-        micro_batches: Packs of each data rank in every step.
         data_world_size: Number of data ranks.
         tail: `drop` leaves out a last step that ends for want of samples; otherwise some of its packs may be
             empty.
@@ -45,21 +67,18 @@ class PackPlan:
     def __init__(
         self,
         order: Order,
-        lengths: Sequence[int] | NDArray[np.int64],
+        packing: Packing,
         *,
         dataset_length: int,
         batch_size: int,
-        max_tokens: int,
-        micro_batches: int,
         data_world_size: int,
         tail: Tail,
     ) -> None:
         check_batch_size(batch_size, 1)
+        max_tokens, micro_batches = packing.max_tokens, packing.micro_batches
         self._order = order
-        self.lengths = _checked(lengths, dataset_length, max_tokens)
-        self._packs = data_world_size * whole_number("micro_batches", micro_batches)
-        if max_tokens < 1 or micro_batches < 1:
-            raise ValueError(f"max_tokens={max_tokens} and micro_batches={micro_batches} must be at least 1")
+        self.lengths = _checked(packing.lengths, dataset_length, max_tokens)
+        self._packs = data_world_size * micro_batches
         self._shortest = int(self.lengths.min(initial=max_tokens))
         self._batch_size = batch_size
         self._max_tokens = max_tokens
@@ -74,7 +93,7 @@ class PackPlan:
                 'max_tokens, or tail="short" would do'
             )
 
-    def settle(self, cursor: Cursor) -> Cursor:
+    def normalize(self, cursor: Cursor) -> Cursor:
         """The same place, with the end of an epoch said as the start of the next."""
         left = self._order.length - cursor.position
         # A full batch makes a full step: in most cases nothing is looked at.
@@ -93,7 +112,7 @@ class PackPlan:
         """Samples that are left, those of a last step that is dropped among them."""
         return self._order.length - cursor.position
 
-    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
         for position, rows in self._cuts(cursor):
             mine = self._packed(rows)

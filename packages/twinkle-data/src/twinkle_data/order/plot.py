@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twinkle_data.cursor import Cursor
-from twinkle_data.loading.data_shard import parts_of
+from twinkle_data.loading.data_shard import shards_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -35,7 +35,7 @@ def order_table(loader: DataLoader[Any], *, epochs: int = 1) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {"row": [], "index": [], "data_rank": [], "epoch": [], "valid": []}
     plan, cursor = loader.plan, Cursor(loader.epoch, loader.position)
     for _ in range(epochs):
-        ranks = [plan.steps(cursor, part) for part in parts_of(loader.device_mesh)]
+        ranks = [plan.steps(cursor, part) for part in shards_of(loader.device_mesh)]
         for steps in zip(*ranks, strict=True):
             for data_rank, step in enumerate(steps):
                 count = len(step.indices)

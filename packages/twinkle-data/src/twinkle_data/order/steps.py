@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DataShard:
     """Whose rows are wanted: one data rank's, or the global batch that will be divided over all of them.
 
     Attributes:
@@ -61,10 +61,10 @@ class Part:
         return range(self.data_world_size) if self.data_rank is None else range(self.data_rank, self.data_rank + 1)
 
 
-class Plan(Protocol):
+class StepPlan(Protocol):
     """Where steps begin and end, and what each part of one reads."""
 
-    def settle(self, cursor: Cursor) -> Cursor:
+    def normalize(self, cursor: Cursor) -> Cursor:
         """The same place, with the end of an epoch said as the start of the next."""
 
     def steps_left(self, cursor: Cursor) -> int:
@@ -73,7 +73,7 @@ class Plan(Protocol):
     def samples_left(self, cursor: Cursor) -> int | None:
         """Samples that those steps deliver; None when nobody knows."""
 
-    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
 
 
@@ -98,7 +98,7 @@ class BatchPlan:
         self._batch_size = batch_size
         self._tail: Tail = tail
 
-    def settle(self, cursor: Cursor) -> Cursor:
+    def normalize(self, cursor: Cursor) -> Cursor:
         """The same place, with the end of an epoch said as the start of the next."""
         full = self._order.length - cursor.position >= self._batch_size  # in most steps, and in no time
         return cursor if full or self.steps_left(cursor) else Cursor(cursor.epoch + 1, 0)
@@ -111,7 +111,7 @@ class BatchPlan:
         """Samples that those steps deliver."""
         return min(self.steps_left(cursor) * self._batch_size, self._order.length - cursor.position)
 
-    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
         check_batch_size(self._batch_size, part.data_world_size)
         each = self._batch_size // part.data_world_size
@@ -132,7 +132,7 @@ class BatchPlan:
         if rest:
             yield self._last(cursor.epoch, position, rest, part)
 
-    def _last(self, epoch: int, position: int, rows: int, part: Part) -> Step:
+    def _last(self, epoch: int, position: int, rows: int, part: DataShard) -> Step:
         offsets: list[int] = []
         fillers: list[int] = []
         for rank in part.ranks:

@@ -10,7 +10,7 @@ Tail: TypeAlias = Literal["drop", "short", "pad"]
 TAILS: tuple[str, ...] = get_args(Tail)
 
 
-class Share(NamedTuple):
+class RankRows(NamedTuple):
     """One data rank's rows of a global batch.
 
     Attributes:
@@ -54,7 +54,7 @@ def steps_left(left: int, batch_size: int, tail: Tail) -> int:
     return full + (rest > 0 and tail != "drop")
 
 
-def share(rows: int, data_world_size: int, data_rank: int, tail: Tail) -> Share:
+def share(rows: int, data_world_size: int, data_rank: int, tail: Tail) -> RankRows:
     """The rows of one data rank: a balanced split; `pad` fills each rank up to ceil(rows / data_world_size).
 
     Args:
@@ -65,8 +65,8 @@ def share(rows: int, data_world_size: int, data_rank: int, tail: Tail) -> Share:
     """
     own = balanced_slice(rows, data_world_size, data_rank)
     if tail != "pad":
-        return Share(own.start, own.stop)
+        return RankRows(own.start, own.stop)
     missing = -(-rows // data_world_size) - (own.stop - own.start)
     # A rank repeats its own last row; one without a row takes some other rank's.
     filler = own.stop - 1 if own.stop > own.start else data_rank % rows
-    return Share(own.start, own.stop, (filler,) * missing)
+    return RankRows(own.start, own.stop, (filler,) * missing)

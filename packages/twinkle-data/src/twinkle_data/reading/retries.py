@@ -114,7 +114,7 @@ class Sampling:
         if known or self._failures:
             for row, sample in enumerate(samples):
                 if type(sample) is _Failed:
-                    self._settle(rows, row, epoch, sample)
+                    self._resolve(rows, row, epoch, sample)
         return rows
 
     def _first_attempts(self, epoch: int, indices: Sequence[int]) -> list[Any]:
@@ -158,7 +158,7 @@ class Sampling:
         self._failures += 1
         return _Failed(error, 1)
 
-    def _settle(self, rows: SampleRows, row: int, epoch: int, failed: _Failed) -> None:
+    def _resolve(self, rows: SampleRows, row: int, epoch: int, failed: _Failed) -> None:
         index = rows.indices[row]
         outcome = self._persist(epoch, index, failed)
         if type(outcome) is not _Failed:

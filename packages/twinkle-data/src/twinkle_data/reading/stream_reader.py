@@ -8,17 +8,18 @@ from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.errors import bad_sample
 from twinkle_data.order.steps import Step
 from twinkle_data.order.tails import share
-from twinkle_data.reading.reader import Delivery, collated, make_batch, valid_rows
-from twinkle_data.sources.shards import refuse_resume
+from twinkle_data.reading.delivery import Delivery
+from twinkle_data.reading.reader import collated, make_batch, valid_rows
+from twinkle_data.sources.streams import refuse_resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from twinkle_data.cursor import Cursor
-    from twinkle_data.order.steps import Part
+    from twinkle_data.order.steps import DataShard
     from twinkle_data.order.tails import Tail
     from twinkle_data.reading.randomness import Randomness
-    from twinkle_data.sources.shards import Stream
+    from twinkle_data.sources.streams import Stream
 
 _ENDED = object()
 
@@ -33,7 +34,7 @@ class StreamPlan:
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
 
-    def settle(self, cursor: Cursor) -> Cursor:
+    def normalize(self, cursor: Cursor) -> Cursor:
         """The same place: only reading on tells whether it is an end."""
         return cursor
 
@@ -49,7 +50,7 @@ class StreamPlan:
         """Nobody knows."""
         return None
 
-    def steps(self, cursor: Cursor, part: Part) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
         """Steps from the cursor on, for ever."""
         position = cursor.position
         while True:
@@ -77,7 +78,7 @@ class StreamReader:
         *,
         batch_size: int,
         tail: Tail,
-        part: Part,
+        part: DataShard,
         sharded: bool,
         collate: Callable[[Batch[Any]], Any] | None,
         randomness: Randomness,

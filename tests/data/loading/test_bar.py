@@ -8,7 +8,7 @@ import pytest
 
 from twinkle_data import Batch, DataLoader
 from twinkle_data.cursor import Cursor
-from twinkle_data.loading.progress import Bar, shows_here
+from twinkle_data.loading.bar import Bar, shows_here
 from twinkle_mesh import DeviceMesh, use_rank
 
 

@@ -1,0 +1,85 @@
+"""Loops over a loader: what is left of an epoch, and the iterator of a `for` loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from twinkle_data.loading.bar import Bar, shows_here
+
+if TYPE_CHECKING:
+    from twinkle_data.loading.progress import Progress, Run
+
+B = TypeVar("B")
+
+
+class EpochIteration(Generic[B]):
+    """What is left of an epoch.
+
+    Args:
+        progress: Of the loader.
+    """
+
+    def __init__(self, progress: Progress[B]) -> None:
+        self.at = progress.position.cursor
+        self._progress = progress
+        self._epoch = self.at.epoch
+        self._run: Run | None = None
+        self._bar: Bar | None = None
+
+    def step(self) -> B:
+        """Deliver the next batch."""
+        progress = self._progress
+        with progress.guard:
+            if self.at.epoch != self._epoch:
+                self._run = None
+                if self._bar is not None:
+                    self._bar.close()
+                raise StopIteration
+            if self._run is None:
+                self._run = progress.run()
+                if progress.bar and shows_here(progress.mesh):
+                    self._bar = Bar(self.at, progress.engine.plan.samples_left(self.at))
+            delivery = next(self._run.pipeline, None)
+            assert delivery is not None, f"the pipeline ended before the epoch did, at {self.at}"
+            try:
+                return progress.deliver(delivery)
+            finally:
+                self.at = progress.position.cursor
+                if self._bar is not None:
+                    self._bar.delivered(delivery.info.rows)
+
+    def follow(self) -> None:
+        """Go on where `next(loader)` has gone meanwhile."""
+        if self._progress.position.cursor != self.at:
+            self.at, self._run = self._progress.position.cursor, None
+
+
+class Loop(Generic[B]):
+    """The iterator of a `for` loop.
+
+    Args:
+        progress: Of the loader.
+    """
+
+    def __init__(self, progress: Progress[B]) -> None:
+        self._progress = progress
+        self._epoch = EpochIteration(progress)
+        self._moves = progress.moves
+
+    def __iter__(self) -> Loop[B]:
+        return self
+
+    def __next__(self) -> B:
+        progress = self._progress
+        if progress.moves != self._moves:
+            raise RuntimeError(
+                f"this loop stands at {self._epoch.at} and its loader at {progress.position.cursor}: another loop, "
+                "set_epoch or load_state_dict moved it; start a new loop"
+            )
+        self._epoch.follow()
+        before = self._epoch.at
+        try:
+            return self._epoch.step()
+        finally:
+            if self._epoch.at != before:
+                self._moves = progress.moves = progress.moves + 1

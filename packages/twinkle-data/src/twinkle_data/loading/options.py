@@ -1,0 +1,73 @@
+"""The loader's options of reading ahead and of packing: grouped, or each as a keyword of the loader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from twinkle_data.loading.processes import ProcessOptions
+from twinkle_data.order.packing import Packing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.context import BaseContext
+
+
+class LoaderOptions(TypedDict, total=False):
+    """Keywords of `DataLoader` that are fields of `ProcessOptions` and of `Packing`, which document them.
+
+    `persistent_workers` is `ProcessOptions.persistent`, which does nothing without loader processes.
+    """
+
+    prefetch_factor: int
+    pin_memory: bool
+    persistent_workers: bool
+    multiprocessing_context: str | BaseContext | None
+    worker_init_fn: Callable[[int], None] | None
+    timeout_s: float
+    restarts: int
+    lengths: Sequence[int] | None
+    max_tokens: int | None
+    micro_batches: int
+
+
+_PACKING = ("lengths", "max_tokens", "micro_batches")
+
+
+def grouped(
+    num_workers: int, processes: ProcessOptions | None, packing: Packing | None, options: Mapping[str, Any]
+) -> tuple[ProcessOptions, Packing | None]:
+    """Both groups, each given as a whole or by its keywords.
+
+    Raises:
+        TypeError: There is no such keyword, or a group is given in both ways.
+        ValueError: An option is not valid.
+    """
+    unknown = sorted(options.keys() - LoaderOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"DataLoader has no option {', '.join(unknown)}; beside those of its signature it takes "
+            f"{', '.join(LoaderOptions.__annotations__)}"
+        )
+    own = {name: value for name, value in options.items() if name not in _PACKING}
+    packs = {name: value for name, value in options.items() if name in _PACKING and value is not None}
+    if processes is not None and (own or num_workers):
+        names = [*(["num_workers"] if num_workers else []), *own]
+        raise TypeError(f"processes= is given, and {', '.join(names)} too: give them in ProcessOptions(...)")
+    if packing is not None and packs:
+        raise TypeError(f"packing= is given, and {', '.join(packs)} too: give them in Packing(...)")
+    if processes is None:
+        own["persistent"] = bool(own.pop("persistent_workers", False)) and num_workers > 0
+        processes = ProcessOptions(num_workers, **own)
+    return processes, packing if packing is not None else _packing(packs)
+
+
+def _packing(given: Mapping[str, Any]) -> Packing | None:
+    if ("lengths" in given) != ("max_tokens" in given):
+        raise ValueError("packing needs both: lengths=, the tokens of each sample, and max_tokens=")
+    if "lengths" in given:
+        return Packing(**given)
+    if given.get("micro_batches", 1) != 1:
+        raise ValueError(
+            f"micro_batches={given['micro_batches']} belongs to packing: give lengths= and max_tokens= too"
+        )
+    return None

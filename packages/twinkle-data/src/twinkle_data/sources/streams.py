@@ -1,0 +1,212 @@
+"""Datasets that only going through tells the end of: every rank goes through all of it and keeps its rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from typing import Any, Protocol
+
+from twinkle_data.errors import NotResumableError
+from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
+from twinkle_data.sources.fingerprint import digest
+from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
+from twinkle_data.sources.shards import Shards
+
+
+class Stream(Protocol):
+    """Samples that are gone through in one order.
+
+    Attributes:
+        algorithm: Name and version of the order.
+        fingerprint: Digest of the dataset.
+        resumable: `state` can bring it back.
+        dataset: What the user gave.
+    """
+
+    dataset: Any
+    algorithm: str
+    fingerprint: str
+    resumable: bool
+
+    def begin(self, epoch: int, state: Any) -> Iterator[Any]:
+        """Go through an epoch from its front, or on from a state."""
+
+    def state(self) -> Any:
+        """Where it is, as JSON values: behind the last sample that was taken."""
+
+
+class IterableStream:
+    """A torch or Hugging Face iterable dataset, or any iterable.
+
+    Args:
+        dataset: The iterable; resumable where it has `state_dict` and `load_state_dict`.
+    """
+
+    algorithm = "stream-v1"
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.resumable = callable(getattr(dataset, "state_dict", None)) and callable(
+            getattr(dataset, "load_state_dict", None)
+        )
+        self._begun = False
+        self._front: Any = None
+        own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
+        self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
+
+    def begin(self, epoch: int, state: Any) -> Iterator[Any]:
+        """Go through an epoch from its front, or on from a state."""
+        tell = getattr(self.dataset, "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
+        if self.resumable:
+            fresh, self._begun = not self._begun, True
+            if fresh:
+                self._front = deepcopy(self.dataset.state_dict())
+            buffered = _in_shuffle_buffers(self.dataset)
+            if state is not None and buffered:
+                warnings.warn(
+                    f"{type(self.dataset).__name__} does not save its shuffle buffer: up to {buffered} samples are "
+                    "lost in this resumed epoch, and some may come twice. Resume at the start of an epoch, or "
+                    "shuffle by index (a map-style dataset with shuffle=True) or by Shards",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            # Some datasets begin every pass where the last loaded state said, so the front is loaded too.
+            if state is not None or not fresh:
+                self.dataset.load_state_dict(deepcopy(self._front if state is None else state))
+        return iter(self.dataset)
+
+    def state(self) -> Any:
+        """Where it is, in the dataset's own words."""
+        # A copy: some datasets give out, and keep, the dict that they go on counting in.
+        return deepcopy(self.dataset.state_dict()) if self.resumable else None
+
+
+class ShardStream:
+    """Shards of unknown lengths, one sample of each in turn.
+
+    Args:
+        shards: The shards.
+        seed: Seed of the order.
+        shuffle: Take the shards in another order in each epoch.
+    """
+
+    resumable = True
+
+    def __init__(self, shards: Shards, seed: int, *, shuffle: bool) -> None:
+        self.algorithm = f"shards-v1+{ALGORITHM if shuffle else 'sequential-v1'}"
+        self.fingerprint = shards.fingerprint
+        self.dataset = shards
+        self._seed = seed
+        self._shuffle = shuffle
+        self._open = OpenShards(shards.start)
+        self._offsets: list[int] = []
+        self._running: list[int] = []
+        self._turn = 0
+
+    def begin(self, epoch: int, state: Any) -> Iterator[Any]:
+        """Go through an epoch from its front, or on from a state."""
+        self._open.close()
+        count = self.dataset.count
+        if state is None:
+            turn = Permutation(count, derive(self._seed, 3), epoch) if self._shuffle else range(count)
+            self._running = [int(turn[place]) for place in range(count)]
+            self._offsets, self._turn = [0] * count, 0
+        else:
+            self._running, self._offsets = list(state["running"]), list(state["offsets"])
+            self._turn = state["turn"]
+        return self._go()
+
+    def _go(self) -> Iterator[Any]:
+        while self._running:
+            self._turn %= len(self._running)
+            shard = self._running[self._turn]
+            try:
+                sample = self._open.take(shard, self._offsets[shard])
+            except ShardEndedError:
+                self._running.pop(self._turn)
+                continue
+            self._offsets[shard] += 1
+            self._turn += 1
+            yield sample
+
+    def state(self) -> Any:
+        """The shards that still run, in turn, the samples taken of each, and whose turn it is."""
+        return {"running": list(self._running), "offsets": list(self._offsets), "turn": self._turn}
+
+
+class FactoryIterable:
+    """What a callable returns, made anew each time that it is gone through.
+
+    Args:
+        make: Returns something to go through once, such as a generator.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make())
+
+
+def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int, *, shuffle: bool) -> Stream | None:
+    """A stream of a dataset; None when it is one that can be indexed.
+
+    Args:
+        dataset: The dataset.
+        factory: What built it, if anything did.
+        seed: Seed of its order.
+        shuffle: Shuffle its order.
+
+    Raises:
+        TypeError: It is a generator, which can be gone through only once.
+        ValueError: A stream other than shards is to be shuffled.
+    """
+    if isinstance(dataset, Shards):
+        return ShardStream(dataset, seed, shuffle=shuffle) if dataset.lengths is None else None
+    if not isinstance(dataset, Iterable) or (hasattr(dataset, "__getitem__") and not _is_torch_iterable(dataset)):
+        return None
+    if isinstance(dataset, Iterator) and factory is not None:
+        dataset = FactoryIterable(factory)
+    if isinstance(dataset, Iterator):
+        raise TypeError(
+            f"a {type(dataset).__name__} can be gone through only once; pass an object with "
+            "__iter__, or the callable that makes it"
+        )
+    if shuffle:
+        raise ValueError(
+            f"shuffle=True needs samples by index, and {type(dataset).__name__} can only be gone through: shuffle it "
+            "itself, or pass Shards, whose order is shuffled"
+        )
+    return IterableStream(dataset)
+
+
+def refuse_resume(dataset: str) -> NotResumableError:
+    """The error for a stream that cannot be brought back to a position."""
+    return NotResumableError(
+        f"{dataset} cannot be resumed within an epoch: it can only be gone through from its front. Give it "
+        "state_dict() and load_state_dict(), pass Shards, or save at the end of an epoch (position 0)"
+    )
+
+
+def _in_shuffle_buffers(dataset: object) -> int:
+    """Samples that the shuffle buffers of a Hugging Face stream hold; no public attribute or state of it tells."""
+    home = "datasets.iterable_dataset"
+    found, parts = 0, [dataset] if type(dataset).__module__ == home else []
+    while parts:
+        part: Any = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            found += part.buffer_size
+        for value in vars(part).values():
+            inner = value if isinstance(value, (list, tuple)) else [value]
+            parts += [own for own in inner if type(own).__module__ == home and hasattr(own, "__dict__")]
+    return found
+
+
+def _is_torch_iterable(dataset: object) -> bool:
+    return any(
+        kind.__name__ == "IterableDataset" and kind.__module__.partition(".")[0] == "torch"
+        for kind in type(dataset).__mro__
+    )
