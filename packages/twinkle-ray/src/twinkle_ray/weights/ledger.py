@@ -52,9 +52,9 @@ class Ledger:
         exchanged = [write for write in writes if reversible and write.owned and _alike(write)]
         kept = set(map(id, exchanged))
         self._copies = [write for write in writes if id(write) not in kept]
-        self._copy_pieces = [list(_slabs(write)) for write in self._copies]
+        self._copy_pieces = [_slabs(write) for write in self._copies]
         self._exchanges = exchanged
-        self._exchange_pieces = [list(_pieces(write)) for write in exchanged]
+        self._exchange_pieces = [_pieces(write) for write in exchanged]
         self._reversible = reversible
         self._aside: list[Tensor] = []
         self._copied: list[int] = []
@@ -111,19 +111,22 @@ def _alike(write: Write) -> bool:
     return same and target.is_contiguous() and source.is_contiguous()
 
 
-def _pieces(write: Write) -> Iterator[tuple[Tensor, Tensor]]:
+def _pieces(write: Write) -> list[tuple[Tensor, Tensor]]:
+    """Both ends of a write as integers, cut."""
     target, source = _bits(write.target.reshape(-1)), _bits(write.source.reshape(-1))
     size = _piece(target)
-    yield from zip(torch.split(target, size), torch.split(source, size), strict=True)
+    return list(zip(torch.split(target, size), torch.split(source, size), strict=True))
 
 
-def _slabs(write: Write) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both ends of a write cut along the first dimension."""
+def _slabs(write: Write) -> list[tuple[Tensor, Tensor]]:
+    """Both ends of a write cut along the first dimension; as integers where nothing is converted."""
     target, source = write.target, write.source
+    if target.dtype == source.dtype:
+        target, source = _bits(target), _bits(source)
     if not target.ndim:
         target, source = target[None], source[None]
     rows = max(1, _piece(target) * len(target) // max(1, target.numel()))
-    yield from zip(torch.split(target, rows), torch.split(source, rows), strict=True)
+    return list(zip(torch.split(target, rows), torch.split(source, rows), strict=True))
 
 
 def _piece(tensor: Tensor) -> int:
@@ -135,10 +138,27 @@ def _differing(writes: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> Iterator[bo
     flags: dict[int, Tensor] = {}
     for i, pieces in enumerate(writes):
         if pieces and pieces[0][0].device.type != "cpu":
-            flags[i] = torch.stack([(_bits(a) != _bits(b.to(a))).any() for a, b in pieces]).any()
+            flags[i] = torch.stack([(a != b).any() for a, b in map(_comparable, pieces)]).any()
     found = dict(zip(flags, torch.stack(list(flags.values())).tolist() if flags else [], strict=True))
     for i, pieces in enumerate(writes):
-        yield found[i] if i in found else any(not torch.equal(_bits(a), _bits(b.to(a))) for a, b in pieces)
+        yield found[i] if i in found else _differs(pieces)
+
+
+def _differs(pieces: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    for target, source in pieces:
+        if target.dtype is source.dtype:
+            if not torch.equal(target, source):
+                return True
+        elif not torch.equal(*_comparable((target, source))):
+            return True
+    return False
+
+
+def _comparable(piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    target, source = piece
+    if target.dtype is source.dtype and target.device == source.device:
+        return piece
+    return _bits(target), _bits(source.to(target))
 
 
 def _bits(tensor: Tensor) -> Tensor:
