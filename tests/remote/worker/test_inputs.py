@@ -28,7 +28,9 @@ class Counting(Memory):
     def __init__(self) -> None:
         self.read: list[tuple[int, int]] = []
 
-    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
+    def get(
+        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, int]:
         self.read.append((start or 0, (rows_of(ref) or 0) if stop is None else stop))
         return super().get(ref, start, stop)
 

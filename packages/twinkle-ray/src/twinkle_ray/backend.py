@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.cluster import Cluster
+from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
@@ -83,6 +84,7 @@ class RayBackend:
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, options=ray_options)
         try:
+            watch_raylet()
             self._logs = WorkerLogs()
             self._groups = self._start(groups)
             self._exporter = Exporter() if metrics else None
@@ -98,7 +100,8 @@ class RayBackend:
             roster.sit(self.start_timeout)
         check_unique(list(self._rosters.values()))
         ready = [self._begin(roster) for roster in self._rosters.values()]
-        nodes = sorted({member.node for group in ready for member in group.members})
+        here = ray.get_runtime_context().get_node_id()
+        nodes = sorted({here, *(member.node for group in ready for member in group.members)})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
         self._introduce(ready)
         running = RayGroups(ready, RayStore(), self._agents)
@@ -169,6 +172,10 @@ class RayBackend:
         """The outcome of a reply that is done."""
         return self._groups.outcome(reply)
 
+    def after_fork(self) -> bool:
+        """The cluster, and the connection to it, are the parent's."""
+        return self._groups.after_fork()
+
     def close(self) -> None:
         """End every worker, give back what was reserved, and end the cluster where it was started here."""
         exporter, self._exporter = self._exporter, None
@@ -185,6 +192,7 @@ class RayBackend:
             if self._reservation is not None:
                 self._reservation.give_back()
         self._rosters, self._reservation, self._agents = {}, None, {}
+        forget_raylet()
         self._cluster.close()
 
     def _end_logs(self) -> None:

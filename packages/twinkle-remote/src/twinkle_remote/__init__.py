@@ -18,6 +18,7 @@ from twinkle_remote.errors import (
     NotInitializedError,
     PlacementError,
     RemoteCallError,
+    ReplyLostError,
     TwinkleError,
     WorkerDiedError,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "PlacementError",
     "RemoteCallError",
     "Replicate",
+    "ReplyLostError",
     "Splitter",
     "TwinkleError",
     "WorkerContext",

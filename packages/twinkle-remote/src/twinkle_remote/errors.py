@@ -66,6 +66,14 @@ class WorkerDiedError(TwinkleError):
     """A worker process ended, or its node was lost, before it answered."""
 
 
+class ReplyLostError(TwinkleError):
+    """A worker's answer was lost on its way, although the worker lives: its call may or may not have run."""
+
+
+class StoreTimeoutError(TwinkleError, TimeoutError):
+    """A stored value could not be read within the time that was given."""
+
+
 class CallTimeoutError(TwinkleError, TimeoutError):
     """A call passed its deadline.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.environment import carried, left_behind, tell_left_behind
+from twinkle_ray.cluster.forks import check_not_forked
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
 from twinkle_ray.cluster.watchdog import Guard
@@ -36,6 +37,7 @@ class Cluster:
     """
 
     def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
+        check_not_forked()
         self._guard: Guard | None = None
         self._joined_before = ray.is_initialized()
         if self._joined_before:
@@ -93,7 +95,9 @@ class Cluster:
         """Disconnect; end the cluster where it was started here, and remove what it wrote."""
         if self._joined_before:
             return
-        ray.shutdown()
         guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.let_go_on()
+        ray.shutdown()
         if guard is not None:
             guard.close()

@@ -46,6 +46,13 @@ class Guard:
                 cwd="/",
             )
 
+    def let_go_on(self) -> None:
+        """Have processes that are stopped (SIGSTOP) go on, so that they can be asked to end."""
+        if self._process is not None:
+            for pid in marked(self._mark):
+                with suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Have what is left ended and removed, and wait until it is."""
         process, self._process = self._process, None

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.cluster.raylet import check_raylet
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Parcel, pack
-from twinkle_remote.errors import TwinkleError, WorkerDiedError
+from twinkle_ray.objects.time_limit import TooLateError, within
+from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.values import PLAIN, size_in_bytes, taught
 
 if TYPE_CHECKING:
@@ -77,14 +79,26 @@ class RayStore:
             return None
         return self._stored(pack(rows.fold(value)))
 
-    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
-        """A stored value, or rows [start, stop) of it, and the bytes that came from outside of this process."""
+    def get(
+        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """A stored value, or rows [start, stop) of it, and the bytes that came from outside of this process.
+
+        Raises:
+            StoreTimeoutError: The time is over.
+            WorkerDiedError: The value is gone with what held it.
+        """
         if isinstance(ref, Inline):
             return rows.unfold(Parcel(ref.data).open(), start, stop)[0], len(ref.data)
         if not isinstance(ref, Stored):
             return rows.unfold(ref, start, stop)[0], 0
         try:
-            value, size = self._read(ref, start, stop)
+            value, size = within(timeout, lambda: self._read(ref, start, stop))
+        except TooLateError:
+            raise StoreTimeoutError(
+                f"{ref.nbytes} bytes of {ref.label} did not arrive: its process, or the raylet of a node, does not "
+                "answer, or they are more than the network carries in that time"
+            ) from None
         except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError) as error:
             raise WorkerDiedError(
                 f"{ref.nbytes} bytes of {ref.label} are gone, because it or its node is: {type(error).__name__}"
@@ -112,12 +126,13 @@ class RayStore:
     def _stored(self, parcel: Parcel) -> tuple[Stored, int]:
         size = parcel.nbytes
         try:
-            ref = ray.put(parcel)
+            ref = put(parcel)
         except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
             raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
         return Stored(ref, size, self._node, self._id, self._label), size
 
     def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
+        check_raylet()
         taught_none = taught() is None  # an agent does not know the splitters that a program registered
         cut_there = self.agent is not None and stored.node != self._node and taught_none
         if cut_there and start is not None and stop is not None:
@@ -127,6 +142,17 @@ class RayStore:
             except ray.exceptions.RayTaskError:  # the agent may not know a class that this process does
                 pass
         return _opened(ray.get(stored.ref), start, stop)
+
+
+def put(parcel: Parcel) -> ObjectRef[Parcel]:
+    """Put a parcel into this node's object store.
+
+    Raises:
+        WorkerDiedError: The store has ended.
+    """
+    check_raylet()
+    ref: ObjectRef[Parcel] = ray.put(parcel)
+    return ref
 
 
 def _opened(parcel: Parcel, start: int | None, stop: int | None) -> tuple[Any, int]:

@@ -7,9 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import ray
-
-from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored
+from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored, put
 from twinkle_ray.objects.pickling import Parcel, pack
 from twinkle_remote.protocol import Outcome, Task
 from twinkle_remote.values import PLAIN
@@ -37,7 +35,7 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
     parcel = pack(told)
     nbytes = parcel.nbytes
     if nbytes > ARGUMENT_LIMIT * 9 // 10:
-        return ray.put(parcel), nbytes
+        return put(parcel), nbytes
     if parcel.buffers or parcel.refs:
         return parcel, nbytes
     head: bytes = parcel.head

@@ -11,7 +11,7 @@ import ray
 
 from twinkle_ray.objects.wire import outcome_from_wire, task_to_wire, unsendable
 from twinkle_ray.workers.lost import to_failure
-from twinkle_ray.workers.stack_dump import read_stacks
+from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
 
@@ -193,25 +193,8 @@ class RayGroup:
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Where the given ranks are; those of other nodes tell through their node's agent."""
-        by_node: dict[str, list[int]] = {}
-        for rank in ranks:
-            by_node.setdefault(self.members[rank].node, []).append(rank)
-        here = ray.get_runtime_context().get_node_id()
-        out: dict[int, str] = {}
-        for node, there in by_node.items():
-            asked = [(self.members[rank].info.pid, self.members[rank].stack) for rank in there]
-            told = read_stacks(asked) if node == here else self._told(node, asked)
-            out.update((rank, stack) for rank, stack in zip(there, told, strict=True) if stack)
-        return out
-
-    def _told(self, node: str, asked: Sequence[tuple[int, int]]) -> Sequence[str]:
-        if node not in self.agents:
-            return [""] * len(asked)
-        try:
-            told: Sequence[str] = ray.get(self.agents[node].stacks.remote(asked), timeout=2 + len(asked))
-        except ray.exceptions.RayError:  # the node is lost or slow: what is known without it still tells
-            return [""] * len(asked)
-        return told
+        asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
+        return dict(zip(ranks, stacks_of(asked, self.agents), strict=True))
 
     def lost(self, reply: RayReply, error: Exception) -> Outcome:
         """The outcome of a rank whose answer is an error of Ray's."""
@@ -219,8 +202,10 @@ class RayGroup:
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
         member = self.members[reply.rank]
         own = member.actor._actor_id.hex()
-        failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name)
-        if failure.died and not failure.upstream and not isinstance(error, ray.exceptions.ActorUnavailableError):
+        unsure = isinstance(error, ray.exceptions.ActorUnavailableError)
+        lives = unsure and is_known_to_live(Process(member.node, member.info.pid, member.stack), self.agents)
+        failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name, lives=lives)
+        if failure.died and not failure.upstream and not unsure:
             self.deaths.setdefault(reply.rank, reply.name)
             if reply.died_in is not None:
                 told = f"it was lost before this call, during {reply.died_in}; {failure.message}"

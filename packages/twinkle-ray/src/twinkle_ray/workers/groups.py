@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.cluster.forks import leave_to_parent
 from twinkle_ray.workers.group import RayReply
 from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
@@ -85,6 +86,11 @@ class RayGroups:
         """The outcome of a reply that is done."""
         assert isinstance(reply, RayReply)
         return reply.read()
+
+    def after_fork(self) -> bool:
+        """The connection to the cluster is the parent's."""
+        leave_to_parent()
+        return False
 
     def close(self) -> None:
         """End what waits for inputs; the groups belong to the driver."""

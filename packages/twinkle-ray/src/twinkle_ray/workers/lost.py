@@ -31,6 +31,8 @@ def to_failure(
     others: Mapping[str, str],
     own: str,
     method: str,
+    *,
+    lives: bool = False,
 ) -> Failure:
     """What became of a worker whose answer is an error of Ray's.
 
@@ -41,17 +43,20 @@ def to_failure(
         others: Labels of all workers by actor id, to name the culprit when it is another one.
         own: Actor id of the worker that was asked.
         method: Class.method that it was asked for.
+        lives: Its process is there, so that what is lost is its answer.
     """
     culprit = _actor_id(error)
     upstream = bool(culprit) and culprit != own
+    lives = lives and not upstream and isinstance(error, exceptions.ActorUnavailableError)
     label = others.get(culprit, "another worker") if upstream else info.label(coordinate)
     return Failure(
         label=label,
         node="" if upstream else f"{info.node} pid {info.pid}",
         type_name=type(error).__name__,
-        message=_reason(error),
+        message=_reason(error) if not lives else _UNANSWERED,
         method=method,
-        died=isinstance(error, _LOST),
+        died=isinstance(error, _LOST) and not lives,
+        unanswered=lives,
         upstream=upstream,
     )
 
@@ -61,13 +66,18 @@ def _actor_id(error: BaseException) -> str:
     return found if isinstance(found, str) else ""
 
 
+_UNANSWERED = "the connection broke while the call was on its way; the call may or may not have run"
 _KNOWN = (
     (
         r"connection error code 2",
-        "its process ended without a word: killed (SIGKILL, SIGSEGV, os._exit), or by the kernel for want of memory",
+        "its process ended without a word: killed (SIGKILL, SIGTERM, SIGSEGV), by os._exit, or for want of memory",
     ),
     (r"ray\.kill", "it was killed on request (ray.kill)"),
     (r"killed due to the node running low on memory|OOM", "Ray killed it because its node ran low on memory"),
+    (
+        r"[Oo]wner's node has crashed",
+        "the raylet (Ray's own process) of the driver's node ended, killed or for want of memory, and workers with it",
+    ),
     (r"node (which|that) the actor was (running|on)|NODE_DIED|node.{0,80}(died|dead|terminated)", "its node was lost"),
     (
         r"may or may not have (been )?executed",

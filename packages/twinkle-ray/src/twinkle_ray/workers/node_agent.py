@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Parcel, pack
-from twinkle_ray.workers.stack_dump import read_stacks
+from twinkle_ray.workers.stack_dump import is_there, read_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +49,10 @@ class NodeAgent:
     def stacks(self, asked: Sequence[tuple[int, int]]) -> list[str]:
         """Where workers of this node are, each given as its pid and the descriptor of its stack."""
         return read_stacks(asked)
+
+    def is_there(self, pid: int, descriptor: int) -> bool:
+        """Whether a worker of this node is there, given as its pid and the descriptor of its stack."""
+        return is_there(pid, descriptor)
 
 
 def start_agents(nodes: Sequence[str]) -> dict[str, Any]:

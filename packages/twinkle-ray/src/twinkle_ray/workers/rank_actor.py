@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,7 @@ class RankActor:
         self._store = RayStore(self.info.label())
         self.worker = _Worker(self.info, self._store)
         name_output(self.info.label())
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
         return offer_stack()
 
     def meet(self, groups: Sequence[RayGroup], agent: Any) -> None:

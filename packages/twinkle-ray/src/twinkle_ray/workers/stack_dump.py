@@ -18,6 +18,7 @@ _NAME = "twinkle-stack"
 _ACTOR_FILE = "/twinkle_ray/workers/rank_actor.py"
 _QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/", "<frozen importlib")
 _OUTER, _INNER = 4, 10  # frames of a deep stack that are told
+_OWN = 6  # frames of Twinkle's and Ray's that are told where there is no other
 
 
 def offer_stack() -> int:
@@ -33,11 +34,17 @@ def offer_stack() -> int:
 
 
 def read_stack(pid: int, descriptor: int, timeout: float = 1.0) -> str:
-    """The stack of a process of this host that called `offer_stack`, the innermost frame last; empty when untold."""
+    """The stack of a process of this host that called `offer_stack`, the innermost frame last, or why it is not known.
+
+    Args:
+        pid: The process.
+        descriptor: What `offer_stack` returned there.
+        timeout: Seconds that it may take to write.
+    """
     path = Path(f"/proc/{pid}/fd/{descriptor}")
     try:
         if _NAME not in os.readlink(path):
-            return ""
+            return f"process {pid} offers no stack: it is another one than the worker's"
         if _state(pid) == "T":
             return f"process {pid} is stopped (SIGSTOP); SIGCONT lets it go on"
         before = path.stat().st_size
@@ -49,11 +56,23 @@ def read_stack(pid: int, descriptor: int, timeout: float = 1.0) -> str:
             last, size = size, path.stat().st_size
             if size == last > before:
                 break
+        if size == before:
+            return f"process {pid} wrote no stack within {timeout:g} s; its state in the kernel is {_state(pid)}"
         with path.open() as file:
             file.seek(before)
             return _readable(file.read())
-    except OSError:  # the process is gone, or is another user's
-        return ""
+    except (ProcessLookupError, FileNotFoundError):
+        return f"process {pid} is gone"
+    except OSError as error:
+        return f"the stack of process {pid} cannot be read: {error}"
+
+
+def is_there(pid: int, descriptor: int) -> bool:
+    """Whether the process of this host that called `offer_stack` is still there."""
+    try:
+        return _NAME in os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return False
 
 
 def _signal() -> int:
@@ -65,14 +84,15 @@ def _state(pid: int) -> str:
 
 
 def _readable(told: str) -> str:
-    """Of all threads the one that runs tasks, without the frames that brought it there."""
+    """Of all threads the one that runs tasks, without Twinkle's and Ray's frames where there are others."""
     threads = [block for block in re.split(r"\n(?=Thread |Current thread )", told) if _ACTOR_FILE in block]
-    frames = re.findall(r'File "(.*?)", line (\d+) in (.*)', threads[0]) if threads else []
-    rows = [
-        f'File "{file}", line {line}, in {name}'
-        for file, line, name in reversed(frames)
-        if not any(part in file for part in _QUIET)
-    ]
+    if not threads:
+        return "it runs nothing: it waits for what the call is to be given, or for the call itself"
+    frames = re.findall(r'File "(.*?)", line (\d+) in (.*)', threads[0])
+    own = [frame for frame in frames if not any(part in frame[0] for part in _QUIET)]
+    rows = [f'File "{file}", line {line}, in {name}' for file, line, name in reversed(own or frames[:_OWN])]
+    if not own:
+        return "\n".join(["in Twinkle's own code:", *rows])
     if len(rows) > _OUTER + _INNER:
         rows[_OUTER:-_INNER] = [f"  ... {len(rows) - _OUTER - _INNER} frames ..."]
     return "\n".join(rows)

@@ -163,6 +163,10 @@ class LocalBackend:
         assert isinstance(reply, LocalReply) and reply.outcome is not None
         return reply.outcome
 
+    def after_fork(self) -> bool:
+        """A forked process has its own copies of the components, but no part among the launched processes."""
+        return self._exchange is None
+
     def close(self) -> None:
         """Forget the components."""
         stop_seeding()

@@ -14,7 +14,9 @@ class Memory:
         """Nothing is stored: the value itself is sent."""
         return
 
-    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
+    def get(
+        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, int]:
         """The value, or rows of it; nothing moves."""
         if start is None or stop is None:
             return ref, 0

@@ -139,6 +139,10 @@ class ThreadsBackend:
         assert isinstance(reply, ThreadReply) and reply.outcome is not None
         return reply.outcome
 
+    def after_fork(self) -> bool:
+        """The threads are the parent's: a forked process has none of them."""
+        return False
+
     def close(self) -> None:
         """End the threads; a busy one is left to end with the process, and a warning names it."""
         stop_seeding()

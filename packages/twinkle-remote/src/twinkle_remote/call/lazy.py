@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from twinkle_remote.call.awaiting import future_of
 from twinkle_remote.call.collect import combine, how_made, ranks_read
 from twinkle_remote.call.lazy_operators import LazyOperators
-from twinkle_remote.errors import CollectError, TwinkleError
+from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.messages import HandOver, Itself
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.pending_call import Call
     from twinkle_remote.protocol.backend import Reply
-    from twinkle_remote.protocol.messages import Outcome
 
 R = TypeVar("R", covariant=True)
 _NAMED_TUPLE = frozenset({"_asdict", "_field_defaults", "_fields", "_make", "_replace"})
@@ -77,12 +77,13 @@ class Lazy(LazyOperators, Generic[R]):
 
     def _fetch(self, timeout: float | None) -> R:
         call = self._call
+        began = time.monotonic()
         call.wait(timeout)
         read = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
         outcomes = [call.outcome(rank) for rank in read]
         value = combine(
             how_made(call.spec, call.ranks),
-            [self._opened(outcome) for outcome in outcomes],
+            call.fetch_all(read, timeout, began),
             name=call.name,
             mesh=call.mesh,
             weight=call.spec.weight,
@@ -97,19 +98,6 @@ class Lazy(LazyOperators, Generic[R]):
     def __del__(self) -> None:
         _alive.discard(id(self))
         self._call.let_go()
-
-    def _opened(self, outcome: Outcome) -> Any:
-        """The value of one outcome; what opening it raises says whose it is."""
-        try:
-            return self._call.fetch(outcome)
-        except TwinkleError:
-            raise
-        except Exception as error:  # whatever the user's class raises when it is made again
-            who = self._call.label(outcome.rank)
-            raise CollectError(
-                f"{self._call.name}: the result of {who} arrived, but cannot be opened here: "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def __await__(self) -> Generator[Any, None, R]:
         return future_of(self._call.ends_within, self.result).__await__()

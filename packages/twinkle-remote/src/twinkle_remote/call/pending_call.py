@@ -6,7 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError
+from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
+from twinkle_remote.failures.lateness import lateness
 from twinkle_remote.failures.lost_peer import only_lost_peers
 from twinkle_remote.failures.raising import raise_failures
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.errors import CallTimeoutError
     from twinkle_remote.protocol.backend import Reply, WorkerGroup
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.messages import Outcome
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.stats import CallRecord
 
 CAUSE_SECONDS = 1.0
+_LEAST_SECONDS = 0.5  # that reading a result may take, so that one that is near is there also at a timeout of 0
 
 
 class Call:
@@ -105,10 +108,37 @@ class Call:
             self._each = any(outcome.rows_given is not None for outcome in self._outcomes.values())
         return self._each
 
-    def fetch(self, outcome: Outcome) -> Any:
-        """The value of an outcome, on this process."""
+    def fetch_all(self, ranks: Sequence[int], timeout: float | None, began: float) -> Sequence[Any]:
+        """The values of several ranks, on this process.
+
+        Args:
+            ranks: Whose outcomes are there.
+            timeout: Seconds that waiting and reading may take in all; the call's own timeout is a limit too.
+            began: When they were asked for, in monotonic seconds.
+
+        Raises:
+            CallTimeoutError: They could not be read in time; the call is done, and they can be asked for again.
+        """
+        seconds = min([limit for limit in (timeout, self.spec.timeout) if limit is not None], default=None)
+        return [self.fetch(self._outcomes[rank], seconds, began) for rank in ranks]
+
+    def fetch(self, outcome: Outcome, timeout: float | None = None, began: float = 0.0) -> Any:
+        """The value of an outcome, on this process; see `fetch_all`."""
         self._check_open()
-        value, size = self._runtime.backend.store.get(outcome.payload)
+        left = None if timeout is None else max(_LEAST_SECONDS, began + timeout - time.monotonic())
+        try:
+            value, size = self._runtime.backend.store.get(outcome.payload, timeout=left)
+        except StoreTimeoutError as error:
+            raise self._unread(outcome.rank, timeout or 0.0, error) from None
+        except WorkerDiedError as error:
+            head = f"the result of {self.name} on {self.label(outcome.rank)} cannot be read: {error}"
+            raise WorkerDiedError(f"{head}\n  called from {self._line}") from error
+        except TwinkleError:
+            raise
+        except Exception as error:  # whatever the user's class raises when it is made again
+            head = f"{self.name}: the result of {self.label(outcome.rank)} arrived, but cannot be opened here"
+            text = f"{head}: {type(error).__name__}: {error}\n  called from {self._line}"
+            raise CollectError(text) from error
         self._record.driver_fetched += size
         return value
 
@@ -284,9 +314,7 @@ class Call:
 
     def _check_open(self) -> None:
         if self._runtime.closed:
-            raise NotInitializedError(
-                f"twinkle was shut down before the result of {self.name}, called from {self._line}, was fetched"
-            )
+            raise NotInitializedError(self._runtime.refusal(f"the result of {self.name}, called from {self._line},"))
 
     def _reap(self, timeout: float | None) -> bool:
         """Take in what is there; False when nothing came before the timeout."""
@@ -325,17 +353,18 @@ class Call:
 
     def _lateness(self, seconds: float | None) -> CallTimeoutError:
         pending = [reply.rank for reply in self._pending]
-        late = [self.label(rank) for rank in pending]
-        rows = [
+        done = sorted(self._outcomes)
+        head = (
             f"{self.name} on {self.where()} is not done after {seconds:g} s: "
-            f"{f'ranks {sorted(self._outcomes)} are done' if self._outcomes else 'no rank is done'}, "
-            f"ranks {pending} are not: {', '.join(late)}",
-            f"  called from {self._line}",
-        ]
-        places: dict[str, list[int]] = {}
-        for rank, stack in self._group.stacks(pending).items():
-            places.setdefault(stack.rstrip(), []).append(rank)
-        for stack, there in places.items():
-            rows.append(f"  rank{'s' if len(there) > 1 else ''} {', '.join(map(str, there))}:")
-            rows.extend("    " + row for row in stack.splitlines())
-        return CallTimeoutError("\n".join(rows), sorted(self._outcomes), pending)
+            f"{f'ranks {done} are done' if done else 'no rank is done'}, "
+            f"ranks {pending} are not: {', '.join(map(self.label, pending))}"
+        )
+        return lateness(head, self._line, done, pending, self._group.stacks(pending))
+
+    def _unread(self, rank: int, seconds: float, why: object) -> CallTimeoutError:
+        done = [other for other in self.ranks if other != rank]
+        head = (
+            f"{self.name} on {self.where()} is done, but the result of {self.label(rank)} was not read within "
+            f"{seconds:g} s: {why}"
+        )
+        return lateness(head, self._line, done, [rank], self._group.stacks([rank]))

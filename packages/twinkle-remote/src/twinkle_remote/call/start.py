@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.lazy import Lazy, call_of
 from twinkle_remote.call.pending_call import Call
-from twinkle_remote.errors import NotInitializedError
+from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.protocol.component import is_handle
@@ -18,7 +19,7 @@ from twinkle_remote.sessions.runtime import running
 from twinkle_remote.values.taught import taught
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.protocol.backend import Reply
@@ -93,6 +94,7 @@ def start(
         NotInitializedError: There is no runtime, or the component was released.
         DispatchError: The arguments cannot be divided as asked.
         CallTimeoutError: So many calls are in flight that it was not sent within its time.
+        WorkerDiedError: What is to hold its arguments is gone, and nothing was sent.
     """
     runtime = running()
     began = time.perf_counter()
@@ -102,20 +104,21 @@ def start(
     mesh = component.mesh
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
-    shares = dispatch(
-        spec,
-        names,
-        args,
-        kwargs or {},
-        ranks=ranks,
-        mesh=mesh,
-        put=runtime.backend.store.put,
-        name=name,
-        own_share=own_share,
-    )
-    record = runtime.stats.open(name, group.name, len(ranks))
-    tasks = _tasks(component, kind, target, name, spec, shares)
-    group.prepare(tasks)
+    with _unsent(name, group.name):
+        shares = dispatch(
+            spec,
+            names,
+            args,
+            kwargs or {},
+            ranks=ranks,
+            mesh=mesh,
+            put=runtime.backend.store.put,
+            name=name,
+            own_share=own_share,
+        )
+        record = runtime.stats.open(name, group.name, len(ranks))
+        tasks = _tasks(component, kind, target, name, spec, shares)
+        group.prepare(tasks)
     sources = [call_of(source) for source in shares.encoder.sources]
     read = shares.encoder.inputs
     inputs = InputReplies(read, _not_read(sources, read)) if read else _NONE
@@ -145,6 +148,16 @@ def _not_read(sources: Sequence[Call], read: Sequence[Reply]) -> Sequence[Reply]
     """Replies of calls that their result is not made of, but whose failure is that of the call."""
     known = set(map(id, read))
     return [reply for source in sources for reply in source.replies() if id(reply) not in known]
+
+
+@contextmanager
+def _unsent(name: str, group: str) -> Iterator[None]:
+    """Say which call it was that what holds its arguments was lost for."""
+    try:
+        yield
+    except WorkerDiedError as error:
+        text = f"{name} was not sent to {group!r}: {error}\n  called from {driver_line()}"
+        raise WorkerDiedError(text) from error
 
 
 def _tasks(

@@ -29,7 +29,7 @@ from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import Component, remember
 from twinkle_remote.protocol.marks import execute_of
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.runtime import active, running
+from twinkle_remote.sessions.runtime import absence, active, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,8 +103,7 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
         return build(cls, original, args, kwargs)
     if runtime is None:
         raise NotInitializedError(
-            f"{cls.__name__}(remote_group={name!r}): twinkle is not initialized; call "
-            "twinkle.initialize(mode, groups=[DeviceGroup(...)]) first, or leave remote_group out to build it here"
+            f"{cls.__name__}(remote_group={name!r}): {absence()}, or leave remote_group out to build it here"
         )
     return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
 

@@ -22,6 +22,7 @@ from twinkle_remote.conformance.checks import (
     handing,
     lazies,
     lifetimes,
+    limits,
     objects,
     tools,
 )
@@ -36,6 +37,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *lazies.CHECKS,
     *handing.CHECKS,
     *failing.CHECKS,
+    *limits.CHECKS,
     *objects.CHECKS,
     *lifetimes.CHECKS,
     *tools.CHECKS,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _MACHINERY = ("twinkle_remote", "twinkle_mesh", "twinkle_ray", "twinkle_data", "twinkle")
 _FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twinkle_ray"))
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 _SUITE = os.path.join(_FOLDERS[0], "conformance") + os.sep
 
 
@@ -27,6 +29,8 @@ def user_stack(frame: FrameType | None, limit: int = 6) -> str:
     own = [at for at in stack if not is_machinery_file(at.filename)]
     below = [i for i, at in enumerate(stack) if is_machinery_file(at.filename)]
     inside = [at for at in own if below and stack.index(at) > below[0]]
+    if all(at.filename.startswith(_LIBRARY) and _INSTALLED not in at.filename for at in inside):
+        inside = []  # what the machinery waits in is Python's own
     return "".join(traceback.format_list((inside or stack)[-limit:]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from twinkle_remote.errors import WorkerDiedError
+from twinkle_remote.errors import ReplyLostError, WorkerDiedError
 from twinkle_remote.failures.lost_peer import lost_a_peer
 from twinkle_remote.failures.reraise import as_both
 
@@ -27,6 +27,7 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
 
     Raises:
         WorkerDiedError: The first failure is a lost worker.
+        ReplyLostError: It is the lost answer of a worker that lives.
         RemoteCallError: Otherwise; also an instance of the type that the worker raised.
     """
     first = min(failures, key=lambda failure: (failure.upstream, lost_a_peer(failure)))
@@ -34,6 +35,8 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
     text = _message(name, group, first, rest, line)
     if first.died:
         raise WorkerDiedError(text)
+    if first.unanswered:
+        raise ReplyLostError(text)
     error = as_both(first.exception(), text, (first, *rest))
     error.__context__ = first.live  # for a debugger; the text has it all
     raise error from None
@@ -42,6 +45,8 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
 def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], line: str) -> str:
     if first.died:
         head = f"{first.label} died during {first.method or name} on {first.node or 'an unknown node'}: {first.message}"
+    elif first.unanswered:
+        head = f"{first.label} lives, but its answer to {first.method or name} is lost ({first.node}): {first.message}"
     else:
         head = f"{first.method} failed on {first.label} (node {first.node}): {first.type_name}: {first.message}"
     if first.upstream:

@@ -22,11 +22,23 @@ class Store(Protocol):
             What stands for it, and the bytes stored; None to send the value along with the task instead.
         """
 
-    def get(self, ref: object, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
+    def get(
+        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, int]:
         """A stored value, or rows [start, stop) of it.
+
+        Args:
+            ref: What `put` returned, the payload of an outcome, or the value itself.
+            start: First row; None for the whole value.
+            stop: One past the last row.
+            timeout: Seconds that this may take, also where what holds the value does not answer; None for no limit.
 
         Returns:
             The value, and the bytes that this took from outside of the process.
+
+        Raises:
+            StoreTimeoutError: The time is over.
+            WorkerDiedError: The value is gone with what held it.
         """
 
     def keep(self, value: object) -> tuple[object, int]:
@@ -132,6 +144,14 @@ class Backend(Protocol):
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done; a lost worker is an outcome with a failure, never an exception."""
+
+    def after_fork(self) -> bool:
+        """Called in a process that was forked from this one: let go of what is the parent's, and talk to nobody.
+
+        Returns:
+            Whether calls can go on there, with its own copies of the components.
+        """
+        return False
 
     def close(self) -> None:
         """End every worker and give everything back; safe twice."""

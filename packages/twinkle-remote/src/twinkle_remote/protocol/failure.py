@@ -54,6 +54,7 @@ class Failure:
         trace: The worker's traceback, user frames only.
         pickled: The exception itself where it pickles, else empty.
         died: The worker is gone, and no method raised.
+        unanswered: The worker lives, but its answer is lost, so that the call may or may not have run.
         upstream: This rank never ran: what it was to be given had failed.
         live: The exception itself, in backends that share the process.
     """
@@ -66,12 +67,13 @@ class Failure:
     trace: str = ""
     pickled: bytes = b""
     died: bool = False
+    unanswered: bool = False
     upstream: bool = False
     live: BaseException | None = None
 
     def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
         told = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
-        return Failure, (*told, self.pickled, self.died, self.upstream)
+        return Failure, (*told, self.pickled, self.died, self.unanswered, self.upstream)
 
     def as_upstream(self) -> Failure:
         """The same failure as a call sees it that was to be given the result."""

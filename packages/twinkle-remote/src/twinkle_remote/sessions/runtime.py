@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
@@ -49,7 +50,8 @@ class Runtime:
         arguments: What `initialize` was called with.
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
-        closed: `shutdown` is over.
+        closed: `shutdown` is over, or this process was forked from the one that has the session.
+        parent: Process id of that one; 0 where it is this.
     """
 
     mode: str
@@ -62,6 +64,7 @@ class Runtime:
     stats: Stats = field(default_factory=Stats)
     in_flight: InFlight = field(init=False)
     closed: bool = False
+    parent: int = 0
     _released: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -75,8 +78,19 @@ class Runtime:
         """Whether this process released it; the workers know of all that are."""
         return (component.group, component.instance) in self._released
 
+    def refusal(self, what: str) -> str:
+        """Why something of a closed session cannot be had, and what would do.
+
+        Args:
+            what: The result of a call.
+        """
+        if self.parent:
+            return f"{what} cannot be fetched here: {forked_from(self.parent)}"
+        return f"twinkle was shut down before {what} was fetched"
+
 
 _runtime: Runtime | None = None
+_parent = 0  # the process whose session this one was forked from, and cannot use
 
 
 def initialize(
@@ -255,8 +269,27 @@ def running() -> Runtime:
         NotInitializedError: There is none.
     """
     if _runtime is None:
-        raise NotInitializedError("twinkle is not initialized: call twinkle.initialize(mode, groups=[...]) first")
+        raise NotInitializedError(absence())
     return _runtime
+
+
+def absence() -> str:
+    """Why there is no runtime, and what would do."""
+    if _parent:
+        return forked_from(_parent)
+    return "twinkle is not initialized: call twinkle.initialize(mode, groups=[DeviceGroup(...)]) first"
+
+
+def forked_from(parent: int) -> str:
+    """What a forked process cannot do, and what would do.
+
+    Args:
+        parent: The process that has the session.
+    """
+    return (
+        f"process {os.getpid()} was forked from process {parent}, whose session works in that process alone: make the "
+        'calls there and hand over their values, or start this process by multiprocessing.get_context("spawn")'
+    )
 
 
 def active() -> Runtime | None:
@@ -268,6 +301,25 @@ def attach(mode: str, backend: Backend) -> None:
     """Give a worker process the runtime with which its components call those of other groups."""
     global _runtime  # one runtime per process is the contract
     _runtime = Runtime(mode, backend, arguments={"mode": mode})
+
+
+def _after_fork() -> None:
+    """In a forked process: leave the session to the parent; nothing here uses it, waits for it or ends it."""
+    global _runtime, _parent  # one runtime per process is the contract
+    if _runtime is None:
+        return
+    _runtime.in_flight = InFlight(_runtime.backend, _runtime.max_in_flight)  # another thread may have held its lock
+    if _runtime.backend.after_fork():
+        return
+    atexit.unregister(_at_exit)
+    _parent = _runtime.parent = os.getppid()
+    _runtime.closed = _runtime.in_flight.closed = True
+    _runtime = None
+    forget_all()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:

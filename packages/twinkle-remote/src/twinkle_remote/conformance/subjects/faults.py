@@ -42,6 +42,11 @@ class Faulty:
         self.calls += 1
         return rows
 
+    @remote_function(dispatch="all")
+    def echoes(self, value: str) -> str:
+        """Give a value back, on every rank."""
+        return value
+
     @remote_function(dispatch="slice_dp", collect="flatten")
     def broken_rows(self, rows: list[int]) -> list[int]:
         """Rows that one rank fails to give."""

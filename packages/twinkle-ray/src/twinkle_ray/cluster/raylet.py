@@ -1,0 +1,85 @@
+"""Whether the raylet of this node is there: without it, Ray silently ends a process that uses the object store."""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+from pathlib import Path
+
+import ray
+
+from twinkle_remote.errors import WorkerDiedError
+
+
+class Raylet:
+    """Ray's own process on this node, which holds the object store.
+
+    Args:
+        pid: Its process id.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._ended = select.poll()
+        self._descriptor = os.pidfd_open(pid)
+        self._ended.register(self._descriptor, select.POLLIN)
+
+    def check(self) -> None:
+        """See to it that the object store can be used.
+
+        Raises:
+            WorkerDiedError: The raylet has ended.
+        """
+        if self._ended.poll(0):
+            raise WorkerDiedError(
+                f"the raylet of this node (Ray's own process, {self._pid}) has ended, killed or for want of memory, "
+                "and with it the object store and every worker: end the session, and start another one"
+            )
+
+    def close(self) -> None:
+        """Stop looking at it."""
+        os.close(self._descriptor)
+
+
+_watched: Raylet | None = None
+
+
+def watch_raylet() -> None:
+    """Look at the raylet of this node from now on, where the system allows that."""
+    global _watched
+    forget_raylet()
+    here = ray.get_runtime_context().get_node_id()
+    sockets = [str(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == here]  # type: ignore[no-untyped-call]  # Ray's own gap
+    pid = next((pid for name in sockets if (pid := _listening(name)) is not None), None)
+    if pid is not None:
+        with suppress(AttributeError, OSError):  # no pidfd on this system, or it ended meanwhile
+            _watched = Raylet(pid)
+
+
+def forget_raylet() -> None:
+    """Stop looking at it."""
+    global _watched
+    watched, _watched = _watched, None
+    if watched is not None:
+        watched.close()
+
+
+def check_raylet() -> None:
+    """See to it that the object store can be used, where its process is looked at.
+
+    Raises:
+        WorkerDiedError: The raylet has ended.
+    """
+    if _watched is not None:
+        _watched.check()
+
+
+def _listening(name: str) -> int | None:
+    """The process of this host that was started to listen on a socket."""
+    wanted = f"--raylet_socket_name={name}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or is hidden from this user
+            if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                return int(entry.name)
+    return None

@@ -1,0 +1,108 @@
+"""Checks: what a late call tells, results within their time, and processes that are forked from the program's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from twinkle_remote.call.submit import submit
+from twinkle_remote.conformance.checks.failing import gate
+from twinkle_remote.conformance.harness import needs, plain, raises
+from twinkle_remote.conformance.subjects.faults import Faulty
+from twinkle_remote.errors import CallTimeoutError, NotInitializedError
+from twinkle_remote.sessions.runtime import active, shutdown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.conformance.harness import Harness
+
+
+@needs(apart=True)
+def every_late_rank_tells_where_it_is(harness: Harness) -> None:
+    """Also one that runs nothing of the user's, because it waits for what it is to be given."""
+    faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
+    with gate(harness) as path:
+        lazy = submit(faulty.stalls_for_ever, path, [0, 1])
+        waiting = cast("Any", submit(cast("Any", sink).echoes, lazy))
+        with raises(CallTimeoutError, "Faulty.echoes", "is not done after") as caught:
+            waiting.result(timeout=harness.patience)
+    assert isinstance(caught.error, CallTimeoutError)
+    assert _placed(caught.text) == caught.error.pending == (0, 1, 2, 3), caught.text
+    assert list(waiting.result(timeout=30.0)) == ["open"] * 4
+
+
+def _placed(text: str) -> Sequence[int]:
+    """Ranks under whose line of a message there is something."""
+    lines = text.splitlines()
+    found: list[int] = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        words = line.replace(",", "").rstrip(":").split()
+        if line.endswith(":") and words[0] in ("rank", "ranks") and below.startswith("    "):
+            found += [int(word) for word in words[1:]]
+    return tuple(sorted(found))
+
+
+def values_are_the_same_within_a_limit(harness: Harness) -> None:
+    """`result(timeout)` gives what `result()` gives, for small and for large values, and at a timeout of 0 too."""
+    faulty = harness.build(Faulty, 2)
+    for rows in ([1, 2, 3], list(range(50_000)), [{"text": "x" * 1000, "ids": list(range(100))}] * 500):
+        for timeout in (60.0, 0.0):
+            lazy = submit(cast("Any", faulty).takes, rows)
+            lazy.wait()
+            assert lazy.result(timeout=timeout) == plain(lazy) == rows
+
+
+@needs(apart=True)
+def a_forked_process_leaves_the_session_to_its_parent(harness: Harness) -> None:
+    """Its calls are errors that say what to do, it ends nothing, and the parent's calls go on."""
+    if not hasattr(os, "fork"):
+        return
+    faulty = harness.build(Faulty, 2)
+    with gate(harness) as path:
+        lazy = submit(faulty.stalls_for_ever, path, [0, 1])
+        assert _in_fork(lambda: _is_refused(lambda: faulty.takes([1])) and _is_refused(lazy.result) and _ends_nothing())
+        assert not lazy.done() and active() is not None
+    assert lazy.result(timeout=30.0) == "open" and faulty.takes([1, 2]) == [1, 2]
+
+
+def _is_refused(call: Callable[[], Any]) -> bool:
+    try:
+        plain(call())
+    except NotInitializedError as error:
+        return f"was forked from process {os.getppid()}" in str(error) and 'get_context("spawn")' in str(error)
+    return False
+
+
+def _ends_nothing() -> bool:
+    shutdown()
+    return active() is None
+
+
+def _in_fork(check: Callable[[], bool]) -> bool:
+    """Whether a check holds in a forked process, which is killed when it takes long."""
+    pid = os.fork()
+    if pid == 0:
+        passed = False
+        try:
+            passed = check()
+        finally:
+            os._exit(0 if passed else 1)
+    until = time.monotonic() + 30.0
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status) == 0
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+CHECKS = (
+    every_late_rank_tells_where_it_is,
+    values_are_the_same_within_a_limit,
+    a_forked_process_leaves_the_session_to_its_parent,
+)

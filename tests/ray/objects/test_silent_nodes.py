@@ -1,0 +1,145 @@
+"""Reads whose data lies where nothing answers: the raylet and the worker that made it are stopped, not ended."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.ray
+
+HEAD = """
+    import json, os, signal, sys, time
+    import numpy as np
+    import ray
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup, DeviceMesh
+
+    @twinkle.remote_class()
+    class Maker:
+        @twinkle.remote_function(dispatch="all")
+        def pid(self):
+            return os.getpid()
+
+        @twinkle.remote_function(dispatch="all")
+        def make(self):
+            return np.ones(500_000)
+
+        @twinkle.remote_function(dispatch="all", timeout=4)
+        def make_soon(self):
+            return np.ones(500_000)
+
+        @twinkle.remote_function(dispatch="all", timeout=4)
+        def take(self, arrays):
+            return len(arrays)
+
+    def tell(name, function):
+        began = time.monotonic()
+        try:
+            value, kind, text = function(), "", ""
+        except twinkle.TwinkleError as error:
+            value, kind, text = None, type(error).__name__, str(error)
+        seconds = time.monotonic() - began
+        print(name, json.dumps({"value": value, "kind": kind, "text": text, "seconds": seconds}), flush=True)
+
+    def raylets(address):
+        found = [node["RayletSocketName"] for node in ray.nodes() if address in (None, node["NodeManagerAddress"])]
+        wanted = [f"--raylet_socket_name={name}".encode() for name in found]
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and any(want in open(f"/proc/{entry}/cmdline", "rb").read() for want in wanted):
+                    yield int(entry)
+            except OSError:
+                continue
+
+    def send(pids, number):
+        for pid in pids:
+            os.kill(pid, number)
+"""
+
+OWN = (
+    HEAD
+    + """
+    if __name__ == "__main__":
+        twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "CPU")])
+        maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        stopped = [*raylets(None), maker.pid().result()[0]]
+        made, soon, again, handed = maker.make(), maker.make_soon(), maker.make(), maker.make()
+        for lazy in (made, soon, again, handed):
+            lazy.wait()
+        send(stopped, signal.SIGSTOP)
+        tell("LIMIT", lambda: len(made.result(2)))
+        tell("DEADLINE", lambda: len(soon.result()))
+        taken = maker.take(handed)
+        tell("TAKEN", lambda: taken.result())
+        send(stopped, signal.SIGCONT)
+        tell("AGAIN", lambda: len(again.result(30)) + len(made.result(30)))
+        send(stopped, signal.SIGSTOP)
+        tell("ENDED", lambda: twinkle.shutdown(0))
+"""
+)
+
+FAR = (
+    HEAD
+    + """
+    if __name__ == "__main__":
+        from ray.cluster_utils import Cluster
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
+        twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "far")], address=cluster.address)
+        maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        stopped = [*raylets("127.0.0.2"), *maker.pid().result()]
+        made, soon = maker.make(), maker.make_soon()
+        made.wait(), soon.wait()
+        send(stopped, signal.SIGSTOP)
+        tell("LIMIT", lambda: len(made.result(2)))
+        tell("DEADLINE", lambda: len(soon.result()))
+        send(stopped, signal.SIGCONT)
+        tell("AGAIN", lambda: len(made.result(60)))
+        twinkle.shutdown()
+        cluster.shutdown()
+"""
+)
+
+
+def told(running: Any, name: str) -> dict[str, Any]:
+    line: dict[str, Any] = json.loads(running.line(name, 110))
+    return line
+
+
+def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
+    assert answer["kind"] == "CallTimeoutError", answer
+    assert seconds - 0.1 < answer["seconds"] < seconds + 6
+    first, line, rank, *_ = answer["text"].splitlines()
+    assert first.startswith(f"{method} on maker[2] dp=2 is done, but the result of maker[0/2 dp=0] was not read within")
+    assert f"within {seconds} s" in first and "bytes of maker[0/2]" in first
+    assert line.startswith("  called from ") and "program0.py:" in line and rank == "  rank 0:"
+
+
+def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Callable[..., Any]) -> None:
+    running = program(OWN)
+    check_late(told(running, "LIMIT"), 2, "Maker.make")
+    check_late(told(running, "DEADLINE"), 4, "Maker.make_soon")
+    taken = told(running, "TAKEN")
+    assert taken["kind"] == "CallTimeoutError" and taken["seconds"] < 10
+    first, second = taken["text"].split("  rank 0:\n")[1].split("  rank 1:\n")
+    assert "is stopped (SIGSTOP)" in first and "in Twinkle's own code:" in second and "object_store.py" in second
+    again = told(running, "AGAIN")
+    assert again["value"] == 4, again
+    ended = told(running, "ENDED")
+    assert ended["kind"] == "" and ended["seconds"] < 20
+    running.finish(30)
+    assert running.left_over(10) == []
+
+
+def test_reads_of_a_silent_node_of_a_joined_cluster_keep_their_time(program: Callable[..., Any]) -> None:
+    running = program(FAR)
+    check_late(told(running, "LIMIT"), 2, "Maker.make")
+    check_late(told(running, "DEADLINE"), 4, "Maker.make_soon")
+    assert told(running, "AGAIN")["value"] == 2
+    running.finish(60)
+    assert running.left_over(10) == []
