@@ -1,0 +1,117 @@
+"""The global generators of `random`, numpy and torch (CPU) while a loader has them.
+
+All of it goes by the three libraries' public functions. A process has one such generator of each library for all its
+threads, so another thread that draws while a loader reads is looked for and warned about.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.random import mtrand  # numpy's own stubs do not export its two functions from numpy.random
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHECK_EVERY = 64  # steps
+_CHECK_S = 0.0005
+
+_DREW_MEANWHILE = (
+    "another thread draws from the global generator of {drew} while a DataLoader reads samples in this process. All "
+    "threads share that generator: the other one may get a sample's numbers, or its own ones twice, and samples are no "
+    "longer a function of (seed, epoch, index). Give that thread a generator of its own (random.Random(), "
+    "np.random.default_rng(), torch.Generator()), or load with num_workers=1 or sample_seeds=False"
+)
+
+
+class GlobalGenerators:
+    """The three global generators; keeps the program's states while samples are read.
+
+    numpy's bit generator is exchanged for one of this object, so that the program's can be of any kind.
+    """
+
+    def __init__(self) -> None:
+        self._own = np.random.MT19937(0)
+        self._steps = 0
+        self._program: tuple[Any, Any, Any, Any] | None = None
+
+    def take(self) -> None:
+        """Save the program's states."""
+        from torch import default_generator
+
+        self._steps += 1
+        if threading.active_count() > 1 and (self._steps & (self._steps - 1) == 0 or self._steps % _CHECK_EVERY == 0):
+            _check_other_threads()
+        # numpy drops a saved normal deviate when its bit generator is exchanged.
+        stored = np.random.get_state(legacy=False)
+        numpys = mtrand.get_bit_generator()
+        mtrand.set_bit_generator(self._own)
+        self._program = numpys, stored, random.getstate(), default_generator.get_state()
+
+    def put_back(self) -> None:
+        """Restore the program's states."""
+        from torch import default_generator
+
+        assert self._program is not None
+        numpys, stored, pythons, torchs = self._program
+        self._program = None
+        default_generator.set_state(torchs)
+        random.setstate(pythons)
+        mtrand.set_bit_generator(numpys)
+        if stored["has_gauss"]:
+            current = np.random.get_state(legacy=False)
+            np.random.set_state({**current, "has_gauss": 1, "gauss": stored["gauss"]})
+
+    def seed(self, key: int) -> None:
+        """Seed all three.
+
+        Args:
+            key: In [0, 2**64 - 1].
+        """
+        from torch import default_generator
+
+        random.seed(key)
+        if mtrand.get_bit_generator() is not self._own:  # user code exchanged it while a sample was read
+            mtrand.set_bit_generator(self._own)
+        np.random.seed(key & 0xFFFFFFFF)
+        # torch.manual_seed seeds accelerators too, which costs 160 microseconds.
+        default_generator.manual_seed(key >> 1)
+
+
+@contextmanager
+def find_draws() -> Iterator[list[str]]:
+    """Find the libraries whose global generators are drawn from in a block.
+
+    Yields:
+        A list that holds their names after the block.
+    """
+    found: list[str] = []
+    before = _states()
+    yield found
+    after = _states()
+    found += [name for name, state in before.items() if state != after[name]]
+
+
+def _check_other_threads() -> None:
+    with find_draws() as drew:
+        time.sleep(_CHECK_S)
+    if drew:
+        warnings.warn(_DREW_MEANWHILE.format(drew=" and ".join(drew)), RuntimeWarning, 2)
+
+
+def _states() -> dict[str, object]:
+    from torch import default_generator
+
+    numpys: Any = np.random.get_state(legacy=False)
+    words = {name: part.tobytes() if isinstance(part, np.ndarray) else part for name, part in numpys["state"].items()}
+    return {
+        "random": random.getstate(),
+        "numpy": {**numpys, "state": words},
+        "torch": default_generator.get_state().numpy().tobytes(),
+    }
