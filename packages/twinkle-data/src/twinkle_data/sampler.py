@@ -57,7 +57,7 @@ class DeviceMeshSampler:
         # Elements of the wrapped sampler: those before this pass, and those that it took so far.
         self._begin = 0
         self._taken = 0
-        self._seeded = [part for part in _with_inner(sampler) if getattr(part, "generator", False) is None]
+        self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
         size = getattr(sampler, "batch_size", None) if self._batched else None
         if size is not None:
             self._check(size)
@@ -72,10 +72,10 @@ class DeviceMeshSampler:
         if epoch != self.epoch:
             self._begin = self._taken = 0
         self.epoch = epoch
-        for part in _with_inner(self.sampler):
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+        for one in _with_inner(self.sampler):
+            set_epoch = getattr(one, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
 
     def __len__(self) -> int:
         """Steps that are left in this epoch, the same on every rank.
@@ -87,8 +87,8 @@ class DeviceMeshSampler:
 
     def __iter__(self) -> Iterator[Any]:
         """This rank's share, from the loaded position on; a pass moves nothing before its first step is taken."""
-        for place, part in enumerate(self._seeded):
-            part.generator = _generator(derive(self._seed, self.epoch, place))
+        for number, one in enumerate(self._seeded):
+            one.generator = _generator(derive(self._seed, self.epoch, number))
         self._taken = 0
         elements: Iterator[Any] = islice(iter(self.sampler), self._begin, None)
         return self._batches(elements) if self._batched else self._indices(elements)
@@ -124,8 +124,8 @@ class DeviceMeshSampler:
 
     def _stride(self) -> int:
         """Elements of the wrapped sampler that one step takes."""
-        part = shard_here(self.device_mesh)
-        return 1 if self._batched or part.data_rank is None else part.data_world_size
+        shard = shard_here(self.device_mesh)
+        return 1 if self._batched or shard.data_rank is None else shard.data_world_size
 
     def _steps_left(self, begin: int) -> int:
         left: int = len(self.sampler) - begin  # type: ignore[arg-type]  # as above
@@ -154,18 +154,18 @@ class DeviceMeshSampler:
         )
 
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
-        part = shard_here(self.device_mesh)
+        shard = shard_here(self.device_mesh)
         uneven_last = self._uneven_last()
         waiting: list[int] | None = None  # an uneven batch: whether it is the last shows when the next is asked for
         for batch in elements:
             rows = list(batch)
             if waiting is not None:
                 self._check(len(waiting))
-            if len(rows) % part.data_world_size and self._tail in (None, "drop"):
+            if len(rows) % shard.data_world_size and self._tail in (None, "drop"):
                 waiting = rows
                 continue
             self._taken += 1
-            yield self._cut(rows, part)
+            yield self._cut(rows, shard)
         if waiting is None:
             return
         if self._tail == "drop" and not uneven_last:
@@ -173,21 +173,21 @@ class DeviceMeshSampler:
             self._check(len(waiting))
         self._taken += 1
         if self._tail != "drop":
-            yield self._cut(waiting, part)
+            yield self._cut(waiting, shard)
 
-    def _cut(self, rows: list[int], part: DataShard) -> list[int]:
+    def _cut(self, rows: list[int], shard: DataShard) -> list[int]:
         tail: Tail = self._tail or "pad"
-        own = [share(len(rows), part.data_world_size, rank, tail) for rank in part.ranks]
-        return [rows[place] for cut in own for place in (*range(cut.start, cut.stop), *cut.fillers)]
+        own = [share(len(rows), shard.data_world_size, rank, tail) for rank in shard.ranks]
+        return [rows[row] for cut in own for row in (*range(cut.start, cut.stop), *cut.fillers)]
 
     def _indices(self, elements: Iterator[Any]) -> Iterator[int]:
-        part = shard_here(self.device_mesh)
-        while group := list(islice(elements, part.data_world_size)):
+        shard = shard_here(self.device_mesh)
+        while group := list(islice(elements, shard.data_world_size)):
             if isinstance(group[0], (list, tuple)):
                 raise TypeError(f"{type(self.sampler).__name__} yields lists: say batched=True")
-            if len(group) < part.data_world_size and self._tail == "drop":
+            if len(group) < shard.data_world_size and self._tail == "drop":
                 return
-            for rank in part.ranks:
+            for rank in shard.ranks:
                 self._taken += self._stride()
                 yield group[rank % len(group)]
 

@@ -63,15 +63,15 @@ class IndexedEngine:
         known = source.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(order.algorithm, recipe.seed, order.length, known)
 
-    def run(self, position: Position, part: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
+    def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position on: to the end of its epoch, or for ever where processes persist."""
         recipe = self._recipe
         randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
         sizes = self.plan.lengths if isinstance(self.plan, PackPlan) else None
         sampling = Sampling(self._source, randomness, recipe.policy, quarantine, sizes)
-        reader = Reader(sampling, recipe.collate, randomness, sharded=part.data_rank is not None and not whole)
-        steps = partial(steps_from, self.plan, position, part, endless=recipe.processes.persistent)
-        return _pipeline(reader, steps, recipe, part)
+        reader = Reader(sampling, recipe.collate, randomness, sharded=shard.data_rank is not None and not whole)
+        steps = partial(steps_from, self.plan, position, shard, endless=recipe.processes.persistent)
+        return _pipeline(reader, steps, recipe, shard)
 
 
 class StreamEngine:
@@ -103,20 +103,20 @@ class StreamEngine:
         known = stream.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(stream.algorithm, recipe.seed, None, known)
 
-    def run(self, position: Position, part: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
+    def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position on to the end of its epoch."""
         recipe = self._recipe
         reader = StreamReader(
             self._stream,
             batch_size=recipe.batch_size,
             tail=recipe.tail,
-            part=part,
-            sharded=part.data_rank is not None and not whole,
+            shard=shard,
+            sharded=shard.data_rank is not None and not whole,
             collate=recipe.collate,
             randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds),
             name=self._name,
         )
-        return _pipeline(reader, partial(steps_from, self.plan, position, part, endless=False), recipe, part)
+        return _pipeline(reader, partial(steps_from, self.plan, position, shard, endless=False), recipe, shard)
 
 
 def open_engine(dataset: object, recipe: Recipe) -> Engine:
@@ -143,20 +143,22 @@ def open_engine(dataset: object, recipe: Recipe) -> Engine:
     return IndexedEngine(source, Shuffled(length, seed) if shuffle else Sequential(length), recipe)
 
 
-def steps_from(plan: StepPlan, position: Position, part: DataShard, *, endless: bool) -> Iterator[Step]:
+def steps_from(plan: StepPlan, position: Position, shard: DataShard, *, endless: bool) -> Iterator[Step]:
     """The steps from a position to the end of its epoch, or through all epochs."""
     cursor = position.cursor
-    steps = plan.steps(cursor, part)
+    steps = plan.steps(cursor, shard)
     if position.source is not None:
         yield next(steps)._replace(source=position.source)
     yield from steps
     while endless:
         cursor = Cursor(cursor.epoch + 1)
-        yield from plan.steps(cursor, part)
+        yield from plan.steps(cursor, shard)
 
 
-def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], recipe: Recipe, part: DataShard) -> Pipeline:
+def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], recipe: Recipe, shard: DataShard) -> Pipeline:
     options = recipe.processes
     if options.num_workers:
-        return Processes(reader, steps, options, key=(recipe.seed, 0 if part.data_rank is None else part.data_rank + 1))
+        return Processes(
+            reader, steps, options, key=(recipe.seed, 0 if shard.data_rank is None else shard.data_rank + 1)
+        )
     return Direct(reader, steps, pin_memory=options.pin_memory)

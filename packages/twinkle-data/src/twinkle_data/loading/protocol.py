@@ -53,14 +53,14 @@ class Engine(Protocol):
     keeps: bool
     endless: bool
 
-    def run(self, position: Position, part: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
+    def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position on: at least to the end of its epoch.
 
         Args:
             position: Read again whenever reading begins anew.
-            part: Whose rows.
+            shard: Whose rows.
             quarantine: Indices that are known to be bad.
-            whole: Batches stand for part of a whole that others see, so they are not marked as a rank's own share.
+            whole: Batches are part of a global batch that others see, so they are not marked as one rank's share.
         """
 
 

@@ -70,7 +70,7 @@ class GroupLoader:
         self._engine: Engine | None = None
         self._pipeline: Pipeline | None = None
         self._position = Position(Cursor())
-        self._told: StepReport | None = None
+        self._report: StepReport | None = None
 
     @remote_function(dispatch="all", collect=_first_answer, lazy_collect=False)
     def open(self) -> DatasetInfo | None:
@@ -92,29 +92,29 @@ class GroupLoader:
         """
         if self._engine is None:
             return None
-        told = self._told
-        if told is not None and told.last and told.info.epoch == cursor.epoch and cursor > told.info[:2]:
-            self._told = told._replace(info=BatchInfo(*cursor, [], [], 0))
+        report = self._report
+        if report is not None and report.last and report.info.epoch == cursor.epoch and cursor > report.info[:2]:
+            self._report = report._replace(info=BatchInfo(*cursor, [], [], 0))
             return None
-        self._told = None
+        self._report = None
         if self._pipeline is None or cursor != self._position.cursor:
             self.stop()
             self._position = Position(cursor, source)
-            self._pipeline = self._engine.run(self._position, self._part(), quarantine, whole=True)
+            self._pipeline = self._engine.run(self._position, self._shard(), quarantine, whole=True)
         delivery = next(self._pipeline)
         info = delivery.info
         # What reads ahead begins anew from here, should its processes die.
         self._position.cursor = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         self._position.source = delivery.source
-        self._told = StepReport(info, delivery.bad, delivery.source, delivery.last)
+        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last)
         if delivery.last or (self._position.cursor.epoch != cursor.epoch and not self._engine.endless):
             self.stop()
         return delivery.payload
 
     @remote_function(dispatch="all", collect=_answers)
-    def told(self) -> list[StepReport]:
+    def report(self) -> list[StepReport]:
         """What the driver needs to know of the step that was read last, from each rank that read."""
-        return self._told  # type: ignore[return-value]  # on a worker one rank's; the collect makes the list
+        return self._report  # type: ignore[return-value]  # on a worker one rank's; the collect makes the list
 
     @remote_function(dispatch="all", sync=True)
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class GroupLoader:
             self._pipeline.close()
             self._pipeline = None
 
-    def _part(self) -> DataShard:
+    def _shard(self) -> DataShard:
         context = current_worker()
         if context.mesh is None:
             return DataShard()
@@ -146,18 +146,18 @@ class GroupEngine:
     Args:
         workers: The handle of those loaders.
         recipe: How they make batches.
-        known: What they told of the dataset.
+        info: What they report of the dataset.
     """
 
     keeps = True
     endless = False
 
-    def __init__(self, workers: GroupLoader, recipe: Recipe, known: DatasetInfo) -> None:
+    def __init__(self, workers: GroupLoader, recipe: Recipe, info: DatasetInfo) -> None:
         self._workers = workers
         self._recipe = recipe
-        self.identity, self.plan, self.resumable = known
+        self.identity, self.plan, self.resumable = info
 
-    def run(self, position: Position, part: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
+    def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Ask for the steps from a position to the end of its epoch, some of them ahead."""
         return RemotePipeline(self._workers, self.plan, position, quarantine, self._recipe)
 
@@ -186,16 +186,16 @@ class RemotePipeline:
                     break
                 at = Cursor(step.epoch, step.position)
                 batch = submit(self._workers.read, at, step.source, tuple(self._quarantine))
-                told = submit(self._workers.told)
+                report = submit(self._workers.report)
                 # A step ahead of a loop that ends before it is missed by nobody, nor is its failure.
-                call_of(batch).expendable = call_of(told).expendable = True
-                self._asked.append((batch, told))
+                call_of(batch).expendable = call_of(report).expendable = True
+                self._asked.append((batch, report))
             if not self._asked:
                 raise StopIteration
-            batch, told = self._asked[0]
+            batch, report = self._asked[0]
             # Waited for, so that a step that failed is not counted, and not fetched.
             batch.wait(self._recipe.processes.timeout_s)
-            parts = told.result(self._recipe.processes.timeout_s)
+            parts = report.result(self._recipe.processes.timeout_s)
         except BaseException:
             self.close()
             raise
@@ -233,9 +233,9 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
         workers = RankLoader(dataset, recipe, **placed)
     if not is_handle(workers):
         return open_engine(dataset, recipe)
-    known = submit(workers.open).result(recipe.processes.timeout_s)
-    assert known is not None
-    return GroupEngine(workers, recipe, known)
+    info = submit(workers.open).result(recipe.processes.timeout_s)
+    assert info is not None
+    return GroupEngine(workers, recipe, info)
 
 
 def mesh_of_group(group: str, mesh: DeviceMesh | None) -> DeviceMesh | None:

@@ -115,10 +115,10 @@ def _fullest_first(longest_first: Iterable[int], packs: int, max_tokens: int) ->
     rooms = [max_tokens * packs + number for number in range(packs)]  # room * packs + number of the pack, ascending
     numbers = []
     for length in longest_first:
-        place = bisect_left(rooms, length * packs)
-        if place == packs:
+        slot = bisect_left(rooms, length * packs)
+        if slot == packs:
             return []
-        room = rooms.pop(place)
+        room = rooms.pop(slot)
         numbers.append(room % packs)
         insort(rooms, room - length * packs)
     return numbers

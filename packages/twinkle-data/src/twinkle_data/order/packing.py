@@ -105,19 +105,19 @@ class PackPlan:
         if cursor not in self._counted:
             begins = [Cursor(cursor.epoch, position) for position, _ in self._cuts(cursor)]
             # Only one epoch is remembered: memory stays bounded.
-            self._counted = {place: len(begins) - number for number, place in enumerate(begins)}
+            self._counted = {begin: len(begins) - number for number, begin in enumerate(begins)}
         return self._counted.get(cursor, 0)
 
     def samples_left(self, cursor: Cursor) -> int | None:
         """Samples that are left, those of a last step that is dropped among them."""
         return self._order.length - cursor.position
 
-    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
         for position, rows in self._cuts(cursor):
             mine = self._packed(rows)
-            if part.data_rank is not None:
-                first = part.data_rank * self._micro_batches
+            if shard.data_rank is not None:
+                first = shard.data_rank * self._micro_batches
                 mine = mine[first : first + self._micro_batches]
             flat = [row for own in mine for row in own]
             stops = np.cumsum([len(own) for own in mine]).tolist()

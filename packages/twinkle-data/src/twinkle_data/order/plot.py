@@ -35,7 +35,7 @@ def order_table(loader: DataLoader[Any], *, epochs: int = 1) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {"row": [], "index": [], "data_rank": [], "epoch": [], "valid": []}
     plan, cursor = loader.plan, Cursor(loader.epoch, loader.position)
     for _ in range(epochs):
-        ranks = [plan.steps(cursor, part) for part in shards_of(loader.device_mesh)]
+        ranks = [plan.steps(cursor, shard) for shard in shards_of(loader.device_mesh)]
         for steps in zip(*ranks, strict=True):
             for data_rank, step in enumerate(steps):
                 count = len(step.indices)

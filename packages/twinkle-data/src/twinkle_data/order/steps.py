@@ -73,7 +73,7 @@ class StepPlan(Protocol):
     def samples_left(self, cursor: Cursor) -> int | None:
         """Samples that those steps deliver; None when nobody knows."""
 
-    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
 
 
@@ -111,12 +111,12 @@ class BatchPlan:
         """Samples that those steps deliver."""
         return min(self.steps_left(cursor) * self._batch_size, self._order.length - cursor.position)
 
-    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
-        check_batch_size(self._batch_size, part.data_world_size)
-        each = self._batch_size // part.data_world_size
-        first = 0 if part.data_rank is None else part.data_rank * each
-        width = self._batch_size if part.data_rank is None else each
+        check_batch_size(self._batch_size, shard.data_world_size)
+        each = self._batch_size // shard.data_world_size
+        first = 0 if shard.data_rank is None else shard.data_rank * each
+        width = self._batch_size if shard.data_rank is None else each
         position, ahead = cursor.position, max(_AT_FIRST // width, 1)
         while self._order.length - position >= self._batch_size:
             # Blocks grow: the first batch is there at once, and an epoch costs few calls.
@@ -130,13 +130,13 @@ class BatchPlan:
             ahead = min(ahead * 4, max(_AHEAD // width, 1))
         rest = rows_of_step(self._order.length - position, self._batch_size, self._tail)
         if rest:
-            yield self._last(cursor.epoch, position, rest, part)
+            yield self._last(cursor.epoch, position, rest, shard)
 
-    def _last(self, epoch: int, position: int, rows: int, part: DataShard) -> Step:
+    def _last(self, epoch: int, position: int, rows: int, shard: DataShard) -> Step:
         offsets: list[int] = []
         fillers: list[int] = []
-        for rank in part.ranks:
-            own = share(rows, part.data_world_size, rank, self._tail)
+        for rank in shard.ranks:
+            own = share(rows, shard.data_world_size, rank, self._tail)
             offsets += range(own.start, own.stop)
             fillers += range(len(offsets), len(offsets) + len(own.fillers))
             offsets += own.fillers

@@ -92,13 +92,13 @@ def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[b
     """The batch of one step; with packs, a batch of batches."""
     if step.packs is None:
         return Batch(samples, epoch=step.epoch, position=step.position, indices=indices, valid=valid, sharded=sharded)
-    place: Any = {"epoch": step.epoch, "position": step.position, "sharded": sharded}
+    info: Any = {"epoch": step.epoch, "position": step.position, "sharded": sharded}
     packs = [
-        Batch(samples[start:stop], indices=indices[start:stop], valid=valid[start:stop], **place)
+        Batch(samples[start:stop], indices=indices[start:stop], valid=valid[start:stop], **info)
         for start, stop in step.packs
     ]
     firsts = [pack.indices[0] if pack else -1 for pack in packs]
-    return Batch(packs, indices=firsts, valid=[any(pack.valid) for pack in packs], **place)
+    return Batch(packs, indices=firsts, valid=[any(pack.valid) for pack in packs], **info)
 
 
 def _draws_nothing(collate: Callable[[Batch[Any]], Any]) -> bool:

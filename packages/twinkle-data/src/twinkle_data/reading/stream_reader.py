@@ -50,7 +50,7 @@ class StreamPlan:
         """Nobody knows."""
         return None
 
-    def steps(self, cursor: Cursor, part: DataShard) -> Iterator[Step]:
+    def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
         """Steps from the cursor on, for ever."""
         position = cursor.position
         while True:
@@ -65,7 +65,7 @@ class StreamReader:
         stream: The stream.
         batch_size: Samples of a global batch.
         tail: What becomes of an epoch's last rows.
-        part: Whose rows are kept.
+        shard: Whose rows are kept.
         sharded: They are marked as this rank's own share.
         collate: Makes what the loop sees of a `Batch`; None keeps the batch.
         randomness: What samples and `collate` draw from.
@@ -78,7 +78,7 @@ class StreamReader:
         *,
         batch_size: int,
         tail: Tail,
-        part: DataShard,
+        shard: DataShard,
         sharded: bool,
         collate: Callable[[Batch[Any]], Any] | None,
         randomness: Randomness,
@@ -87,7 +87,7 @@ class StreamReader:
         self._stream = stream
         self._batch_size = batch_size
         self._tail: Tail = tail
-        self._part = part
+        self._shard = shard
         self._sharded = sharded
         self._collate = collate
         self._randomness = randomness
@@ -158,17 +158,17 @@ class StreamReader:
         return _Ahead(rows, self._stream.state() if len(rows) == self._batch_size else None)
 
     def _deliver(self, step: Step, rows: list[Any], source: Any, *, last: bool) -> Delivery:
-        places: list[int] = []
+        offsets: list[int] = []
         fillers: list[int] = []
-        for rank in self._part.ranks:
-            own = share(len(rows), self._part.data_world_size, rank, self._tail)
-            places += range(own.start, own.stop)
-            fillers += range(len(places), len(places) + len(own.fillers))
-            places += own.fillers
-        valid = valid_rows(len(places), fillers)
-        indices = [step.position + place for place in places]
+        for rank in self._shard.ranks:
+            own = share(len(rows), self._shard.data_world_size, rank, self._tail)
+            offsets += range(own.start, own.stop)
+            fillers += range(len(offsets), len(offsets) + len(own.fillers))
+            offsets += own.fillers
+        valid = valid_rows(len(offsets), fillers)
+        indices = [step.position + offset for offset in offsets]
         step = step._replace(indices=indices, source=None)
-        samples = [rows[place] for place in places]
+        samples = [rows[offset] for offset in offsets]
         batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
         payload = collated(batch, step, self._collate, self._randomness)

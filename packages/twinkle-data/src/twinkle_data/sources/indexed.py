@@ -72,7 +72,7 @@ class Rows:
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self.dataset = rows
-        self.fingerprint = digest([rows[place] for place in _probes(len(rows))])
+        self.fingerprint = digest([rows[index] for index in _probes(len(rows))])
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -110,7 +110,7 @@ class Columns:
             raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
         self.dataset = dict(columns)
         self._length = next(iter(lengths.values()))
-        self.fingerprint = digest([list(columns), [self.read(place) for place in _probes(self._length)]])
+        self.fingerprint = digest([list(columns), [self.read(index) for index in _probes(self._length)]])
 
     def __len__(self) -> int:
         return self._length
@@ -245,4 +245,4 @@ def _is_hugging_face(dataset: object) -> bool:
 def _probes(length: int) -> list[int]:
     if length <= _PROBES:
         return list(range(length))
-    return [place * (length - 1) // (_PROBES - 1) for place in range(_PROBES)]
+    return [number * (length - 1) // (_PROBES - 1) for number in range(_PROBES)]

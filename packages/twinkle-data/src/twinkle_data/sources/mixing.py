@@ -83,8 +83,8 @@ class Mixture:
         """
         if not 0 <= index < self._starts[-1]:
             raise IndexError(f"index={index} is outside [0, {self._starts[-1] - 1}]")
-        place = bisect_right(self._starts, index) - 1
-        return self.names[place], index - self._starts[place]
+        number = bisect_right(self._starts, index) - 1
+        return self.names[number], index - self._starts[number]
 
     def shares(self) -> dict[str, float]:
         """The share of each dataset in the samples."""
@@ -128,8 +128,8 @@ class MixedSource:
         return self._read
 
     def _read(self, index: int) -> Any:
-        place = bisect_right(self._starts, index) - 1
-        return self._sources[place].read(index - self._starts[place])
+        number = bisect_right(self._starts, index) - 1
+        return self._sources[number].read(index - self._starts[number])
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """The samples, one by one."""
@@ -137,16 +137,16 @@ class MixedSource:
 
     def portions(self, indices: Sequence[int]) -> Sequence[Portion]:
         """The samples by dataset, each with the rows that its samples have in the step."""
-        places = np.searchsorted(self._bounds, np.array(indices, dtype=np.int64), side="right")
+        numbers = np.searchsorted(self._bounds, np.array(indices, dtype=np.int64), side="right")
         return [
-            Portion(np.flatnonzero(places == place).tolist(), self._sources[place], self._starts[place])
-            for place in np.unique(places).tolist()
+            Portion(np.flatnonzero(numbers == number).tolist(), self._sources[number], self._starts[number])
+            for number in np.unique(numbers).tolist()
         ]
 
     def span(self, index: int) -> tuple[int, int]:
         """The indices of the same dataset."""
-        place = bisect_right(self._starts, index) - 1
-        return self._starts[place], self._starts[place + 1]
+        number = bisect_right(self._starts, index) - 1
+        return self._starts[number], self._starts[number + 1]
 
 
 class MixedOrder:
@@ -182,8 +182,8 @@ class MixedOrder:
         for block in np.unique(blocks).tolist():
             chosen = np.flatnonzero(blocks == block)
             labels, ranks = self._block(block)
-            places = slots[chosen]
-            found[chosen] = self._draws(labels[places], block * self._quotas[labels[places]] + ranks[places])
+            own = slots[chosen]
+            found[chosen] = self._draws(labels[own], block * self._quotas[labels[own]] + ranks[own])
         return found
 
     def _block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -192,29 +192,29 @@ class MixedOrder:
             shuffled = Permutation(BLOCK, derive(self._seed, 1), block).block(0, BLOCK)
             labels = np.searchsorted(self._bounds, shuffled, side="right")
             ranks = np.empty(BLOCK, dtype=np.int64)
-            for place in range(len(self._quotas)):
-                mine = np.flatnonzero(labels == place)
+            for label in range(len(self._quotas)):
+                mine = np.flatnonzero(labels == label)
                 ranks[mine] = np.arange(len(mine))
             _remember(self._blocks, block, (labels, ranks))
         return self._blocks[block]
 
     def _draws(self, labels: NDArray[np.int64], draws: NDArray[np.int64]) -> NDArray[np.int64]:
-        passes, places = np.divmod(draws, self._lengths[labels])
+        passes, positions = np.divmod(draws, self._lengths[labels])
         if self._shuffle:
             for label in np.unique(labels).tolist():
                 mine = np.flatnonzero(labels == label)
                 if self._lengths[label] <= _SMALL:
-                    places[mine] = self._permuted(label, passes[mine], places[mine])
+                    positions[mine] = self._permuted(label, passes[mine], positions[mine])
                     continue
                 for number in np.unique(passes[mine]).tolist():
                     chosen = mine[passes[mine] == number]
-                    places[chosen] = self._pass(label, number).take(places[chosen])
-        return self._starts[labels] + places
+                    positions[chosen] = self._pass(label, number).take(positions[chosen])
+        return self._starts[labels] + positions
 
-    def _permuted(self, label: int, passes: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of a small dataset, which is gone through many times: the permutations of all passes at once."""
+    def _permuted(self, label: int, passes: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions in a small dataset, which is gone through many times: the permutations of all passes at once."""
         numbers, which = np.unique(passes, return_inverse=True)
-        return small_permutations(int(self._lengths[label]), derive(self._seed, 2, label), numbers)[which, places]
+        return small_permutations(int(self._lengths[label]), derive(self._seed, 2, label), numbers)[which, positions]
 
     def _pass(self, label: int, number: int) -> Permutation:
         key = (label, number)
@@ -239,6 +239,6 @@ def _quotas(weights: Sequence[float]) -> tuple[int, ...]:
     quotas = [max(int(share), 1) for share in exact]
     while sum(quotas) != BLOCK:
         step = 1 if sum(quotas) < BLOCK else -1
-        able = [place for place in range(len(quotas)) if step > 0 or quotas[place] > 1]
-        quotas[max(able, key=lambda place: step * (exact[place] - quotas[place]))] += step
+        able = [label for label in range(len(quotas)) if step > 0 or quotas[label] > 1]
+        quotas[max(able, key=lambda label: step * (exact[label] - quotas[label]))] += step
     return tuple(quotas)

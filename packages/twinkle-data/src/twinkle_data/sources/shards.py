@@ -142,6 +142,6 @@ class ShardedOrder:
         for level in np.unique(levels).tolist():
             chosen = np.flatnonzero(levels == level)
             shards = turn[self._lengths[turn] > self._levels[level]]
-            rounds, places = np.divmod(positions[chosen] - self._begins[level], len(shards))
-            found[chosen] = self._starts[shards[places]] + self._levels[level] + rounds
+            rounds, turns = np.divmod(positions[chosen] - self._begins[level], len(shards))
+            found[chosen] = self._starts[shards[turns]] + self._levels[level] + rounds
         return found

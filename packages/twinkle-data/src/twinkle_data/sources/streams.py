@@ -112,7 +112,7 @@ class ShardStream:
         count = self.dataset.count
         if state is None:
             turn = Permutation(count, derive(self._seed, 3), epoch) if self._shuffle else range(count)
-            self._running = [int(turn[place]) for place in range(count)]
+            self._running = [int(turn[number]) for number in range(count)]
             self._offsets, self._turn = [0] * count, 0
         else:
             self._running, self._offsets = list(state["running"]), list(state["offsets"])
