@@ -9,6 +9,7 @@ import ray
 
 from twinkle_ray.cluster.cluster import Cluster
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
+from twinkle_ray.cluster.pulse import HEAD, Pulse, places_of
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
@@ -80,6 +81,7 @@ class RayBackend:
         self._agents: dict[str, Any] = {}
         self._end_waiting: Callable[[], None] = lambda: None
         self._logs: WorkerLogs | None = None
+        self._pulse: Pulse | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, options=ray_options)
@@ -104,7 +106,8 @@ class RayBackend:
         nodes = sorted({here, *(member.node for group in ready for member in group.members)})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
         self._introduce(ready)
-        running = RayGroups(ready, RayStore(), self._agents)
+        self._pulse = Pulse(places_of(nodes))
+        running = RayGroups(ready, RayStore(), self._agents, self._pulse)
         self._end_waiting = running.close
         return running
 
@@ -141,6 +144,9 @@ class RayBackend:
                 f"group {name!r} cannot be restarted: its components' constructor arguments were not kept; "
                 'initialize("ray", restart="group") keeps them'
             )
+        why = None if self._pulse is None else self._pulse.lost(HEAD)
+        if why is not None:
+            raise TwinkleError(f"group {name!r} cannot be restarted: {why}; shutdown() and initialize() start anew")
         roster = self._rosters[name]
         for actor in roster.actors:
             ray.kill(actor, no_restart=True)
@@ -149,6 +155,8 @@ class RayBackend:
         fresh = self._rosters[name] = Roster(roster.group, self._reservation.places[name])
         fresh.sit(self.start_timeout)
         group = self._begin(fresh)
+        if self._pulse is not None:
+            self._pulse.watch(places_of({member.node for member in group.members}))
         self._groups.replace(group)
         everyone = self._groups.all()
         told = {other.name: [self._meet(member, everyone) for member in other.members] for other in everyone}
@@ -189,11 +197,20 @@ class RayBackend:
                 *self._agents.values(),
             ]:
                 ray.kill(actor, no_restart=True)
-            if self._reservation is not None:
-                self._reservation.give_back()
+            self._give_back()
         self._rosters, self._reservation, self._agents = {}, None, {}
         forget_raylet()
         self._cluster.close()
+
+    def _give_back(self) -> None:
+        """Return the places, which Ray does not without the cluster's head."""
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None and self._reservation is not None:
+            pulse.during(self._reservation.give_back)
+        elif self._reservation is not None:
+            self._reservation.give_back()
+        if pulse is not None:
+            pulse.close()
 
     def _end_logs(self) -> None:
         """Let the last lines of workers that still answer arrive."""

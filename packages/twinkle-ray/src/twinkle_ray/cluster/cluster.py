@@ -24,6 +24,7 @@ _log = logging.getLogger("twinkle.ray")
 _GIVEN_UP = "node timed out during startup"
 _ATTEMPTS = 3
 _OWN = "local"
+_WITHOUT_HEAD = 600  # seconds until Ray ends processes without a word, this one too; `Pulse` tells of it after three
 _MOST_SPARE_CPUS = 8  # Ray starts a process for each CPU
 
 
@@ -59,7 +60,8 @@ class Cluster:
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
-        arguments = own | arguments
+        system = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD, **(arguments.get("_system_config") or {})}
+        arguments = {**own, **arguments, "_system_config": system}
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._start(arguments)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from twinkle_ray.cluster.forks import leave_to_parent
+from twinkle_ray.cluster.pulse import HEAD
 from twinkle_ray.workers.group import RayReply
 from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from twinkle_ray.cluster.pulse import Pulse
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Outcome, Reply
 
 _TOGETHER = 0.05  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
+_LOOK = 1.0  # seconds between looks at whether the answers can still come
 
 
 class RayGroups:
@@ -28,12 +32,16 @@ class RayGroups:
         groups: The groups.
         store: The store of this process.
         agents: The nodes' agents by node id, where there are several nodes.
+        pulse: Tells of a head and of nodes that are lost; None on workers.
     """
 
     start_timeout: float | None = None
 
-    def __init__(self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any]) -> None:
+    def __init__(
+        self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any], pulse: Pulse | None = None
+    ) -> None:
         self._store = store
+        self._pulse = pulse
         self._agents = agents
         self._waiting = WaitingInputs()
         self._groups: dict[str, RayGroup] = {}
@@ -69,18 +77,51 @@ class RayGroups:
         """Wait until at least one reply is done."""
         pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
         refs = list(pending)
-        if timeout != 0:
+        if timeout != 0 and not self._is_cut_off(pending.values()):
             together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
             if _read_together(pending, together):
                 return list(pending.values())
             timeout = None if timeout is None else timeout - together
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        if not ready and timeout != 0:
-            ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
+        if not ready:
+            ready = self._first(pending, timeout)
+        if not ready:
+            return [reply for reply in pending.values() if reply.outcome is not None]
         done = {ref: pending[ref] for ref in ready}
         if len(done) > 1:
             _read_together(done, None)
         return list(done.values())
+
+    def _first(self, pending: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> list[Any]:
+        """Wait for one answer; where the head or a worker's node is lost meanwhile, such replies have their outcome."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._give_up(pending.values()):
+            left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
+            if left <= 0:
+                break
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=left)
+            if ready:
+                return list(ready)
+        return []
+
+    def _why_lost(self, reply: RayReply) -> str | None:
+        if self._pulse is None:
+            return None
+        return self._pulse.lost(HEAD) or self._pulse.lost(reply.group.members[reply.rank].node)
+
+    def _is_cut_off(self, replies: Iterable[RayReply]) -> bool:
+        return any(self._why_lost(reply) is not None for reply in replies)
+
+    def _give_up(self, replies: Iterable[RayReply]) -> bool:
+        """Give an outcome to every reply that will not come, and say whether there is one."""
+        found = False
+        for reply in replies:
+            why = self._why_lost(reply)
+            if why is not None:
+                error = ray.exceptions.NodeDiedError(why)  # type: ignore[no-untyped-call]  # Ray's own gap
+                reply.outcome = reply.group.lost(reply, error)
+                found = True
+        return found
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
