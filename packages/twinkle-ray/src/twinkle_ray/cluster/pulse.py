@@ -46,6 +46,11 @@ class Pulse:
         self._thread = threading.Thread(target=self._loop, name="twinkle-pulse", daemon=True)
         self._thread.start()
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether any place is lost."""
+        return bool(self._lost)
+
     def lost(self, name: str) -> str | None:
         """Why a place is lost; None where it is not."""
         return self._lost.get(name)

@@ -77,7 +77,7 @@ class RayGroups:
         """Wait until at least one reply is done."""
         pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
         refs = list(pending)
-        if timeout != 0 and not self._is_cut_off(pending.values()):
+        if timeout != 0 and not self._lost(pending.values()):
             together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
             if _read_together(pending, together):
                 return list(pending.values())
@@ -104,24 +104,22 @@ class RayGroups:
                 return list(ready)
         return []
 
-    def _why_lost(self, reply: RayReply) -> str | None:
-        if self._pulse is None:
-            return None
-        return self._pulse.lost(HEAD) or self._pulse.lost(reply.group.members[reply.rank].node)
-
-    def _is_cut_off(self, replies: Iterable[RayReply]) -> bool:
-        return any(self._why_lost(reply) is not None for reply in replies)
+    def _lost(self, replies: Iterable[RayReply]) -> dict[RayReply, str]:
+        """Why replies cannot come, for those that cannot."""
+        pulse = self._pulse
+        if pulse is None or not pulse.has_lost:
+            return {}
+        head = pulse.lost(HEAD)
+        reasons = {reply: head or pulse.lost(reply.group.members[reply.rank].node) for reply in replies}
+        return {reply: why for reply, why in reasons.items() if why is not None}
 
     def _give_up(self, replies: Iterable[RayReply]) -> bool:
-        """Give an outcome to every reply that will not come, and say whether there is one."""
-        found = False
-        for reply in replies:
-            why = self._why_lost(reply)
-            if why is not None:
-                error = ray.exceptions.NodeDiedError(why)  # type: ignore[no-untyped-call]  # Ray's own gap
-                reply.outcome = reply.group.lost(reply, error)
-                found = True
-        return found
+        """Give an outcome to every reply that cannot come, and say whether there is one."""
+        lost = self._lost(replies)
+        for reply, why in lost.items():
+            error = ray.exceptions.NodeDiedError(why)  # type: ignore[no-untyped-call]  # Ray's own gap
+            reply.outcome = reply.group.lost(reply, error)
+        return bool(lost)
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
