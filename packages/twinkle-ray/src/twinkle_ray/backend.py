@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.cluster import Cluster
-from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.cluster.pulse import HEAD, Pulse, places_of
+from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
