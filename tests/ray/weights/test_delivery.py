@@ -11,7 +11,8 @@ from torch import Tensor
 
 import twinkle_remote
 from twinkle_mesh import DeviceGroup
-from twinkle_ray.weights import Delivery, ManifestError, Shard, WeightSync, WeightSyncError, endpoint
+from twinkle_ray.weights import Delivery, ManifestError, Shard, WeightSync, WeightSyncError
+from twinkle_ray.weights.worker import endpoint
 from twinkle_remote import current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:

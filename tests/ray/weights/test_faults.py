@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights import Shard, WeightSync, WeightSyncError, WeightSyncTimeoutError, endpoint, ledger
+from twinkle_ray.weights import Shard, WeightSync, WeightSyncError, WeightSyncTimeoutError
 from twinkle_ray.weights.transport.gloo import GlooLink
+from twinkle_ray.weights.worker import commit as ledger
+from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,8 @@ PROGRAM = """
     from pathlib import Path
     import torch, twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_ray.weights import Shard, WeightSync, WeightSyncError, endpoint
+    from twinkle_ray.weights import Shard, WeightSync, WeightSyncError
+    from twinkle_ray.weights.worker import endpoint
     from twinkle_remote import current_worker, remote_class, remote_function
 
     ROWS = 4

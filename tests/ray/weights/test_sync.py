@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights import ManifestError, Shard, WeightSync, WeightSyncError, endpoint
+from twinkle_ray.weights import ManifestError, Shard, WeightSync, WeightSyncError
 from twinkle_ray.weights.transport.shared import SharedDepot
+from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -3,7 +3,7 @@
 from twinkle_ray.collective.base import Collective
 from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError
 from twinkle_ray.collective.mesh import MeshCollective
-from twinkle_ray.collective.meshes import Meshes
+from twinkle_ray.collective.process_groups import Meshes
 from twinkle_ray.collective.single import SingleProcessCollective
 
 __all__ = [

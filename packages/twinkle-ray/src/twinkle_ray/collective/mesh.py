@@ -12,9 +12,10 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from twinkle_ray.collective.base import Collective
-from twinkle_ray.collective.guard import Guard, Signature
+from twinkle_ray.collective.diagnose import Guard, Signature
 from twinkle_ray.collective.launcher import launched, own_device_type
-from twinkle_ray.collective.meshes import (
+from twinkle_ray.collective.opened import OPENED
+from twinkle_ray.collective.process_groups import (
     PARALLEL,
     PHYSICAL,
     Meshes,
@@ -24,7 +25,6 @@ from twinkle_ray.collective.meshes import (
     open_default_group,
     parallel_shape,
 )
-from twinkle_ray.collective.opened import OPENED
 from twinkle_ray.collective.staging import as_bytes, check_reduction, contiguous, copy_back
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from twinkle_ray.weights.delivery import Delivery
 from twinkle_ray.weights.errors import ManifestError, WeightSyncError, WeightSyncTimeoutError
-from twinkle_ray.weights.shard import Shard
+from twinkle_ray.weights.shards.shard import Shard
 from twinkle_ray.weights.sync import SyncHandle, WeightSync
 
 __all__ = [

@@ -10,8 +10,8 @@ from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.plan import Move, Plan
-    from twinkle_ray.weights.program import Digests
+    from twinkle_ray.weights.messages import Digests
+    from twinkle_ray.weights.planning.transfer_plan import Move, Plan
 
 _SHOWN = 8
 _MASK = (1 << 64) - 1

@@ -6,12 +6,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
-from twinkle_ray.weights.controller import Begun, Check, Controller, Options
-from twinkle_ray.weights.crew import crew_of
+from twinkle_ray.weights.controller.controller import Begun, Check, Controller, Options
+from twinkle_ray.weights.controller.participants import crew_of
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.manifest import Rename, Select, Terms
-from twinkle_ray.weights.plan import DEFAULT_BUCKET_BYTES, Plan, check_bucket_bytes
-from twinkle_ray.weights.routes import Transport, check_transport
+from twinkle_ray.weights.planning.manifest import Rename, Select, Terms
+from twinkle_ray.weights.planning.routes import Transport, check_transport
+from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES, Plan, check_bucket_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from twinkle_ray.weights.transport.protocol import Depot, Link, Post, Work
 if TYPE_CHECKING:
     import torch
 
-    from twinkle_ray.weights.program import Route
-    from twinkle_ray.weights.rendezvous import Board, Session
+    from twinkle_ray.weights.messages import Route
+    from twinkle_ray.weights.rendezvous.session import Board, Session
 
 __all__ = ["Depot", "Link", "Post", "Work", "depot_for", "link_for"]
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 
-from twinkle_ray.weights.bucket import copy_all, empty_bytes, slot_views
+from twinkle_ray.weights.planning.buckets import copy_all, empty_bytes, slot_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_ray.weights.bucket import Bucket
+    from twinkle_ray.weights.planning.buckets import Bucket
 
 _reduce: Any = reductions.reduce_tensor
 # where torch's rebuild_cuda_tensor takes the device: its number here may be another one there

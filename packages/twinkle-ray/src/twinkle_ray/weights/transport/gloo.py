@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from torch._C._distributed_c10d import Work as TorchWork
 
-from twinkle_ray.collective.guard import close_connections
-from twinkle_ray.weights.rendezvous import JOIN_SECONDS
+from twinkle_ray.collective.diagnose import close_connections
+from twinkle_ray.weights.rendezvous.session import JOIN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

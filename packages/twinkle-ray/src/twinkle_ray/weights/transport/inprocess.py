@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.bucket import Bucket, copy_all
-from twinkle_ray.weights.manifest import torch_dtype
+from twinkle_ray.weights.planning.buckets import Bucket, copy_all
+from twinkle_ray.weights.planning.manifest import torch_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

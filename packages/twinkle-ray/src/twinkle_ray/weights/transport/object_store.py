@@ -10,12 +10,12 @@ import ray
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.bucket import copy_all, slot_views
+from twinkle_ray.weights.planning.buckets import copy_all, slot_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_ray.weights.bucket import Bucket
+    from twinkle_ray.weights.planning.buckets import Bucket
 
 TAKE_SECONDS = 60.0
 

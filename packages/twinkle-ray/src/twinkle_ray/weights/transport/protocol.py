@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from twinkle_ray.weights.bucket import Bucket
+    from twinkle_ray.weights.planning.buckets import Bucket
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.bucket import Bucket, copy_all, slot_views
+from twinkle_ray.weights.planning.buckets import Bucket, copy_all, slot_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

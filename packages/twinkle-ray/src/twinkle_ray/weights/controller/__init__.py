@@ -1,0 +1,1 @@
+"""The driver of a sync: its steps on both sides, waited for in completion order."""

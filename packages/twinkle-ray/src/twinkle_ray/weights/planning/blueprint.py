@@ -1,0 +1,146 @@
+"""From both sides' reports to every rank's program: plan, buckets, routes and rounds, without any process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from twinkle_ray.weights.messages import Program, Report, Route, Side
+from twinkle_ray.weights.planning.buckets import Bucket, make_buckets
+from twinkle_ray.weights.planning.routes import Transport, choose_route, link_kind
+from twinkle_ray.weights.planning.schedule import Hop, make_rounds
+from twinkle_ray.weights.planning.transfer_plan import Move, Plan, Seat, make_plan
+from twinkle_ray.weights.shards.shard import Sheet, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_ray.weights.planning.manifest import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """Everything that follows from what both sides hold and where they run.
+
+    Attributes:
+        digest: The same for equal blueprints.
+        plan: Who sends what to whom.
+        buckets: The plan's blocks, packed.
+        routes: How each bucket travels.
+        rounds: Order of the hops of those that travel over links.
+        processes: Every process once, sources first; a process's index is its rank in the link's group.
+        kind: "gloo" or "nccl".
+        replicas: For each rank of the source, the blocks that it and other ranks hold.
+        reports: What the plan was made from.
+    """
+
+    digest: str
+    plan: Plan
+    buckets: tuple[Bucket, ...]
+    routes: tuple[Route, ...]
+    rounds: tuple[tuple[Hop, ...], ...]
+    processes: tuple[str, ...]
+    kind: str
+    replicas: Mapping[int, tuple[Move, ...]] = field(repr=False)
+    reports: Mapping[Side, Sequence[Report]] = field(repr=False)
+
+    @property
+    def links(self) -> bool:
+        """Whether anything travels over a link."""
+        return bool(self.rounds)
+
+    @property
+    def depots(self) -> bool:
+        """Whether anything is left at its source to be taken."""
+        return any(route != "link" for route in self.routes)
+
+    def processes_of(self, sides: Sequence[Side]) -> list[int]:
+        """The processes of some sides."""
+        return sorted({self.processes.index(report.process) for side in sides for report in self.reports[side]})
+
+    def who(self, process: int) -> str:
+        """A process, for messages: its ranks, its host and its pid."""
+        names = [
+            f"{side} rank {rank} (host {report.node}, pid {report.pid})"
+            for side, of_side in self.reports.items()
+            for rank, report in enumerate(of_side)
+            if report.process == self.processes[process]
+        ]
+        return " and ".join(names)
+
+    def program(self, side: Side, rank: int) -> Program:
+        """One rank's part."""
+        report = self.reports[side][rank]
+        process = self.processes.index(report.process)
+        mine = {
+            bucket.index: bucket
+            for bucket in self.buckets
+            if (bucket.source == rank if side == "source" else rank in bucket.targets)
+        }
+        rounds = tuple(tuple(hop for hop in hops if process in (hop.sender, hop.receiver)) for hops in self.rounds)
+        leads = [
+            (other, index)
+            for other in self.reports
+            for index, theirs in enumerate(self.reports[other])
+            if theirs.process == report.process
+        ]
+        return Program(
+            digest=self.digest,
+            sheet=report.digest,
+            entries=self.plan.entries,
+            buckets=mine,
+            routes={index: self.routes[index] for index in mine},
+            rounds=tuple(hops for hops in rounds if hops),
+            process=process,
+            lead=leads[0] == (side, rank),
+            device="own" if self.kind == "nccl" else "cpu",
+            replicas=self.replicas.get(rank, ()) if side == "source" else (),
+        )
+
+
+def draw(
+    sheets: Mapping[Side, Sequence[Sheet]],
+    reports: Mapping[Side, Sequence[Report]],
+    terms: Terms,
+    bucket_bytes: int,
+    transport: Transport,
+) -> Blueprint:
+    """Put everything together.
+
+    Raises:
+        ManifestError: If the sides do not describe the same weights.
+        ValueError: If the transport that was asked for cannot be had.
+    """
+    source, target = reports["source"], reports["target"]
+    plan = make_plan(
+        sheets["source"],
+        sheets["target"],
+        terms,
+        source_seats=[Seat(report.process, report.host) for report in source],
+        target_seats=[Seat(report.process, report.host) for report in target],
+        bucket_bytes=bucket_bytes,
+    )
+    buckets = make_buckets(plan, bucket_bytes)
+    routes = tuple(choose_route(bucket, transport, source, target) for bucket in buckets)
+    processes = tuple(dict.fromkeys(report.process for report in (*source, *target)))
+    rounds = make_rounds(
+        [bucket for bucket, route in zip(buckets, routes, strict=True) if route == "link"],
+        [processes.index(report.process) for report in source],
+        [processes.index(report.process) for report in target],
+    )
+    kind = link_kind(transport, source, target)
+    replicas: dict[int, list[Move]] = {}
+    for move, owners in plan.replicas:
+        for owner in owners:
+            replicas.setdefault(owner, []).append(move)
+    return Blueprint(
+        digest=digest((plan.digest, routes, processes, kind)),
+        plan=plan,
+        buckets=buckets,
+        routes=routes,
+        rounds=rounds,
+        processes=processes,
+        kind=kind,
+        replicas={rank: tuple(moves) for rank, moves in replicas.items()},
+        reports=reports,
+    )

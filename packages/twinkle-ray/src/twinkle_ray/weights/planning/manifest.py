@@ -1,0 +1,187 @@
+"""The manifest: which tensors of the source fill which tensors of the target, checked before the first byte moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from twinkle_ray.weights.errors import ManifestError
+from twinkle_ray.weights.planning.ties import shared_memory_faults
+
+if TYPE_CHECKING:
+    from twinkle_ray.weights.shards.shard import Sheet
+
+Rename: TypeAlias = Callable[[str], str | None]
+Select: TypeAlias = Callable[[str], bool] | str | Sequence[str]
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the user asked of a sync, beside the two sides.
+
+    Attributes:
+        rename: From a source name to the target's, or None to leave a tensor out.
+        select: Which target names take part: a predicate, or patterns such as "*.lora_*".
+        convert: Whether a difference in dtype is converted instead of refused.
+    """
+
+    rename: Rename | None = None
+    select: Select | None = None
+    convert: bool = False
+
+    def renamed(self, name: str) -> str | None:
+        """The target name of a source tensor; None when it takes no part."""
+        new = name if self.rename is None else self.rename(name)
+        return new if new is not None and self.selects(new) else None
+
+    def selects(self, name: str) -> bool:
+        """Whether a target name takes part."""
+        if self.select is None:
+            return True
+        if callable(self.select):
+            return self.select(name)
+        patterns = [self.select] if isinstance(self.select, str) else self.select
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor that moves: tied names of the source are one entry, its target names may be several.
+
+    Attributes:
+        source: Name on the source's ranks.
+        targets: Names on the target's ranks.
+        shape: Of the whole tensor.
+        wire: dtype in transit: the smaller one of the two sides.
+        dtype: dtype at the target.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    shape: tuple[int, ...]
+    wire: str
+    dtype: str
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """One name over all ranks of a side."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    rank: int
+    order: int
+    ties: set[str] | None = None
+
+
+def match(source: Sequence[Sheet], target: Sequence[Sheet], terms: Terms) -> tuple[Entry, ...]:
+    """Pair the tensors of both sides, in the source's order.
+
+    Raises:
+        ManifestError: With the names that one side lacks, and the shapes and dtypes that differ.
+    """
+    faults: list[str] = []
+    theirs = _survey(target, "target", faults)
+    ours = _survey(source, "source", faults)
+    names: dict[str, str] = {}
+    for name in ours:
+        new = terms.renamed(name)
+        if new is None:
+            continue
+        if new in names:
+            faults.append(f"{names[new]!r} and {name!r} of the source are both renamed to {new!r}")
+        names[new] = name
+    wanted = {name for name in theirs if terms.selects(name)}
+    satisfied = {name for name in wanted if name in names or any(tie in names for tie in theirs[name].ties or ())}
+    extra = {
+        new for new, name in names.items() if new not in theirs and not _named_otherwise(name, ours, terms, theirs)
+    }
+    _name_faults(extra, wanted - satisfied, theirs, faults)
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    stands = {new: _representative(name, ours) for new, name in names.items()}
+    faults.extend(shared_memory_faults(source, target, names, stands, wanted))
+    for new, name in names.items():
+        if new not in theirs or _tied_away(new, names, theirs):
+            continue
+        mine, other = ours[name], theirs[new]
+        if mine.shape != other.shape:
+            faults.append(f"{_pair(name, new)}: shape {mine.shape} at the source, {other.shape} at the target")
+        if mine.dtype != other.dtype and not terms.convert:
+            faults.append(
+                f"{_pair(name, new)}: {mine.dtype} at the source, {other.dtype} at the target (convert=True converts)"
+            )
+        wire = min((mine.dtype, other.dtype), key=item_size)
+        grouped.setdefault((stands[new], wire, other.dtype), []).append(new)
+    if faults:
+        more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise ManifestError("source and target do not hold the same weights:\n  " + "\n  ".join(faults[:_SHOWN]) + more)
+    return tuple(
+        Entry(name, tuple(targets), ours[name].shape, wire, dtype) for (name, wire, dtype), targets in grouped.items()
+    )
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of one element of a dtype given by torch's name."""
+    return torch_dtype(dtype).itemsize
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of this name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _survey(sheets: Sequence[Sheet], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
+    found: dict[str, _Tensor] = {}
+    for rank, sheet in enumerate(sheets):
+        partners: dict[str, set[str]] = {}
+        for spec in sheet:
+            partners.setdefault(spec.tie, set()).add(spec.name)
+        for spec in sheet:
+            first = found.setdefault(spec.name, _Tensor(spec.shape, spec.dtype, rank, len(found)))
+            if (first.shape, first.dtype) != (spec.shape, spec.dtype):
+                faults.append(
+                    f"{spec.name!r} is {first.dtype} {first.shape} on rank {first.rank} of the {side} "
+                    f"and {spec.dtype} {spec.shape} on rank {rank}"
+                )
+            if spec.boxes:  # a rank that holds nothing of a tensor cannot tell what it is tied to
+                ties = partners[spec.tie] - {spec.name}
+                first.ties = ties if first.ties is None else first.ties & ties
+    return found
+
+
+def _name_faults(extra: set[str], missing: set[str], theirs: Mapping[str, _Tensor], faults: list[str]) -> None:
+    faults.extend(
+        f"{name!r} is not in the source (on rank {theirs[name].rank} of the target)" for name in sorted(missing)
+    )
+    if extra:
+        shown = ", ".join(repr(name) for name in sorted(extra)[:_SHOWN])
+        more = f" and {len(extra) - _SHOWN} more" if len(extra) > _SHOWN else ""
+        faults.append(f"not in the target: {shown}{more} (rename= to None or select= leaves tensors out)")
+
+
+def _named_otherwise(name: str, ours: Mapping[str, _Tensor], terms: Terms, theirs: Mapping[str, _Tensor]) -> bool:
+    """Whether the target knows this tensor of the source by one of its tied names."""
+    return any(terms.renamed(tie) in theirs for tie in ours[name].ties or ())
+
+
+def _tied_away(new: str, names: Mapping[str, str], theirs: Mapping[str, _Tensor]) -> bool:
+    """Whether the target holds this name in memory that an earlier name fills already."""
+    return any(tie in names and theirs[tie].order < theirs[new].order for tie in theirs[new].ties or ())
+
+
+def _representative(name: str, ours: Mapping[str, _Tensor]) -> str:
+    """The one name of the source that stands for a group of tied ones: tied on every rank that holds any of them."""
+    tied = [tie for tie in ours[name].ties or () if name in (ours[tie].ties or ())]
+    return min([name, *tied])
+
+
+def _pair(name: str, new: str) -> str:
+    return repr(name) if name == new else f"{name!r} -> {new!r}"

@@ -1,0 +1,72 @@
+"""The order of a transfer over links: rounds of sends and receives that every process enters in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_ray.weights.planning.buckets import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One bucket from one process to another.
+
+    Attributes:
+        bucket: Index of the bucket.
+        sender: Process that sends: the source's, or a target's that forwards what it received in an earlier round.
+        receiver: Process that receives.
+        forward: Whether the sender is a target.
+    """
+
+    bucket: int
+    sender: int
+    receiver: int
+    forward: bool
+
+
+def make_rounds(
+    buckets: Sequence[Bucket], source_process: Sequence[int], target_process: Sequence[int]
+) -> tuple[tuple[Hop, ...], ...]:
+    """Order the hops of buckets that travel over links.
+
+    Each source sends one bucket a round, to its targets in turn, starting at a different one from its neighbours. A
+    bucket that several targets on other hosts need leaves its source once: one of them, in turn, passes it to the
+    others a round later, so that the source's network link carries each byte once. Within a host there is no such link,
+    and each gets it from the source. Processes that enter round after round cannot deadlock, since what a round needs
+    was received in the rounds before it.
+    """
+    lines: dict[int, list[Bucket]] = {}
+    for bucket in buckets:
+        lines.setdefault(bucket.source, []).append(bucket)
+    ordered = [_in_turn(line, source, len(target_process)) for source, line in sorted(lines.items())]
+    rounds: list[list[Hop]] = []
+    for number, together in enumerate(zip_longest(*ordered)):
+        while len(rounds) < number + 2:
+            rounds.append([])
+        for bucket in filter(None, together):
+            sender = source_process[bucket.source]
+            processes = sorted({target_process[rank] for rank in bucket.targets})
+            first = processes[bucket.index % len(processes)]
+            relayed = bucket.distance == "far"
+            rounds[number].append(Hop(bucket.index, sender, first, forward=False))
+            rounds[number + relayed].extend(
+                Hop(bucket.index, first if relayed else sender, other, forward=relayed)
+                for other in processes
+                if other != first
+            )
+    return tuple(tuple(hops) for hops in rounds if hops)
+
+
+def _in_turn(line: list[Bucket], source: int, targets: int) -> list[Bucket]:
+    """Interleave a source's buckets over their destinations, beginning at its own place in the circle."""
+    queues: dict[tuple[int, ...], list[Bucket]] = {}
+    for bucket in line:
+        queues.setdefault(bucket.targets, []).append(bucket)
+    order = sorted(queues, key=lambda group: ((group[0] - source) % targets, group))
+    turns = zip_longest(*(queues[group] for group in order))
+    return [bucket for turn in turns for bucket in turn if bucket is not None]

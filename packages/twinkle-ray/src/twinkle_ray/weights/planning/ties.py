@@ -1,0 +1,74 @@
+"""Target names that share memory: they must get equal values, or the last write would win."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from twinkle_ray.weights.shards.shard import Sheet
+
+
+def shared_memory_faults(
+    source: Sequence[Sheet],
+    target: Sequence[Sheet],
+    names: Mapping[str, str],
+    stands: Mapping[str, str],
+    wanted: Collection[str],
+) -> Iterator[str]:
+    """What is wrong with target tensors that share memory; nothing where they are tied at the source too.
+
+    Args:
+        source: One sheet for each rank of the source.
+        target: One sheet for each rank of the target.
+        names: Source name by target name, of the tensors that move.
+        stands: By target name, the source name that stands for all that it is tied to.
+        wanted: Target names that take part.
+    """
+    for (first, second), ranks in _tied(target, names).items():
+        if stands[first] != stands[second]:
+            apart = [rank for rank, sheet in enumerate(source) if _apart(sheet, names[first], names[second])]
+            yield (
+                f"{first!r} and {second!r} are one tensor on {_ranks(ranks)} of the target, and "
+                f"{names[first]!r} and {names[second]!r} are two on {_ranks(apart)} of the source: tie them there too, "
+                "or leave one out by rename= to None"
+            )
+    for (first, second), ranks in _overlapping(target, wanted).items():
+        what = f"{first!r} and {second!r} share memory" if first != second else f"{first!r} shares memory with itself"
+        yield f"{what} on {_ranks(ranks)} of the target and are not the same tensor there: leave one out by select="
+
+
+def _tied(target: Sequence[Sheet], names: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+    """Pairs of moving names that are one tensor, with the target ranks where they are: each with its group's first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, sheet in enumerate(target):
+        leaders: dict[str, str] = {}
+        for spec in sheet:
+            if spec.name in names and spec.boxes:
+                leader = leaders.setdefault(spec.tie, spec.name)
+                if leader != spec.name:
+                    found.setdefault((leader, spec.name), []).append(rank)
+    return found
+
+
+def _overlapping(target: Sequence[Sheet], wanted: Collection[str]) -> dict[tuple[str, str], list[int]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, sheet in enumerate(target):
+        taking = {spec.tie: spec.name for spec in reversed(sheet) if spec.name in wanted}
+        for tie, others in {spec.tie: spec.overlaps for spec in sheet if spec.overlaps and spec.tie in taking}.items():
+            for other in others:
+                if other in taking:
+                    found.setdefault((taking[other], taking[tie]), []).append(rank)
+    return found
+
+
+def _apart(sheet: Sheet, first: str, second: str) -> bool:
+    """Whether a source rank holds one of two names, and not both in one memory."""
+    ties = {spec.name: spec.tie for spec in sheet if spec.boxes}
+    return (first in ties or second in ties) and ties.get(first) != ties.get(second)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -1,0 +1,249 @@
+"""Who sends which block to whom: a pure function of both sides' specs, the same on every host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from twinkle_ray.weights.errors import ManifestError
+from twinkle_ray.weights.planning.disjoint import BoxSearch, disjoint
+from twinkle_ray.weights.planning.manifest import Entry, Terms, item_size, match
+from twinkle_ray.weights.shards.shard import Sheet, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from twinkle_ray.weights.shards.box import Box
+
+MIN_SLAB_BYTES = 1 << 20
+DEFAULT_BUCKET_BYTES = 16 << 20
+
+Distance: TypeAlias = Literal["process", "host", "far"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a rank of one side runs; seats of one process or one host are close to each other."""
+
+    process: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One block of one entry (an index into the plan's entries)."""
+
+    entry: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Blocks that one source rank sends to one set of target ranks, all of them to each.
+
+    Attributes:
+        source: Rank of the source.
+        targets: Ranks of the target, ascending, all at the same distance from it.
+        distance: Whether they share its process, only its host, or neither.
+        moves: The blocks.
+    """
+
+    source: int
+    targets: tuple[int, ...]
+    distance: Distance
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole transfer.
+
+    Attributes:
+        entries: The tensors that move.
+        parcels: Every block that any target rank needs, once for each.
+        digest: Hash of all of it.
+        replicas: The blocks that several ranks of the source hold, with those ranks.
+    """
+
+    entries: tuple[Entry, ...]
+    parcels: tuple[Parcel, ...]
+    digest: str
+    replicas: tuple[tuple[Move, tuple[int, ...]], ...] = ()
+
+    def nbytes(self, move: Move) -> int:
+        """Bytes of a block in transit."""
+        return move.box.volume * item_size(self.entries[move.entry].wire)
+
+    def sent(self, ranks: int) -> list[int]:
+        """Bytes that leave each of the source's `ranks`, each block counted once however many receive it."""
+        totals = [0] * ranks
+        for parcel in self.parcels:
+            totals[parcel.source] += sum(self.nbytes(move) for move in parcel.moves)
+        return totals
+
+    def received(self, ranks: int) -> list[int]:
+        """Bytes that arrive at each of the target's `ranks`."""
+        totals = [0] * ranks
+        for parcel in self.parcels:
+            size = sum(self.nbytes(move) for move in parcel.moves)
+            for rank in parcel.targets:
+                totals[rank] += size
+        return totals
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A block to be moved: who can send it, and who needs it."""
+
+    move: Move
+    owners: tuple[int, ...]
+    targets: tuple[int, ...]
+    nbytes: int
+
+
+def make_plan(
+    source: Sequence[Sheet],
+    target: Sequence[Sheet],
+    terms: Terms | None = None,
+    *,
+    source_seats: Sequence[Seat] | None = None,
+    target_seats: Sequence[Seat] | None = None,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+) -> Plan:
+    """Plan a transfer from every rank's sheet.
+
+    Each target rank receives each element that it holds exactly once, and nothing else. Replicas share the sending: a
+    block goes to the least loaded of its owners, largest blocks first, after owners in the target's own process and on
+    its own host.
+
+    Args:
+        source: One sheet for each rank of the source.
+        target: One sheet for each rank of the target.
+        terms: Renaming, subset and conversion.
+        source_seats: Where the source's ranks run; all apart when None.
+        target_seats: Where the target's ranks run.
+        bucket_bytes: Larger blocks are cut.
+
+    Raises:
+        ManifestError: If the sides do not describe the same weights, or the source leaves a hole that a target needs.
+        ValueError: If bucket_bytes is below 1 MiB.
+    """
+    check_bucket_bytes(bucket_bytes)
+    entries = match(source, target, terms or Terms())
+    needs: list[_Need] = []
+    held = {name: disjoint(boxes) for name, boxes in _boxes_by_name(source).items()}
+    wanted = _boxes_by_name(target)
+    for index, entry in enumerate(entries):
+        needs.extend(_needs(index, entry, held[entry.source], wanted))
+    needs = list(_cut(needs, entries, bucket_bytes))
+    parcels = _assign(needs, len(source), source_seats, target_seats)
+    replicas = tuple((need.move, need.owners) for need in needs if len(need.owners) > 1)
+    return Plan(entries, parcels, digest((entries, parcels)), replicas)
+
+
+def check_bucket_bytes(bucket_bytes: int) -> None:
+    """Refuse buckets that are too small to be worth a message.
+
+    Raises:
+        ValueError: If they are below 1 MiB.
+    """
+    if bucket_bytes < MIN_SLAB_BYTES:
+        raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
+
+
+def _boxes_by_name(sheets: Sequence[Sheet]) -> dict[str, dict[Box, list[int]]]:
+    """For each name its distinct blocks, with the ranks that hold each."""
+    found: dict[str, dict[Box, list[int]]] = {}
+    for rank, sheet in enumerate(sheets):
+        for spec in sheet:
+            boxes = found.setdefault(spec.name, {})
+            for box in spec.boxes:
+                ranks = boxes.setdefault(box, [])
+                if not ranks or ranks[-1] != rank:
+                    ranks.append(rank)
+    return found
+
+
+def _needs(
+    index: int, entry: Entry, held: dict[Box, list[int]], wanted: Mapping[str, dict[Box, list[int]]]
+) -> Iterator[_Need]:
+    size = item_size(entry.wire)
+    receivers: dict[Box, set[int]] = {}
+    for name in entry.targets:
+        for box, ranks in wanted[name].items():
+            receivers.setdefault(box, set()).update(ranks)
+    search = BoxSearch(held)
+    for need in sorted(receivers):
+        targets = tuple(sorted(receivers[need]))
+        rest = [need]
+        for box in search.around(need):
+            left: list[Box] = []
+            for part in rest:
+                common = part.intersect(box)
+                if common is not None:
+                    yield _Need(Move(index, common), tuple(held[box]), targets, common.volume * size)
+                left.extend(part.minus(box))
+            rest = left
+            if not rest:
+                break
+        if rest:
+            raise ManifestError(
+                f"no rank of the source holds {rest[0]} of {entry.source!r} (shape {entry.shape}), "
+                f"which rank {targets[0]} of the target needs: its shards leave a hole"
+            )
+
+
+def _cut(needs: Sequence[_Need], entries: Sequence[Entry], bucket_bytes: int) -> Iterator[_Need]:
+    """Cut blocks to the size of a bucket, and finer where few large ones would leave replicas idle."""
+    totals: dict[tuple[int, ...], int] = {}
+    for need in needs:
+        totals[need.owners] = totals.get(need.owners, 0) + need.nbytes
+    for need in needs:
+        share = totals[need.owners] // (8 * len(need.owners)) if len(need.owners) > 1 else bucket_bytes
+        limit = max(MIN_SLAB_BYTES, min(bucket_bytes, share))
+        size = item_size(entries[need.move.entry].wire)
+        for box in need.move.box.slabs(limit // size):
+            yield _Need(Move(need.move.entry, box), need.owners, need.targets, box.volume * size)
+
+
+_Route: TypeAlias = tuple[int, tuple[int, ...], Distance]
+
+
+def _assign(
+    needs: Sequence[_Need],
+    ranks: int,
+    source_seats: Sequence[Seat] | None,
+    target_seats: Sequence[Seat] | None,
+) -> tuple[Parcel, ...]:
+    load = [0] * ranks
+    chosen: dict[int, list[_Route]] = {}
+    for i in sorted(range(len(needs)), key=lambda i: (-needs[i].nbytes, i)):
+        need = needs[i]
+        routes = chosen.setdefault(i, [])
+        for owners, targets, distance in _by_distance(need, source_seats, target_seats):
+            owner = min(owners, key=lambda rank: (load[rank], rank))
+            load[owner] += 0 if distance == "process" else need.nbytes
+            routes.append((owner, targets, distance))
+    moves: dict[_Route, list[Move]] = {}
+    for i, need in enumerate(needs):
+        for route in chosen[i]:
+            moves.setdefault(route, []).append(need.move)
+    return tuple(Parcel(*route, tuple(moves[route])) for route in sorted(moves))
+
+
+def _by_distance(
+    need: _Need, source_seats: Sequence[Seat] | None, target_seats: Sequence[Seat] | None
+) -> list[tuple[tuple[int, ...], tuple[int, ...], Distance]]:
+    """Split the receivers of a block by how near its owners are, keeping to the nearest owners of each."""
+    if source_seats is None or target_seats is None:
+        return [(need.owners, need.targets, "far")]
+    groups: dict[tuple[tuple[int, ...], Distance], list[int]] = {}
+    for rank in need.targets:
+        seat = target_seats[rank]
+        same_process = tuple(o for o in need.owners if source_seats[o].process == seat.process)
+        same_host = tuple(o for o in need.owners if source_seats[o].host == seat.host)
+        key: tuple[tuple[int, ...], Distance] = (
+            (same_process, "process") if same_process else (same_host, "host") if same_host else (need.owners, "far")
+        )
+        groups.setdefault(key, []).append(rank)
+    return [(owners, tuple(ranks), distance) for (owners, distance), ranks in groups.items()]

@@ -1,0 +1,229 @@
+"""Where the processes of one epoch meet: their part of the controller's store, an abort key, and signs of life."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread, current_thread
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch._C._distributed_c10d import PrefixStore
+
+from twinkle_ray.weights.errors import PeerFailedError
+from twinkle_ray.weights.rendezvous.store import StoreClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from twinkle_ray.weights.rendezvous.store import StoreAddress
+
+POLL_SECONDS = 0.2
+JOIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One epoch of a sync's process group, as its members are told of it.
+
+    Attributes:
+        epoch: Counts the groups of a sync; a failure ends one.
+        at: Where the store is.
+        size: Number of processes.
+        kind: "gloo" or "nccl".
+        links: Whether any bucket travels over a link.
+        timeout: Seconds after which waiting for a peer ends.
+    """
+
+    epoch: int
+    at: StoreAddress
+    size: int
+    kind: str
+    links: bool
+    timeout: float
+
+
+class Phase(NamedTuple):
+    """A step of one attempt to sync, as signs of life name it."""
+
+    attempt: int
+    step: str
+
+
+class Board:
+    """One epoch's part of the store, over a connection of its own.
+
+    Args:
+        session: The epoch.
+
+    Raises:
+        OSError: If the store cannot be reached.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.client = StoreClient(session.at)
+        self._prefix = str(session.epoch)
+
+    def group_store(self) -> PrefixStore:
+        """Where the process group meets; needs this board to stay alive."""
+        return PrefixStore(f"{self._prefix}/group", self.client)
+
+    def abort(self, reason: str) -> None:
+        """End the epoch for everybody; the first reason stays. Without its store an epoch has ended already."""
+        with suppress(RuntimeError):
+            self.client.compare_set(self._key("abort"), "", reason)
+
+    def aborted(self, seconds: float = 0.0) -> str | None:
+        """Why the epoch has ended, waited for; None while it has not."""
+        key = self._key("abort")
+        return self.client.get(key).decode() if self.client.arrives([key], seconds) else None
+
+    def beat(self, rank: int, phase: Phase, sign: str) -> None:
+        """Show that a process is alive in a phase; the sign "done" ends it."""
+        self.client.set(self._key(f"beat/{phase.step}/{rank}"), f"{phase.attempt} {sign}")
+
+    def beats(self, phase: Phase, ranks: Iterable[int]) -> dict[int, str]:
+        """The last sign of life of each of these processes that has given one in this step."""
+        keys = {rank: self._key(f"beat/{phase.step}/{rank}") for rank in ranks}
+        return {rank: self.client.get(key).decode() for rank, key in keys.items() if self.client.check([key])}
+
+    def arrive(self, rank: int) -> None:
+        """Wait until every process is here, so that building the group meets everybody.
+
+        Raises:
+            PeerFailedError: If the epoch is aborted, or somebody does not come within the session's timeout.
+        """
+        self.client.set(self._key(f"here/{rank}"), "1")
+        deadline = time.monotonic() + min(JOIN_SECONDS, self.session.timeout)
+        keys = [self._key(f"here/{other}") for other in range(self.session.size)]
+        while not self.client.arrives(keys, POLL_SECONDS):
+            reason = self.aborted()
+            if reason is not None:
+                raise PeerFailedError(reason)
+            if time.monotonic() > deadline:
+                absent = [other for other, key in enumerate(keys) if not self.client.check([key])]
+                raise PeerFailedError(f"process(es) {absent} of {self.session.size} did not join the group in time")
+
+    def close(self) -> None:
+        """Leave the store."""
+        self.client.close()
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+
+class Watch:
+    """A thread that shows this process alive during phases, and learns at once that the epoch was aborted.
+
+    Args:
+        session: The epoch; the thread has a connection of its own.
+        rank: Of this process.
+    """
+
+    def __init__(self, session: Session, rank: int) -> None:
+        self.reason: str | None = None
+        self._board = Board(session)
+        self._rank = rank
+        self._on_abort: Callable[[], None] | None = None
+        self._phases: set[Phase] = set()
+        self._lock = Lock()
+        self._busy, self._over = Event(), Event()
+        self._thread = Thread(target=self._run, name="twinkle-weights-watch", daemon=True)
+        self._thread.start()
+
+    def guard(self, on_abort: Callable[[], None]) -> None:
+        """What to call, from the thread, when the epoch is aborted."""
+        self._on_abort = on_abort
+        if self.reason is not None:
+            on_abort()
+
+    @contextmanager
+    def during(self, phase: Phase, board: Board) -> Iterator[None]:
+        """Show life in a phase.
+
+        Args:
+            phase: Which one.
+            board: The caller's own connection.
+        """
+        board.beat(self._rank, phase, "0")
+        with self._lock:
+            self._phases.add(phase)
+        self._busy.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._phases.discard(phase)
+                if not self._phases:
+                    self._busy.clear()
+                board.beat(self._rank, phase, "done")
+
+    def close(self) -> None:
+        """End the thread: one that is still at work when the process ends may take it down from within C++."""
+        self._over.set()
+        self._busy.set()
+        if self._thread is not current_thread():
+            self._thread.join(5 * POLL_SECONDS)
+
+    def _run(self) -> None:
+        count = 0
+        try:
+            while self.reason is None:
+                self._busy.wait()
+                if self._over.is_set():
+                    self._board.close()
+                    return
+                count += 1
+                with self._lock:
+                    for phase in self._phases:
+                        self._board.beat(self._rank, phase, str(count))
+                self.reason = self._board.aborted(POLL_SECONDS)
+        except RuntimeError as error:
+            self.reason = f"the controller's store is gone ({error})"
+        if self._on_abort is not None and not self._over.is_set():
+            self._on_abort()
+
+
+class Monitor:
+    """Tells the controller which processes are silent in a phase.
+
+    Args:
+        board: The epoch's part of the store.
+        phase: Which one.
+        processes: Those that take part in it.
+        silence: Seconds without a sign of life that are too many.
+    """
+
+    def __init__(self, board: Board, phase: Phase, processes: Sequence[int], silence: float) -> None:
+        self._board, self._phase, self._silence = board, phase, silence
+        self._looked = time.monotonic()
+        self._seen = dict.fromkeys(processes, ("", self._looked))
+
+    def silent(self) -> list[int]:
+        """Processes that have been silent for too long; asks the store every 0.2 s at most."""
+        now = time.monotonic()
+        if now - self._looked < POLL_SECONDS:
+            return []
+        self._looked = now
+        beats = self._board.beats(self._phase, self._seen)
+        for rank, (last, _) in list(self._seen.items()):
+            value = beats.get(rank, "")
+            if value != last and value.startswith(f"{self._phase.attempt} "):
+                self._seen[rank] = (value, now)
+        return [
+            rank
+            for rank, (value, since) in self._seen.items()
+            if now - since > self._silence and value != f"{self._phase.attempt} done"
+        ]
+
+
+def own_address() -> str:
+    """This machine's address on its default route; loopback where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,0 +1,1 @@
+"""What a rank holds of each tensor: boxes, specs, shared memory, and digests of values."""

@@ -1,0 +1,175 @@
+"""The commit of one target rank: blocks are written in place, in a way that can be taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.planning.buckets import copy_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# exchanged piecewise, so that the third copy of a piece stays in the processor's cache
+PIECE_ELEMENTS = 1 << 16
+DEVICE_PIECE_ELEMENTS = 1 << 24
+MAX_INTEGER_BYTES = 8
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """One block and where it goes.
+
+    Attributes:
+        target: The user's memory.
+        source: What arrived.
+        owned: Nobody else reads `source`: the old values may move into it.
+        entry: Which of the plan's entries it is a block of.
+    """
+
+    target: Tensor
+    source: Tensor
+    owned: bool
+    entry: int = 0
+
+
+class Ledger:
+    """The writes of a commit, done and undone.
+
+    Where the memory of what arrived is this rank's own, old and new values change places, which needs no memory;
+    elsewhere the old values are copied aside. A block that has the new values already is left alone.
+
+    Args:
+        writes: In any order; targets do not overlap.
+        reversible: Whether `undo` will be possible; without it a write is a plain copy.
+    """
+
+    def __init__(self, writes: Sequence[Write], *, reversible: bool) -> None:
+        exchanged = [write for write in writes if reversible and write.owned and _alike(write)]
+        kept = set(map(id, exchanged))
+        self._copies = [write for write in writes if id(write) not in kept]
+        self._copy_pieces = [_slabs(write) for write in self._copies]
+        self._exchanges = exchanged
+        self._exchange_pieces = [_pieces(write) for write in exchanged]
+        self._reversible = reversible
+        self._aside: list[Tensor] = []
+        self._copied: list[int] = []
+        self._exchanged: list[tuple[Tensor, Tensor]] = []
+
+    def write(self) -> int:
+        """Write everything; what an earlier write left to be undone is final now.
+
+        Returns:
+            The entries whose values have changed, as a set of bits.
+        """
+        self.settle()
+        changed = 0
+        differing = [i for i, differs in enumerate(_differing(self._copy_pieces)) if differs]
+        if self._reversible:
+            self._put_aside(differing)
+        copies = [self._copies[i] for i in differing]
+        copy_all([write.target for write in copies], [write.source for write in copies])
+        for write in copies:
+            changed |= 1 << write.entry
+        together = zip(self._exchanges, self._exchange_pieces, _differing(self._exchange_pieces), strict=True)
+        for write, pieces, differs in together:
+            if differs:
+                changed |= 1 << write.entry
+                for piece in pieces:
+                    _exchange(*piece)
+                    self._exchanged.append(piece)
+        return changed
+
+    def undo(self) -> None:
+        """Take back what `write` did, also when it was interrupted; nothing when it did nothing."""
+        while self._exchanged:
+            _exchange(*self._exchanged.pop())
+        copied, self._copied = self._copied, []
+        copy_all([self._copies[i].target for i in copied], [self._aside[i] for i in copied])
+
+    def settle(self) -> None:
+        """Forget the old values."""
+        self._exchanged = []
+        self._copied = []
+
+    def _put_aside(self, which: list[int]) -> None:
+        """Copy old values into memory that is kept: touching fresh pages costs more than the copy."""
+        targets = [write.target for write in self._copies]
+        if not self._aside:
+            self._aside = [torch.empty_like(target, memory_format=torch.contiguous_format) for target in targets]
+        copy_all([self._aside[i] for i in which], [targets[i] for i in which])
+        self._copied = which
+
+
+def _alike(write: Write) -> bool:
+    target, source = write.target, write.source
+    same = target.dtype == source.dtype and target.device == source.device
+    return same and target.is_contiguous() and source.is_contiguous()
+
+
+def _pieces(write: Write) -> list[tuple[Tensor, Tensor]]:
+    """Both ends of a write as integers, cut."""
+    target, source = _bits(write.target.reshape(-1)), _bits(write.source.reshape(-1))
+    size = _piece(target)
+    return list(zip(torch.split(target, size), torch.split(source, size), strict=True))
+
+
+def _slabs(write: Write) -> list[tuple[Tensor, Tensor]]:
+    """Both ends of a write cut along the first dimension; as integers where nothing is converted."""
+    target, source = write.target, write.source
+    if target.dtype == source.dtype:
+        target, source = _bits(target), _bits(source)
+    if not target.ndim:
+        target, source = target[None], source[None]
+    rows = max(1, _piece(target) * len(target) // max(1, target.numel()))
+    return list(zip(torch.split(target, rows), torch.split(source, rows), strict=True))
+
+
+def _piece(tensor: Tensor) -> int:
+    return PIECE_ELEMENTS if tensor.device.type == "cpu" else DEVICE_PIECE_ELEMENTS
+
+
+def _differing(writes: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> Iterator[bool]:
+    """Whether each write changes a bit of its target: at once on a CPU, together for what is on a GPU."""
+    flags: dict[int, Tensor] = {}
+    for i, pieces in enumerate(writes):
+        if pieces and pieces[0][0].device.type != "cpu":
+            flags[i] = torch.stack([(a != b).any() for a, b in map(_comparable, pieces)]).any()
+    found = dict(zip(flags, torch.stack(list(flags.values())).tolist() if flags else [], strict=True))
+    for i, pieces in enumerate(writes):
+        yield found[i] if i in found else _differs(pieces)
+
+
+def _differs(pieces: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    for target, source in pieces:
+        if target.dtype is source.dtype:
+            if not torch.equal(target, source):
+                return True
+        elif not torch.equal(*_comparable((target, source))):
+            return True
+    return False
+
+
+def _comparable(piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    target, source = piece
+    if target.dtype is source.dtype and target.device == source.device:
+        return piece
+    return _bits(target), _bits(source.to(target))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The tensor as integers of its size: -0.0 and 0.0 differ, a NaN is equal to itself."""
+    if tensor.itemsize > MAX_INTEGER_BYTES:
+        return torch.view_as_real(tensor).view(torch.int64)
+    return tensor.detach().view(_INTEGERS[tensor.itemsize])
+
+
+def _exchange(a: Tensor, b: Tensor) -> None:
+    with torch.no_grad():
+        old = a.clone()
+        a.copy_(b)
+        b.copy_(old)

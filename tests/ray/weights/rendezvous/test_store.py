@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch._C._distributed_c10d import PrefixStore
+
+from twinkle_ray.weights.rendezvous.session import Board, Monitor, Phase, Session, Watch
+from twinkle_ray.weights.rendezvous.store import StoreClient, StoreServer
+from twinkle_ray.weights.transport.gloo import GlooLink
+from twinkle_ray.weights.transport.protocol import Post
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    server = StoreServer("127.0.0.1")
+    yield server
+    server.close()
+
+
+def session(server: StoreServer, size: int = 1, epoch: int = 1) -> Session:
+    return Session(epoch=epoch, at=server.address, size=size, kind="gloo", links=True, timeout=20.0)
+
+
+def test_it_is_a_torch_store(server: StoreServer) -> None:
+    client, other = StoreClient(server.address), StoreClient(server.address)
+    store = PrefixStore("x", client)
+    store.set("a", "1")
+    assert store.get("a") == b"1" and other.get("x/a") == b"1"
+    assert (store.check(["a"]), store.check(["a", "b"])) == (True, False)
+    assert (store.add("n", 3), store.add("n", -1), other.get("x/n")) == (3, 2, b"2")
+    assert store.compare_set("c", "", "first") == b"first"
+    assert store.compare_set("c", "", "second") == b"first"
+    assert store.compare_set("c", "first", "second") == b"second"
+    assert store.delete_key("c") and not store.delete_key("c")
+    other.append("x/list", "a")
+    other.append("x/list", b"b")
+    assert other.multi_get(["x/list", "x/a"]) == [b"ab", b"1"]
+    with pytest.raises(RuntimeError, match=r"did not get x/never within 0.05 s"):
+        store.wait(["never"], timedelta(milliseconds=50))
+    began = time.monotonic()
+    threading.Timer(0.1, other.set, ("x/later", "now")).start()
+    store.wait(["later"], timedelta(seconds=10))
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_stranger_is_turned_away(server: StoreServer) -> None:
+    stranger = StoreClient(server.address._replace(secret="0" * 32))
+    with pytest.raises(RuntimeError, match=r"the store at 127.0.0.1:\d+ is gone"):
+        stranger.set("a", "b")
+    assert not StoreClient(server.address).check(["a"])
+
+
+def test_a_server_that_ends_releases_who_waits(server: StoreServer) -> None:
+    client = StoreClient(server.address)
+    threading.Timer(0.1, server.close).start()
+    with pytest.raises(RuntimeError, match="is gone"):
+        client.arrives(["never"], 20.0)
+
+
+def test_epochs_do_not_see_each_other(server: StoreServer) -> None:
+    first, second = Board(session(server, epoch=1)), Board(session(server, epoch=2))
+    first.abort("old")
+    first.abort("later")
+    assert (first.aborted(), second.aborted()) == ("old", None)
+
+
+def test_an_abort_reaches_a_busy_process_at_once(server: StoreServer) -> None:
+    told = threading.Event()
+    board, watch = Board(session(server)), Watch(session(server), 0)
+    watch.guard(told.set)
+    with watch.during(Phase(1, "begin"), board):
+        Board(session(server)).abort("enough")
+        assert told.wait(1.0) and watch.reason == "enough"
+    watch.close()
+
+
+def test_a_process_at_work_is_not_silent_and_one_that_is_away_is(server: StoreServer) -> None:
+    board, watch = Board(session(server, 2)), Watch(session(server, 2), 0)
+    monitor = Monitor(board, Phase(1, "begin"), [0, 1], silence=0.5)
+    with watch.during(Phase(1, "begin"), Board(session(server, 2))):
+        silent: list[int] = []
+        until = time.monotonic() + 10.0
+        while not silent and time.monotonic() < until:
+            silent = monitor.silent()
+    assert silent == [1]
+    watch.close()
+
+
+def test_an_abort_ends_every_wait_of_a_link(server: StoreServer) -> None:
+    boards = [Board(session(server, 3)) for _ in range(3)]
+    links: list[GlooLink | None] = [None] * 3
+
+    def join(rank: int) -> None:
+        boards[rank].arrive(rank)
+        links[rank] = GlooLink(boards[rank].group_store(), rank, 3, timeout=20.0, host="127.0.0.1")
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    sender, receiver, third = links
+    assert sender is not None and receiver is not None and third is not None
+    buffer = torch.zeros(4, dtype=torch.uint8)
+    (sent,) = sender.post([Post(1, 7, torch.arange(4, dtype=torch.uint8), receive=False)])
+    (received,) = receiver.post([Post(0, 7, buffer, receive=True)])
+    sent.wait()
+    received.wait()
+    received.wait()
+    assert buffer.tolist() == [0, 1, 2, 3]
+    (stuck,) = receiver.post([Post(2, 8, buffer, receive=True)])
+    threading.Timer(0.2, receiver.abort).start()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        stuck.wait()
+    assert time.monotonic() - began < 10.0
+    for link in (sender, third):
+        link.close()
