@@ -1,8 +1,7 @@
-"""Methods that draw from the process's generators on several of its threads are told of: what each draws is mixed."""
+"""Watches the first calls of each method for draws from the generators that all threads of a process share."""
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from twinkle_remote.worker.generators import Generators
@@ -10,35 +9,11 @@ from twinkle_remote.worker.generators import Generators
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from twinkle_remote.backends.draw_warnings import DrawWarnings
     from twinkle_remote.backends.turns import Turns
     from twinkle_remote.protocol.messages import Outcome
 
-_log = logging.getLogger("twinkle.remote")
 _WATCHED = 3  # first calls of each method on each rank
-_ADVICE = (
-    "ranks are threads of one process and share its generators, so what each of them draws from %s may be mixed and "
-    "differ from run to run; draw from a generator of the component's own (random.Random, numpy.random.default_rng, "
-    'torch.Generator), or run in processes (mode "ray")'
-)
-
-
-class DrawWarnings:
-    """Tells once of each method that it drew on several threads."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, method: str, libraries: Sequence[str]) -> None:
-        """Warn, where it was not done yet.
-
-        Args:
-            method: Class.method.
-            libraries: What it drew from; nothing is told of none.
-        """
-        if libraries and method not in self._told:
-            self._told.add(method)
-            drew = " and ".join(libraries)
-            _log.warning(f"{method} ran while random numbers were drawn on several ranks: {_ADVICE}", drew)
 
 
 class Draws:

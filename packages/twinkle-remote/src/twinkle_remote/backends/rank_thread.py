@@ -6,7 +6,8 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from twinkle_remote.backends.draws import Draws, DrawWarnings
+from twinkle_remote.backends.draw_warnings import DrawWarnings
+from twinkle_remote.backends.draws import Draws
 from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
 from twinkle_remote.backends.turns import Turns
 from twinkle_remote.failures.capture import capture

@@ -13,7 +13,7 @@ from twinkle_remote.worker.generators import Generators
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_remote.backends.draws import DrawWarnings
+    from twinkle_remote.backends.draw_warnings import DrawWarnings
 
 _IDLE_SECONDS = 3.0
 _LOOK_SECONDS = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.lateness import lateness
@@ -16,15 +16,35 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.errors import CallTimeoutError
-    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import FunctionSpec
-    from twinkle_remote.sessions.runtime import Runtime
     from twinkle_remote.sessions.stats import CallRecord
 
 CAUSE_SECONDS = 1.0
 _LEAST_SECONDS = 0.5  # that reading a result may take, so that one that is near is there also at a timeout of 0
+
+
+class CallRuntime(Protocol):
+    """What a call needs of the runtime that it belongs to."""
+
+    @property
+    def backend(self) -> Backend:
+        """Where the call runs."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is over, and no answer arrives any more."""
+
+    def refusal(self, what: str) -> str:
+        """Why `what`, the result of a call, cannot be had of a closed session."""
+
+    def call_completed(self, call: Call) -> None:
+        """Every worker has answered, or the lazy result of a failed call was released."""
+
+    def call_seen(self, call: Call) -> None:
+        """The failure of a call was raised to a caller."""
 
 
 class Call:
@@ -53,7 +73,7 @@ class Call:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: CallRuntime,
         group: WorkerGroup,
         name: str,
         spec: FunctionSpec,
@@ -190,7 +210,7 @@ class Call:
         """Nobody has its lazy result any more: tell of a failure that nobody has been told of."""
         self.held = False
         if self._failures and not self._pending:
-            self._runtime.in_flight.settled(self)
+            self._runtime.call_completed(self)
 
     def late(self) -> bool:
         """Whether the deadline has passed before every worker answered."""
@@ -284,7 +304,7 @@ class Call:
     def _see(self) -> None:
         """Somebody is given its failure, and with it those that it follows from."""
         self.seen = True
-        self._runtime.in_flight.seen(self)
+        self._runtime.call_seen(self)
         for source in self._sources:
             source.done()
             if not source.seen and (source.failed() or source.late()):
@@ -339,7 +359,7 @@ class Call:
             if not self._pending:
                 if not self._failures:
                     self._sources = ()
-                self._runtime.in_flight.settled(self)
+                self._runtime.call_completed(self)
         return True
 
     def _first_cause(self, failure: Failure) -> Failure:

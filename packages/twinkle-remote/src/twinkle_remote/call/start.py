@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twinkle_remote.call.dispatch import Shares
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.backend import Reply, WorkerGroup
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.stats import CallRecord
     from twinkle_remote.values.taught import Taught
 
 
@@ -101,7 +103,6 @@ def start(
     if runtime.is_released(component):
         raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
     group = runtime.backend.group(component.group)
-    mesh = component.mesh
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
     with _unsent(name, group.name):
@@ -111,7 +112,7 @@ def start(
             args,
             kwargs or {},
             ranks=ranks,
-            mesh=mesh,
+            mesh=component.mesh,
             put=runtime.backend.store.put,
             name=name,
             own_share=own_share,
@@ -119,26 +120,41 @@ def start(
         record = runtime.stats.open(name, group.name, len(ranks))
         tasks = _tasks(component, kind, target, name, spec, shares)
         group.prepare(tasks)
+    call = _submit(runtime, group, component, name, spec, ranks, shares, tasks, record)
+    record.driver_seconds = time.perf_counter() - began
+    queue.add(call)
+    return call
+
+
+def _submit(
+    runtime: Runtime,
+    group: WorkerGroup,
+    component: Component,
+    name: str,
+    spec: FunctionSpec,
+    ranks: Sequence[int],
+    shares: Shares,
+    tasks: Sequence[Task],
+    record: CallRecord,
+) -> Call:
+    """Submit each rank's task with the replies that it reads."""
     sources = [call_of(source) for source in shares.encoder.sources]
     read = shares.encoder.inputs
     inputs = InputReplies(read, _not_read(sources, read)) if read else _NONE
     replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
-    call = Call(
+    record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
+    return Call(
         runtime,
         group,
         name,
         spec,
-        mesh,
+        component.mesh,
         replies,
         each=shares.each,
         line=driver_line(),
         record=record,
         sources=sources,
     )
-    record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
-    record.driver_seconds = time.perf_counter() - began
-    queue.add(call)
-    return call
 
 
 _NONE = InputReplies()

@@ -69,7 +69,7 @@ class InFlight:
             queue.make_room(name, timeout)
         return queue
 
-    def settled(self, call: Call) -> None:
+    def completed(self, call: Call) -> None:
         """Forget a call that is done; a failure that nobody was given is kept."""
         for queue in tuple(self._queues.values()):
             if queue.remove(call):

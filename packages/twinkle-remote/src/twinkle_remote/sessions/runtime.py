@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.call.pending_call import Call
     from twinkle_remote.protocol.backend import Backend, BackendFactory
     from twinkle_remote.protocol.component import Component
 
@@ -73,6 +74,14 @@ class Runtime:
     def mark_released(self, component: Component) -> None:
         """Refuse calls of a component from now on."""
         self._released.add((component.group, component.instance))
+
+    def call_completed(self, call: Call) -> None:
+        """Take a completed call off those in flight; its failure is kept until a caller was given it."""
+        self.in_flight.completed(call)
+
+    def call_seen(self, call: Call) -> None:
+        """A caller was given the failure of a call."""
+        self.in_flight.seen(call)
 
     def is_released(self, component: Component) -> bool:
         """Whether this process released it; the workers know of all that are."""
