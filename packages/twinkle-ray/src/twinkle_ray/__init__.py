@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend
     from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, SingleProcessCollective
-    from twinkle_ray.rebuild import restart
+    from twinkle_ray.restarting import restart
     from twinkle_ray.telemetry.timeline import write_timeline
     from twinkle_ray.weights import Shard, WeightSync, WeightSyncError
 
@@ -36,7 +36,7 @@ _HOMES = {
     "SingleProcessCollective": "collective",
     "WeightSync": "weights",
     "WeightSyncError": "weights",
-    "restart": "rebuild",
+    "restart": "restarting",
     "write_timeline": "telemetry.timeline",
 }
 

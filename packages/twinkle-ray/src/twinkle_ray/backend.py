@@ -14,11 +14,11 @@ from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
 from twinkle_ray.placement.reserve import Reservation
-from twinkle_ray.rebuild import rebuild
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.node_agent import start_agents
+from twinkle_ray.workers.replay import rebuild
 from twinkle_remote.errors import TwinkleError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.pickling import Parcel, pack
-from twinkle_remote.values import PLAIN, columns, rebuild, size_in_bytes, take
+from twinkle_remote import values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,11 +85,15 @@ def fold(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         form = None if isinstance(value, torch.nn.Parameter) else tensors.array_form(value)
         return value if form is None or not form.array.ndim else form
-    parts = columns(value)
+    parts = values.columns(value)
     if parts is None:
         return value
     fresh = [fold(part) for part in parts.values()]
-    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
+    return (
+        value
+        if all(new is old for new, old in zip(fresh, parts.values(), strict=True))
+        else values.rebuild(value, fresh)
+    )
 
 
 def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
@@ -99,14 +103,14 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     if isinstance(value, tensors.ArrayForm):
         own = tensors.tensor(value, start, stop)
         return own, own.nbytes
-    parts = columns(value)
+    parts = values.columns(value)
     if parts is None:
-        part = value if start is None or stop is None else take(value, start, stop)
-        return part, size_in_bytes(part)
+        part = value if start is None or stop is None else values.take(value, start, stop)
+        return part, values.size_in_bytes(part)
     read = [unfold(part, start, stop) for part in parts.values()]
     size = sum(size for _, size in read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))
-    return value if same else rebuild(value, [part for part, _ in read]), size
+    return value if same else values.rebuild(value, [part for part, _ in read]), size
 
 
 def cut(value: Any, start: int, stop: int) -> Any:
@@ -115,11 +119,11 @@ def cut(value: Any, start: int, stop: int) -> Any:
         return value.cut(start, stop)
     if isinstance(value, tensors.ArrayForm):
         return replace(value, array=value.array[start:stop])
-    parts = columns(value)
+    parts = values.columns(value)
     return (
-        take(value, start, stop)
+        values.take(value, start, stop)
         if parts is None
-        else rebuild(value, [cut(part, start, stop) for part in parts.values()])
+        else values.rebuild(value, [cut(part, start, stop) for part in parts.values()])
     )
 
 
@@ -128,7 +132,7 @@ def _is_long(value: list[Any]) -> bool:
     if len(value) <= 1:
         return False
     sample = value[:: max(1, len(value) // _SAMPLE)]
-    plain = PLAIN.issuperset(map(type, sample))
+    plain = values.PLAIN.issuperset(map(type, sample))
     size = sum(len(row) if isinstance(row, str | bytes) else 8 for row in sample) if plain else pack(sample).nbytes
     return size * len(value) > _WORTH_CUTTING * len(sample)
 

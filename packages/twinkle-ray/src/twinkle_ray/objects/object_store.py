@@ -12,8 +12,8 @@ from twinkle_ray.cluster.raylet import check_raylet
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Parcel, pack
 from twinkle_ray.objects.time_limit import TooLateError, within
+from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
-from twinkle_remote.values import PLAIN, size_in_bytes, taught
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -75,7 +75,7 @@ class RayStore:
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large array or tensor once for many readers; None for smaller ones."""
-        if size_in_bytes(value) < ARGUMENT_LIMIT:
+        if values.size_in_bytes(value) < ARGUMENT_LIMIT:
             return None
         return self._stored(pack(rows.fold(value)))
 
@@ -111,7 +111,7 @@ class RayStore:
         Raises:
             TypeError: It cannot be pickled.
         """
-        if type(value) in PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
+        if type(value) in values.PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
             return value, 0
         try:
             parcel = pack(rows.fold(value))
@@ -133,7 +133,7 @@ class RayStore:
 
     def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
         check_raylet()
-        taught_none = taught() is None  # an agent does not know the splitters that a program registered
+        taught_none = values.taught() is None  # an agent does not know the splitters that a program registered
         cut_there = self.agent is not None and stored.node != self._node and taught_none
         if cut_there and start is not None and stop is not None:
             try:

@@ -1,11 +1,11 @@
-"""Constructing the components of a group again, on new workers."""
+"""The constructors of a group's components, run again on new workers."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.backends.support import driver_line, raise_failures, running
+from twinkle_remote.backends.support import driver_line, raise_failures
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.protocol import InputReplies, Task
 
@@ -15,29 +15,6 @@ if TYPE_CHECKING:
     from twinkle_ray.workers.group import RayGroup
     from twinkle_ray.workers.groups import RayGroups
     from twinkle_remote.protocol import Reply
-
-
-def restart(group: str) -> None:
-    """Rebuild a group of the running Ray session, whose workers died or do not answer.
-
-    Its workers are replaced, its components are constructed again with the arguments that they had, and those that have
-    a `restore()` method are asked to bring back their state. Handles go on to work. No call is made again.
-
-    Args:
-        group: Name of the group; `initialize` must have been given `restart="group"`.
-
-    Raises:
-        TwinkleError: It was not, or the backend is not Ray.
-        PlacementError: The group has no place any more.
-        RemoteCallError: A constructor or a `restore` raised.
-    """
-    from twinkle_ray.backend import RayBackend
-    from twinkle_remote.errors import TwinkleError
-
-    backend = running().backend
-    if not isinstance(backend, RayBackend):
-        raise TwinkleError(f"restart({group!r}) needs the Ray backend on the driver, this is {type(backend).__name__}")
-    backend.restart(group)
 
 
 def rebuild(

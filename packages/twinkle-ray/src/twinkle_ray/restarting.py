@@ -1,0 +1,27 @@
+"""The restart of a group of the running session."""
+
+from __future__ import annotations
+
+from twinkle_ray.backend import RayBackend
+from twinkle_remote.backends.support import running
+from twinkle_remote.errors import TwinkleError
+
+
+def restart(group: str) -> None:
+    """Rebuild a group of the running Ray session, whose workers died or do not answer.
+
+    New workers take the place of the old ones. Its components are constructed again with the same arguments, and
+    `restore()` is called on those that have it. Handles stay valid. No call is repeated.
+
+    Args:
+        group: Name of the group; `initialize` must have been given `restart="group"`.
+
+    Raises:
+        TwinkleError: It was not, or the backend is not Ray.
+        PlacementError: The group has no place any more.
+        RemoteCallError: A constructor or a `restore` raised.
+    """
+    backend = running().backend
+    if not isinstance(backend, RayBackend):
+        raise TwinkleError(f"restart({group!r}) needs the Ray backend on the driver, this is {type(backend).__name__}")
+    backend.restart(group)
