@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_ray.cluster.watchdog import MARK, Guard, marked
+from twinkle_ray.cluster.watchdog import MARK, Watchdog, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,12 +32,12 @@ def started(mark: str) -> subprocess.Popen[bytes]:
 
 def test_closing_ends_what_is_marked_and_nothing_else() -> None:
     mine, other = uuid.uuid4().hex, uuid.uuid4().hex
-    guard = Guard(mine)
+    watchdog = Watchdog(mine)
     marked_one, stranger = started(mine), started(other)
     try:
         assert marked(mine) == [marked_one.pid]
-        guard.close()
-        guard.close()
+        watchdog.close()
+        watchdog.close()
         assert marked_one.wait(5) == -signal.SIGKILL
         assert stranger.poll() is None
     finally:
@@ -55,8 +55,8 @@ def test_a_killed_watcher_ends_what_is_marked(program: Callable[..., Any], tmp_p
         """
         import os, signal, sys
         from pathlib import Path
-        from twinkle_ray.cluster.watchdog import Guard
-        guard = Guard(sys.argv[1], Path(sys.argv[2]))
+        from twinkle_ray.cluster.watchdog import Watchdog
+        watchdog = Watchdog(sys.argv[1], Path(sys.argv[2]))
         if sys.argv[3] == "alone" or os.fork():
             print("READY", flush=True)
         signal.pause()
@@ -84,12 +84,12 @@ def test_the_guard_has_nothing_of_the_watcher_and_its_work_is_done(program: Call
         """
         import os, socket, subprocess, sys
         from pathlib import Path
-        from twinkle_ray.cluster.watchdog import Guard
+        from twinkle_ray.cluster.watchdog import Watchdog
         os.environ["HF_TOKEN"] = "canary"
         open_one = socket.socket()
         open_one.set_inheritable(True)
         Path("folder").mkdir()
-        guard = Guard("none", Path("folder").resolve())
+        watchdog = Watchdog("none", Path("folder").resolve())
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         (pid,) = children
         told = Path(f"/proc/{pid}")
@@ -101,7 +101,7 @@ def test_the_guard_has_nothing_of_the_watcher_and_its_work_is_done(program: Call
         assert not [link for link in links if link.startswith("socket:")], links
         if sys.argv[1] == "killed":
             os.kill(int(pid), 9)
-        guard.close()
+        watchdog.close()
         assert not told.exists() and not Path("folder").exists()
         """,
         how,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_ray.objects import chunks as rows
-from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote.values.rows import equal, take
 
 
@@ -88,12 +88,12 @@ def test_rows_of_the_stored_form_are_the_rows_of_the_value(
 ) -> None:
     value = shaped(shape, column(one, length), column(other, length))
     start, stop = sorted((min(start, length), min(stop, length)))
-    parcel = pack(rows.fold(value))
-    whole, _ = rows.unfold(parcel.open())
+    pickled = pack(rows.fold(value))
+    whole, _ = rows.unfold(pickled.open())
     assert same(whole, value)
-    read, _ = rows.unfold(parcel.open(), start, stop)
+    read, _ = rows.unfold(pickled.open(), start, stop)
     assert same(read, take(value, start, stop))
-    cut = pack(rows.cut(parcel.open(), start, stop))
+    cut = pack(rows.cut(pickled.open(), start, stop))
     assert same(rows.unfold(cut.open(), 0, stop - start)[0], read)
     inner_start, inner_stop = sorted((min(inner_start, stop - start), min(inner_stop, stop - start)))
     assert same(rows.unfold(cut.open(), inner_start, inner_stop)[0], take(read, inner_start, inner_stop))
@@ -101,18 +101,18 @@ def test_rows_of_the_stored_form_are_the_rows_of_the_value(
 
 def test_a_reader_of_few_rows_opens_few_bytes() -> None:
     value = column("objects", 4096)
-    parcel = pack(rows.fold(value))
-    read, size = rows.unfold(parcel.open(), 1024, 2048)
+    pickled = pack(rows.fold(value))
+    read, size = rows.unfold(pickled.open(), 1024, 2048)
     assert same(read, value[1024:2048])
-    assert 0.25 * parcel.nbytes * 0.95 < size < 0.25 * parcel.nbytes * 1.05
+    assert 0.25 * pickled.nbytes * 0.95 < size < 0.25 * pickled.nbytes * 1.05
 
 
 def test_arrays_are_views_of_the_buffer_and_tensors_are_not() -> None:
     array, tensor = np.arange(100_000.0), torch.arange(100_000.0)
-    parcel = pack(rows.fold({"a": array, "t": tensor}))
-    assert len(parcel.buffers) == 2
-    first, _ = rows.unfold(parcel.open(), 10, 20)
-    second, _ = rows.unfold(parcel.open(), 10, 20)
+    pickled = pack(rows.fold({"a": array, "t": tensor}))
+    assert len(pickled.buffers) == 2
+    first, _ = rows.unfold(pickled.open(), 10, 20)
+    second, _ = rows.unfold(pickled.open(), 10, 20)
     assert np.shares_memory(first["a"], second["a"])
     first["t"].fill_(-1)
     assert same(second["t"], tensor[10:20])
@@ -123,8 +123,8 @@ def test_arrays_are_views_of_the_buffer_and_tensors_are_not() -> None:
 def test_tensors_of_every_dtype_travel_as_arrays(dtype: torch.dtype) -> None:
     value = torch.arange(24).reshape(4, 6).to(dtype)
     for held in (value, value.t(), value[::2], torch.nn.Parameter(value, requires_grad=False)):
-        parcel = pack(rows.fold([held, {"deep": (held,)}]))
-        read, _ = rows.unfold(parcel.open())
+        pickled = pack(rows.fold([held, {"deep": (held,)}]))
+        read, _ = rows.unfold(pickled.open())
         for got in (read[0], read[1]["deep"][0]):
             assert type(got) is type(held)
             assert got.dtype is dtype
@@ -151,9 +151,9 @@ def test_gradients_and_unusual_tensors_keep_their_kind() -> None:
 
 def test_what_is_put_is_a_snapshot_once_it_is_pickled_again() -> None:
     inner = pack([1, 2, 3])
-    outer = pack({"parcel": inner})
-    again = outer.open()["parcel"]
-    assert isinstance(again, Parcel)
+    outer = pack({"pickled": inner})
+    again = outer.open()["pickled"]
+    assert isinstance(again, Pickled)
     assert again.open() == [1, 2, 3]
 
 
@@ -180,8 +180,8 @@ def test_slices_of_tables_leave_the_other_rows_behind() -> None:
     whole = (table, batch, *batch.columns, *table.columns)
     slices = [value.slice(start, rows) for value in whole for start, rows in ((5, 3), (0, 0))]
     for value in (*slices, datasets.Dataset(table).select([3])):
-        parcel = pack(value)
-        back = parcel.open()
-        assert parcel.nbytes < 3000 and type(back) is type(value)
+        pickled = pack(value)
+        back = pickled.open()
+        assert pickled.nbytes < 3000 and type(back) is type(value)
         assert back[:] == value[:] if isinstance(value, datasets.Dataset) else back.equals(value)
     assert pack(table).open().equals(table)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twinkle_mesh import DeviceGroup
 from twinkle_ray.cluster.nodes import Node
-from twinkle_ray.placement.assign import BusyError, InfeasibleError, Spot, named_devices, plan, report
+from twinkle_ray.placement.assign import BusyError, DeviceAssignment, InfeasibleError, assign, named_devices, report
 
 
 def gpus(*totals: int, free: tuple[int, ...] | None = None) -> list[Node]:
@@ -19,9 +19,9 @@ def gpus(*totals: int, free: tuple[int, ...] | None = None) -> list[Node]:
     ]
 
 
-def nodes_of(spots: object) -> list[int]:
-    assert isinstance(spots, list)
-    return [spot.node for spot in spots]
+def nodes_of(assigned: object) -> list[int]:
+    assert isinstance(assigned, list)
+    return [one.node for one in assigned]
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def nodes_of(spots: object) -> list[int]:
     ],
 )
 def test_groups_stay_together(totals: tuple[int, ...], sizes: dict[str, int], expected: dict[str, list[int]]) -> None:
-    found = plan([DeviceGroup(name, size, "GPU") for name, size in sizes.items()], gpus(*totals))
-    assert {name: nodes_of(spots) for name, spots in found.items()} == expected
+    found = assign([DeviceGroup(name, size, "GPU") for name, size in sizes.items()], gpus(*totals))
+    assert {name: nodes_of(assigned) for name, assigned in found.items()} == expected
 
 
 def test_a_workers_devices_are_on_one_node() -> None:
-    found = plan([DeviceGroup("a", 6, "GPU", gpus_per_worker=2)], gpus(3, 4, 2))
+    found = assign([DeviceGroup("a", 6, "GPU", gpus_per_worker=2)], gpus(3, 4, 2))
     assert nodes_of(found["a"]) == [0, 1, 1]
 
 
@@ -50,9 +50,9 @@ def test_named_devices_are_counted_from_the_first_node_on() -> None:
         DeviceGroup("b", 2, "GPU", visible_devices="8,3"),
         DeviceGroup("c", 4, "GPU"),
     ]
-    found = plan(groups, gpus(8, 8))
-    assert found["a"] == [Spot(0, (2,)), Spot(1, (1,))]
-    assert found["b"] == [Spot(0, (3,)), Spot(1, (0,))]
+    found = assign(groups, gpus(8, 8))
+    assert found["a"] == [DeviceAssignment(0, (2,)), DeviceAssignment(1, (1,))]
+    assert found["b"] == [DeviceAssignment(0, (3,)), DeviceAssignment(1, (0,))]
     assert nodes_of(found["c"]) == [0] * 4 or nodes_of(found["c"]) == [1] * 4
 
 
@@ -80,13 +80,13 @@ def test_visible_devices(ranks: int | list[int], visible: str | None, expected: 
 )
 def test_what_never_fits_is_said(groups: list[DeviceGroup], totals: tuple[int, ...], message: str) -> None:
     with pytest.raises(InfeasibleError, match=message):
-        plan(groups, gpus(*totals))
+        assign(groups, gpus(*totals))
 
 
 def test_what_others_hold_is_busy() -> None:
     group = DeviceGroup("a", 4, "GPU")
     with pytest.raises(BusyError) as caught:
-        plan([group], gpus(4, 2, free=(1, 2)))
+        assign([group], gpus(4, 2, free=(1, 2)))
     assert str(caught.value) == (
         "busy: group 'a' asks for 4 workers x 1 GPU, and 3 of these workers find a place\n"
         "  asked: a = 4 workers x 1 GPU\n"
@@ -94,12 +94,12 @@ def test_what_others_hold_is_busy() -> None:
         "  node node1: 2 of 2 GPU free"
     )
     with pytest.raises(BusyError, match="node node0, where too few are free"):
-        plan([DeviceGroup("a", [0, 1], "GPU")], gpus(4, 2, free=(1, 2)))
+        assign([DeviceGroup("a", [0, 1], "GPU")], gpus(4, 2, free=(1, 2)))
 
 
 def test_custom_resources_are_found_whatever_their_case() -> None:
     nodes = [Node("id", "node", {"accel": 2}, {"accel": 2})]
-    assert nodes_of(plan([DeviceGroup("a", 2, "accel")], nodes)["a"]) == [0, 0]
+    assert nodes_of(assign([DeviceGroup("a", 2, "accel")], nodes)["a"]) == [0, 0]
     assert "2 of 2 accel free" in report([DeviceGroup("a", 2, "accel")], nodes)
 
 
@@ -111,14 +111,14 @@ def test_custom_resources_are_found_whatever_their_case() -> None:
 def test_no_node_gives_more_than_it_has(totals: list[int], asked: list[tuple[int, int]]) -> None:
     groups = [DeviceGroup(f"g{i}", workers * per, "GPU", gpus_per_worker=per) for i, (workers, per) in enumerate(asked)]
     try:
-        found = plan(groups, gpus(*totals))
+        found = assign(groups, gpus(*totals))
     except InfeasibleError:
         return
     used = [0] * len(totals)
     for group in groups:
-        spots = found[group.name]
-        assert len(spots) == group.num_workers
-        assert [spot.node for spot in spots] == sorted(spot.node for spot in spots)
-        for spot in spots:
-            used[spot.node] += group.gpus_per_worker
+        assigned = found[group.name]
+        assert len(assigned) == group.num_workers
+        assert [one.node for one in assigned] == sorted(one.node for one in assigned)
+        for one in assigned:
+            used[one.node] += group.gpus_per_worker
     assert all(taken <= has for taken, has in zip(used, totals, strict=True))

@@ -12,8 +12,8 @@ from twinkle_ray.cluster.pulse import HEAD, Pulse, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
-from twinkle_ray.placement.launch import ATTEMPTS, Roster, check_unique, get_within
-from twinkle_ray.placement.reserve import Reservation
+from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique, get_within
+from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
 from twinkle_ray.workers.groups import RayGroups
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Outcome, Reply
 
 
-_UNMET = "workers did not hear of the groups"
+_UNCONNECTED = "workers did not hear of the groups"
 _LAST_LINES = 0.5  # seconds that a session's end waits for them
 
 
@@ -77,7 +77,7 @@ class RayBackend:
         self._seed, self._env_allow = seed, check_names(env_allow)
         self._can_restart = restart == "group"
         self._reservation: Reservation | None = None
-        self._rosters: dict[str, Roster] = {}
+        self._actor_sets: dict[str, ActorSet] = {}
         self._agents: dict[str, Any] = {}
         self._end_waiting: Callable[[], None] = lambda: None
         self._logs: WorkerLogs | None = None
@@ -97,35 +97,35 @@ class RayBackend:
     def _start(self, groups: Sequence[DeviceGroup]) -> RayGroups:
         self._reservation = Reservation(groups, self._placement_timeout)
         for group in groups:
-            self._rosters[group.name] = Roster(group, self._reservation.places[group.name])
-        for roster in self._rosters.values():
-            roster.sit(self.start_timeout)
-        check_unique(list(self._rosters.values()))
-        ready = [self._begin(roster) for roster in self._rosters.values()]
+            self._actor_sets[group.name] = ActorSet(group, self._reservation.places[group.name])
+        for actor_set in self._actor_sets.values():
+            actor_set.locate(self.start_timeout)
+        check_unique(list(self._actor_sets.values()))
+        ready = [self._assign_ranks(actor_set) for actor_set in self._actor_sets.values()]
         here = ray.get_runtime_context().get_node_id()
         nodes = sorted({here, *(member.node for group in ready for member in group.members)})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
-        self._introduce(ready)
+        self._connect_all(ready)
         self._pulse = Pulse(places_of(nodes))
         running = RayGroups(ready, RayStore(), self._agents, self._pulse)
         self._end_waiting = running.close
         return running
 
-    def _begin(self, roster: Roster) -> RayGroup:
+    def _assign_ranks(self, actor_set: ActorSet) -> RayGroup:
         environment = self._cluster.environment(self._env_allow)
         if self._logs is not None:
-            self._logs.know(roster.labels())
-        return roster.begin(
+            self._logs.add_labels(actor_set.labels())
+        return actor_set.assign_ranks(
             seed=self._seed, environment=environment, timeout=self.start_timeout, replay=self._can_restart
         )
 
-    def _introduce(self, groups: Sequence[RayGroup]) -> None:
+    def _connect_all(self, groups: Sequence[RayGroup]) -> None:
         """Have every worker know every group."""
         members = [member for group in groups for member in group.members]
-        get_within([self._meet(member, groups) for member in members], self.start_timeout, _UNMET)
+        get_within([self._connect(member, groups) for member in members], self.start_timeout, _UNCONNECTED)
 
-    def _meet(self, member: Member, groups: Sequence[RayGroup]) -> Any:
-        return member.actor.meet.options(max_task_retries=ATTEMPTS).remote(groups, self._agents.get(member.node))
+    def _connect(self, member: Member, groups: Sequence[RayGroup]) -> Any:
+        return member.actor.connect.options(max_task_retries=ATTEMPTS).remote(groups, self._agents.get(member.node))
 
     def restart(self, name: str) -> None:
         """Rebuild a group: new workers, every component constructed again as it was, and its `restore()` called.
@@ -147,20 +147,21 @@ class RayBackend:
         why = None if self._pulse is None else self._pulse.lost(HEAD)
         if why is not None:
             raise TwinkleError(f"group {name!r} cannot be restarted: {why}; shutdown() and initialize() start anew")
-        roster = self._rosters[name]
-        for actor in roster.actors:
+        actor_set = self._actor_sets[name]
+        for actor in actor_set.actors:
             ray.kill(actor, no_restart=True)
         self._reservation.give_back([name])
-        self._reservation.take([roster.group], self._placement_timeout)
-        fresh = self._rosters[name] = Roster(roster.group, self._reservation.places[name])
-        fresh.sit(self.start_timeout)
-        group = self._begin(fresh)
+        self._reservation.take([actor_set.group], self._placement_timeout)
+        fresh = self._actor_sets[name] = ActorSet(actor_set.group, self._reservation.places[name])
+        fresh.locate(self.start_timeout)
+        group = self._assign_ranks(fresh)
         if self._pulse is not None:
             self._pulse.watch(places_of({member.node for member in group.members}))
         self._groups.replace(group)
         everyone = self._groups.all()
-        told = {other.name: [self._meet(member, everyone) for member in other.members] for other in everyone}
-        get_within(told[name], self.start_timeout, _UNMET)  # the others hear of it before what they are sent next
+        connecting = {other.name: [self._connect(member, everyone) for member in other.members] for other in everyone}
+        # The other groups need no wait: their actors run this before any later call.
+        get_within(connecting[name], self.start_timeout, _UNCONNECTED)
         rebuild(self._groups, group, old.created, self.start_timeout)
 
     @property
@@ -193,12 +194,12 @@ class RayBackend:
             self._end_logs()
             self._end_waiting()
             for actor in [
-                *(actor for roster in self._rosters.values() for actor in roster.actors),
+                *(actor for actor_set in self._actor_sets.values() for actor in actor_set.actors),
                 *self._agents.values(),
             ]:
                 ray.kill(actor, no_restart=True)
             self._give_back()
-        self._rosters, self._reservation, self._agents = {}, None, {}
+        self._actor_sets, self._reservation, self._agents = {}, None, {}
         forget_raylet()
         self._cluster.close()
 
@@ -217,7 +218,7 @@ class RayBackend:
         logs, self._logs = self._logs, None
         if logs is None:
             return
-        actors = [actor for roster in self._rosters.values() for actor in roster.actors]
+        actors = [actor for actor_set in self._actor_sets.values() for actor in actor_set.actors]
         token = f"twinkle-end-{uuid.uuid4().hex}"
         ended = logs.expect(token, len(actors))  # before it may come
         asked = [actor.end_output.remote(token) for actor in actors]

@@ -13,7 +13,7 @@ from twinkle_ray.cluster.environment import carried, left_behind, tell_left_behi
 from twinkle_ray.cluster.forks import check_not_forked
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
-from twinkle_ray.cluster.watchdog import Guard
+from twinkle_ray.cluster.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class Cluster:
 
     def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
         check_not_forked()
-        self._guard: Guard | None = None
+        self._watchdog: Watchdog | None = None
         self._joined_before = ray.is_initialized()
         if self._joined_before:
             return
@@ -76,7 +76,7 @@ class Cluster:
     def _start(self, arguments: Mapping[str, Any]) -> None:
         mark = secrets.token_hex(16)
         folder = None if "_temp_dir" in arguments else private_folder()
-        self._guard = Guard(mark, folder)
+        self._watchdog = Watchdog(mark, folder)
         if folder is not None:
             arguments = {**arguments, "_temp_dir": str(folder / "r")}
         with marked_children(mark), on_loopback(), quiet():
@@ -88,7 +88,7 @@ class Cluster:
         Args:
             env_allow: Names beside the harmless ones; `*` and `?` are wildcards.
         """
-        if self._guard is not None:
+        if self._watchdog is not None:
             return {}
         tell_left_behind(tuple(left_behind(os.environ, env_allow)))
         return carried(os.environ, env_allow)
@@ -97,9 +97,9 @@ class Cluster:
         """Disconnect; end the cluster where it was started here, and remove what it wrote."""
         if self._joined_before:
             return
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.let_go_on()
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.let_go_on()
         ray.shutdown()
-        if guard is not None:
-            guard.close()
+        if watchdog is not None:
+            watchdog.close()

@@ -23,7 +23,7 @@ _ROUNDS = 3  # a process may start another one while it is killed
 _NEEDED = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # all that an interpreter may need to start
 
 
-class Guard:
+class Watchdog:
     """Watches over the processes of a cluster until this process closes it, or ends.
 
     Args:

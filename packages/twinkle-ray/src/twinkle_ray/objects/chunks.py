@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects import tensors
-from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote import values
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class Chunks:
         for i, end in enumerate(self.ends):
             first, last = self.bounds[i], self.bounds[i + 1]
             if first < stop and last > start:
-                parcel = Parcel(heads[begin:end], *self.rests[i])
-                size += parcel.nbytes
-                out.extend(parcel.open()[max(start - first, 0) : stop - first])
+                pickled = Pickled(heads[begin:end], *self.rests[i])
+                size += pickled.nbytes
+                out.extend(pickled.open()[max(start - first, 0) : stop - first])
             begin = end
         return out, size
 
@@ -140,7 +140,7 @@ def _is_long(value: list[Any]) -> bool:
 def _chunked(value: list[Any]) -> Chunks:
     step = -(-len(value) // _CHUNKS)
     bounds = [*range(0, len(value), step), len(value)]
-    parcels = [pack(value[first:end]) for first, end in itertools.pairwise(bounds)]
-    ends = list(itertools.accumulate(len(parcel.head) for parcel in parcels))
-    heads = b"".join(parcel.head for parcel in parcels)
-    return Chunks(bounds, heads, ends, [(parcel.buffers, parcel.refs) for parcel in parcels])
+    pieces = [pack(value[first:end]) for first, end in itertools.pairwise(bounds)]
+    ends = list(itertools.accumulate(len(pickled.head) for pickled in pieces))
+    heads = b"".join(pickled.head for pickled in pieces)
+    return Chunks(bounds, heads, ends, [(pickled.buffers, pickled.refs) for pickled in pieces])

@@ -10,7 +10,7 @@ import ray
 
 from twinkle_ray.cluster.raylet import check_raylet
 from twinkle_ray.objects import chunks as rows
-from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_ray.objects.time_limit import TooLateError, within
 from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
@@ -39,14 +39,14 @@ class Stored:
     """A value in the object store of a node.
 
     Attributes:
-        ref: The parcel.
+        ref: The pickled value.
         nbytes: Its size.
         node: Id of the node.
         maker: Id of the process that put it.
         label: Who that is, for messages.
     """
 
-    ref: ObjectRef[Parcel]
+    ref: ObjectRef[Pickled]
     nbytes: int
     node: str
     maker: str
@@ -89,7 +89,7 @@ class RayStore:
             WorkerDiedError: The value is gone with what held it.
         """
         if isinstance(ref, Inline):
-            return rows.unfold(Parcel(ref.data).open(), start, stop)[0], len(ref.data)
+            return rows.unfold(Pickled(ref.data).open(), start, stop)[0], len(ref.data)
         if not isinstance(ref, Stored):
             return rows.unfold(ref, start, stop)[0], 0
         try:
@@ -114,19 +114,19 @@ class RayStore:
         if type(value) in values.PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
             return value, 0
         try:
-            parcel = pack(rows.fold(value))
+            pickled = pack(rows.fold(value))
         except TwinkleError:  # a lazy result inside it has failed
             raise
         except Exception as error:  # whatever a value's own pickling raises
             raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
-        if not parcel.buffers and not parcel.refs and len(parcel.head) < RESULT_LIMIT:
-            return Inline(parcel.head), len(parcel.head)
-        return self._stored(parcel)
+        if not pickled.buffers and not pickled.refs and len(pickled.head) < RESULT_LIMIT:
+            return Inline(pickled.head), len(pickled.head)
+        return self._stored(pickled)
 
-    def _stored(self, parcel: Parcel) -> tuple[Stored, int]:
-        size = parcel.nbytes
+    def _stored(self, pickled: Pickled) -> tuple[Stored, int]:
+        size = pickled.nbytes
         try:
-            ref = put(parcel)
+            ref = put(pickled)
         except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
             raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
         return Stored(ref, size, self._node, self._id, self._label), size
@@ -144,17 +144,17 @@ class RayStore:
         return _opened(ray.get(stored.ref), start, stop)
 
 
-def put(parcel: Parcel) -> ObjectRef[Parcel]:
-    """Put a parcel into this node's object store.
+def put(pickled: Pickled) -> ObjectRef[Pickled]:
+    """Put a pickled value into this node's object store.
 
     Raises:
         WorkerDiedError: The store has ended.
     """
     check_raylet()
-    ref: ObjectRef[Parcel] = ray.put(parcel)
+    ref: ObjectRef[Pickled] = ray.put(pickled)
     return ref
 
 
-def _opened(parcel: Parcel, start: int | None, stop: int | None) -> tuple[Any, int]:
-    value, size = rows.unfold(parcel.open(), start, stop)
-    return value, size + len(parcel.head)
+def _opened(pickled: Pickled, start: int | None, stop: int | None) -> tuple[Any, int]:
+    value, size = rows.unfold(pickled.open(), start, stop)
+    return value, size + len(pickled.head)

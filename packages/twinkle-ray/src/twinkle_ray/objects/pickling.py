@@ -25,7 +25,7 @@ _BESIDE = 32 * 1024  # a buffer below this is cheaper inside the head
 _loading = threading.local()
 
 
-class Parcel:
+class Pickled:
     """A value that is pickled once and can be opened many times.
 
     Args:
@@ -48,7 +48,7 @@ class Parcel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         head = pickle.PickleBuffer(self.head) if len(self.head) >= _BESIDE else self.head
-        return Parcel, (head, tuple(map(pickle.PickleBuffer, self.buffers)), self.refs)
+        return Pickled, (head, tuple(map(pickle.PickleBuffer, self.buffers)), self.refs)
 
     def open(self) -> Any:
         """The value; large arrays are views of the buffers."""
@@ -122,7 +122,7 @@ class ErrorByValue(_CloudPickler):  # type: ignore[misc]  # as above
         return super().reducer_override(value) if reduced is None else reduced
 
 
-def pack(value: object) -> Parcel:
+def pack(value: object) -> Pickled:
     """Pickle a value.
 
     Raises:
@@ -139,4 +139,4 @@ def pack(value: object) -> Parcel:
 
     with io.BytesIO() as file:
         _Pickler(file, refs, beside).dump(value)
-        return Parcel(file.getvalue(), buffers, refs)
+        return Pickled(file.getvalue(), buffers, refs)

@@ -8,19 +8,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored, put
-from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote.protocol import Outcome, Task
 from twinkle_remote.values import PLAIN
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-Wire = bytes | Parcel
+Wire = bytes | Pickled
 _of_task = attrgetter(*(field.name for field in fields(Task)))
 _of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
 
 
-def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
+def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
     """What is passed to the actors of a task: bytes where nothing stands beside them; a ref where it is large.
 
     Returns:
@@ -32,13 +32,13 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Parcel], int]:
         data = pickle.dumps(told, protocol=5)  # nothing here needs the pickler of `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)
-    parcel = pack(told)
-    nbytes = parcel.nbytes
+    pickled = pack(told)
+    nbytes = pickled.nbytes
     if nbytes > ARGUMENT_LIMIT * 9 // 10:
-        return put(parcel), nbytes
-    if parcel.buffers or parcel.refs:
-        return parcel, nbytes
-    head: bytes = parcel.head
+        return put(pickled), nbytes
+    if pickled.buffers or pickled.refs:
+        return pickled, nbytes
+    head: bytes = pickled.head
     return head, nbytes
 
 
@@ -57,7 +57,7 @@ def unsendable(task: Task) -> str:
 
 def task_from_wire(wire: Wire) -> Task:
     """The task of what an actor was passed."""
-    return Task(*(Parcel(wire) if isinstance(wire, bytes) else wire).open())
+    return Task(*(Pickled(wire) if isinstance(wire, bytes) else wire).open())
 
 
 def outcome_to_wire(outcome: Outcome) -> bytes | tuple[Any, ...]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class DeviceAssignment:
     """Where one worker goes.
 
     Attributes:
@@ -35,7 +35,7 @@ class BusyError(PlacementError):
     """The cluster could hold the groups, but others have reserved what they need."""
 
 
-def plan(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str, Sequence[Spot]]:
+def assign(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str, Sequence[DeviceAssignment]]:
     """A place for every worker of every group: named devices first, then the groups that are hardest to fit.
 
     A group goes to one node where one can hold it, and to as few as possible otherwise.
@@ -45,7 +45,7 @@ def plan(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str, S
         nodes: The nodes, in the order in which devices are counted.
 
     Returns:
-        Spots by group, in order of node.
+        Assignments by group, in order of node.
 
     Raises:
         InfeasibleError: They do not fit, or name a device that there is not, or name one twice.
@@ -111,10 +111,10 @@ def named_devices(group: DeviceGroup) -> Sequence[int] | None:
 
 def _fit(
     groups: Sequence[DeviceGroup], nodes: Sequence[Node], free: Sequence[Mapping[str, float]]
-) -> dict[str, Sequence[Spot]] | str:
-    """Spots by group, or why they do not fit."""
+) -> dict[str, Sequence[DeviceAssignment]] | str:
+    """Assignments by group, or why they do not fit."""
     left = [dict(node) for node in free]
-    spots: dict[str, Sequence[Spot]] = {}
+    assigned: dict[str, Sequence[DeviceAssignment]] = {}
     holders: dict[tuple[str, int], str] = {}
     anywhere = []
     for group in groups:
@@ -129,7 +129,7 @@ def _fit(
         got = _name(group, kind, devices, nodes, left)
         if isinstance(got, str):
             return got
-        spots[group.name] = got
+        assigned[group.name] = got
     for group in sorted(anywhere, key=lambda group: (-group.gpus_per_worker, -group.num_ranks)):
         kind = resource(group.device_type, nodes)
         per_node = _spread(group.num_workers, [int(node.get(kind, 0) // group.gpus_per_worker) for node in left])
@@ -140,14 +140,14 @@ def _fit(
             )
         for index, count in enumerate(per_node):
             left[index][kind] = left[index].get(kind, 0) - count * group.gpus_per_worker
-        spots[group.name] = [Spot(index) for index, count in enumerate(per_node) for _ in range(count)]
-    return spots
+        assigned[group.name] = [DeviceAssignment(index) for index, count in enumerate(per_node) for _ in range(count)]
+    return assigned
 
 
 def _name(
     group: DeviceGroup, kind: str, devices: Sequence[int], nodes: Sequence[Node], left: list[dict[str, float]]
-) -> Sequence[Spot] | str:
-    """Spots on named devices, which must not straddle nodes within one worker."""
+) -> Sequence[DeviceAssignment] | str:
+    """Assignments on named devices, which must not straddle nodes within one worker."""
     where = [(index, local) for index, node in enumerate(nodes) for local in range(int(node.total.get(kind, 0)))]
     beyond = [device for device in devices if device >= len(where)]
     if beyond:
@@ -161,11 +161,11 @@ def _name(
                 f"group {group.name!r}: one worker's devices {list(devices[first : first + per])} are on several nodes"
             )
         left[held[0][0]][kind] = left[held[0][0]].get(kind, 0) - per
-        out.append(Spot(held[0][0], tuple(local for _, local in held)))
+        out.append(DeviceAssignment(held[0][0], tuple(local for _, local in held)))
     short = next((index for index, node in enumerate(left) if node.get(kind, 0) < 0), None)
     if short is not None:
         return f"group {group.name!r} names devices of node {nodes[short].name}, where too few are free"
-    return sorted(out, key=lambda spot: spot.node)
+    return sorted(out, key=lambda one: one.node)
 
 
 def _spread(count: int, capacity: Sequence[int]) -> list[int] | int:

@@ -24,19 +24,6 @@ _SAID_BY_US = re.compile(
 )
 
 
-def name_output(label: str) -> None:
-    """Have the lines that this worker prints from now on carry a label."""
-    marker = import_module("ray._private.ray_constants").LOG_PREFIX_ACTOR_NAME
-    for stream in (sys.stdout, sys.stderr):
-        print(f"{marker}{label}", file=stream, flush=True)
-
-
-def end_output(token: str) -> None:
-    """Print a token behind everything that this worker has printed."""
-    for stream in (sys.stdout, sys.stderr):
-        print(token, file=stream, flush=True)
-
-
 class Fold:
     """Lines that wait a moment for their equals.
 
@@ -117,7 +104,7 @@ class WorkerLogs:
             self._dispatcher.remove_handler(_HANDLER)
             self._dispatcher.add_handler(_HANDLER, self._take)
 
-    def know(self, labels: Mapping[Source, str]) -> None:
+    def add_labels(self, labels: Mapping[Source, str]) -> None:
         """Take the lines of these workers from now on, and no others'.
 
         Args:

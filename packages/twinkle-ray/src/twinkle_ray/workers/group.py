@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twinkle_ray.workers.waiting_inputs import WaitingInputs
     from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo
 
-_WORTH_REMEMBERING = 2048  # bytes
+_LARGEST_CACHED = 2048  # bytes
 
 
 class RayReply:
@@ -34,10 +34,10 @@ class RayReply:
         ref: The answer.
         task: What was asked.
         sent: Bytes that the actor was sent.
-        remember: What the actor then remembers, and which of such requests to it this is.
+        cache_as: The task that the actor caches, and the number of this request among those that cache.
     """
 
-    __slots__ = ("__weakref__", "_remember", "died_in", "group", "instance", "name", "outcome", "rank", "ref", "sent")
+    __slots__ = ("__weakref__", "_cache_as", "died_in", "group", "instance", "name", "outcome", "rank", "ref", "sent")
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RayReply:
         ref: ray.ObjectRef[Any],
         task: Task,
         sent: int,
-        remember: tuple[bytes, int] | None = None,
+        cache_as: tuple[bytes, int] | None = None,
     ) -> None:
         self.group = group
         self.rank = rank
@@ -56,7 +56,7 @@ class RayReply:
         self.name = task.name
         self.died_in = group.deaths.get(rank)
         self.outcome: Outcome | None = None
-        self._remember = remember
+        self._cache_as = cache_as
 
     def done(self) -> bool:
         """Whether the outcome is there, or never will be."""
@@ -76,8 +76,8 @@ class RayReply:
         """The answer is there."""
         if self.outcome is None:
             self.outcome = outcome_from_wire(wire)
-            if self._remember is not None:
-                self.group.confirm(self.rank, *self._remember)
+            if self._cache_as is not None:
+                self.group.confirm(self.rank, *self._cache_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class RayGroup:
     Args:
         name: Name of the group.
         members: In rank order.
-        is_driver: This is the one process that may rely on what the actors remember of it.
+        is_driver: This is the one process that may rely on the tasks that the actors have cached.
         replay: Keep the tasks that constructed components, and their inputs.
 
     Attributes:
@@ -123,9 +123,9 @@ class RayGroup:
         self._is_driver = is_driver
         self._run = [member.actor.run for member in self.members]
         self._run_gated = [member.actor.run_gated for member in self.members]
-        self._remember = [member.actor.remember for member in self.members]
-        self._again = [member.actor.again for member in self.members]
-        self._remembered: dict[int, bytes] = {}
+        self._run_and_cache = [member.actor.run_and_cache for member in self.members]
+        self._run_cached = [member.actor.run_cached for member in self.members]
+        self._cached: dict[int, bytes] = {}
         self._requests: dict[int, int] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
@@ -170,7 +170,7 @@ class RayGroup:
             self.created.pop(task.instance, None)
             self._meshes.pop(task.instance, None)
         wire, sent = self._wire(task)
-        if inputs or not self._is_driver or type(wire) is not bytes or sent > _WORTH_REMEMBERING:
+        if inputs or not self._is_driver or type(wire) is not bytes or sent > _LARGEST_CACHED:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
                 self._wires[key] = (self._wires[key][0], wire, 0)
@@ -178,18 +178,18 @@ class RayGroup:
             if gated is not None:
                 return RayReply(self, rank, self._run_gated[rank].remote(wire, gated), task, sent)
             return RayReply(self, rank, self._run[rank].remote(wire, *_refs(inputs)), task, sent)
-        with self._lock:  # between what the actor remembers and what it is sent, nothing else may be sent
-            if self._remembered.get(rank) == wire:
-                return RayReply(self, rank, self._again[rank].remote(), task, 0)
-            self._remembered.pop(rank, None)
+        with self._lock:  # between what the actor has cached and what it is sent, nothing else may be sent
+            if self._cached.get(rank) == wire:
+                return RayReply(self, rank, self._run_cached[rank].remote(), task, 0)
+            self._cached.pop(rank, None)
             count = self._requests[rank] = self._requests.get(rank, 0) + 1
-            return RayReply(self, rank, self._remember[rank].remote(wire), task, sent, (wire, count))
+            return RayReply(self, rank, self._run_and_cache[rank].remote(wire), task, sent, (wire, count))
 
     def confirm(self, rank: int, wire: bytes, count: int) -> None:
-        """The actor answered a request to remember; where it was the latest one, it may be relied on."""
+        """The actor has answered `run_and_cache`; it may be asked to `run_cached` where that was the latest."""
         with self._lock:
             if self._requests.get(rank) == count:
-                self._remembered[rank] = wire
+                self._cached[rank] = wire
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Where the given ranks are; those of other nodes tell through their node's agent."""

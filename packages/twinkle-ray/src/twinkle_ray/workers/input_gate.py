@@ -62,5 +62,5 @@ async def _answer(ref: ray.ObjectRef[Any]) -> bytes | tuple[Any, ...]:
 def start_gate() -> Any:
     """A gate on the node of this process, which ends with it."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    made = ray.remote(InputGate)
-    return made.options(num_cpus=0, max_restarts=0, max_concurrency=_AT_ONCE, scheduling_strategy=here).remote()
+    actor_class = ray.remote(InputGate)
+    return actor_class.options(num_cpus=0, max_restarts=0, max_concurrency=_AT_ONCE, scheduling_strategy=here).remote()

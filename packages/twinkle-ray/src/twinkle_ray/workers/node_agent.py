@@ -9,7 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.objects import chunks as rows
-from twinkle_ray.objects.pickling import Parcel, pack
+from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_ray.workers.stack_dump import is_there, read_stacks
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class NodeAgent:
         self._agents: Mapping[str, Any] = {}
         self._pieces: dict[tuple[str, int, int], tuple[float, Any]] = {}
 
-    def meet(self, agents: Mapping[str, Any]) -> None:
+    def connect(self, agents: Mapping[str, Any]) -> None:
         """Get to know the agents of all nodes, by node id."""
         self._agents = agents
 
     def piece(
-        self, held: Sequence[ray.ObjectRef[Parcel]], node: str, start: int, stop: int
-    ) -> list[ray.ObjectRef[Parcel]]:
+        self, held: Sequence[ray.ObjectRef[Pickled]], node: str, start: int, stop: int
+    ) -> list[ray.ObjectRef[Pickled]]:
         """Rows [start, stop) of a value that lies on another node, as a ref that every rank of this node may read."""
         now = time.monotonic()
         for known, (since, _) in list(self._pieces.items()):
@@ -42,7 +42,7 @@ class NodeAgent:
             self._pieces[key] = now, self._agents[node].cut.remote(list(held), start, stop)
         return [self._pieces[key][1]]
 
-    def cut(self, held: Sequence[ray.ObjectRef[Parcel]], start: int, stop: int) -> Parcel:
+    def cut(self, held: Sequence[ray.ObjectRef[Pickled]], start: int, stop: int) -> Pickled:
         """Rows [start, stop) of a value that lies on this node, in its stored form."""
         return pack(rows.cut(ray.get(held[0]).open(), start, stop))
 
@@ -57,11 +57,11 @@ class NodeAgent:
 
 def start_agents(nodes: Sequence[str]) -> dict[str, Any]:
     """An agent on each node, by node id."""
-    made = ray.remote(NodeAgent)
+    actor_class = ray.remote(NodeAgent)
     agents: dict[str, Any] = {}
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        agents[node] = made.options(num_cpus=0, max_restarts=0, scheduling_strategy=strategy).remote()
+        agents[node] = actor_class.options(num_cpus=0, max_restarts=0, scheduling_strategy=strategy).remote()
     for agent in agents.values():
-        agent.meet.remote(agents)
+        agent.connect.remote(agents)
     return agents

@@ -15,7 +15,7 @@ import ray
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.pickling import ErrorByValue
 from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire, task_from_wire
-from twinkle_ray.telemetry.logs import end_output, name_output
+from twinkle_ray.telemetry.worker_output import end_output, name_output
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.stack_dump import offer_stack
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, error_to_bytes, seed_process
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerLocation:
     """Where an actor runs, told before it has a rank.
 
     Attributes:
@@ -51,7 +51,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class RankAssignment:
     """What an actor becomes.
 
     Attributes:
@@ -98,12 +98,12 @@ class RankActor:
         self.worker: Worker | None = None
         self.info = WorkerInfo("", 0, 0)
         self._port: socket.socket | None = None
-        self._remembered = b""
-        self._task: Task | None = None
+        self._cached_wire = b""
+        self._cached_task: Task | None = None
         self.places: dict[str, Mapping[str, int]] = {}
         self._store: RayStore
 
-    def seat(self, kind: str, named: Sequence[int] | None) -> Seat:
+    def locate(self, kind: str, named: Sequence[int] | None) -> WorkerLocation:
         """Where this process runs, and with which devices.
 
         Args:
@@ -117,7 +117,7 @@ class RankActor:
             devices = [str(index) for index in named]
             if variable is not None:
                 os.environ[variable] = ",".join(devices)
-        return Seat(
+        return WorkerLocation(
             context.get_node_id(),
             socket.gethostname(),
             str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]  # Ray's own gap
@@ -134,19 +134,19 @@ class RankActor:
         self._port = held
         return int(held.getsockname()[1])
 
-    def begin(self, role: Role) -> int:
+    def assign_rank(self, assignment: RankAssignment) -> int:
         """Take a rank; returns the descriptor of this process's stack."""
-        os.environ.update(role.environment)
-        sys.path.extend(path for path in role.paths if path not in sys.path)
-        seed_process(role.seed)
-        self.info = WorkerInfo(role.group, role.rank, role.size, socket.gethostname(), os.getpid())
+        os.environ.update(assignment.environment)
+        sys.path.extend(path for path in assignment.paths if path not in sys.path)
+        seed_process(assignment.seed)
+        self.info = WorkerInfo(assignment.group, assignment.rank, assignment.size, socket.gethostname(), os.getpid())
         self._store = RayStore(self.info.label())
         self.worker = _Worker(self.info, self._store)
         name_output(self.info.label())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
         return offer_stack()
 
-    def meet(self, groups: Sequence[RayGroup], agent: Any) -> None:
+    def connect(self, groups: Sequence[RayGroup], agent: Any) -> None:
         """Get to know all groups, so that components here can call components there, and the node's agent."""
         self._store.agent = agent
         attach("ray", RayGroups(groups, self._store, {}))
@@ -155,30 +155,30 @@ class RankActor:
         """Print a token behind everything that was printed here."""
         end_output(token)
 
-    def remember(self, wire: bytes) -> bytes | tuple[Any, ...]:
-        """Run a task without inputs, and keep it for `again`."""
-        self._remembered, self._task = wire, None
-        return _answer(self, wire)
+    def run_and_cache(self, wire: bytes) -> bytes | tuple[Any, ...]:
+        """Run a task without inputs, and cache it for `run_cached`."""
+        self._cached_wire, self._cached_task = wire, None
+        return _run_task(self, wire)
 
-    def again(self) -> bytes | tuple[Any, ...]:
-        """Run the task of the latest `remember`: a call without arguments is cheaper for Ray."""
-        if self._task is None:
-            task = task_from_wire(self._remembered)
+    def run_cached(self) -> bytes | tuple[Any, ...]:
+        """Run the task of the latest `run_and_cache`: a call without arguments is cheaper for Ray."""
+        if self._cached_task is None:
+            task = task_from_wire(self._cached_wire)
             if task.args or task.kwargs:  # arguments are a call's own, and opened anew
-                return _answer(self, self._remembered)
-            self._task = task
-        return _answer(self, self._remembered, task=self._task)
+                return _run_task(self, self._cached_wire)
+            self._cached_task = task
+        return _run_task(self, self._cached_wire, task=self._cached_task)
 
     def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task."""
-        return _answer(self, wire, inputs)
+        return _run_task(self, wire, inputs)
 
     def run_gated(self, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]]) -> bytes | tuple[Any, ...]:
         """Run one task with what a gate waited for."""
-        return _answer(self, wire, inputs)
+        return _run_task(self, wire, inputs)
 
 
-def _answer(
+def _run_task(
     actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = (), task: Task | None = None
 ) -> bytes | tuple[Any, ...]:
     """Run one task; a function, because Ray wraps every method of an actor once more."""

@@ -11,7 +11,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from twinkle_ray.cluster.nodes import alive_nodes
-from twinkle_ray.placement.assign import BusyError, InfeasibleError, plan, resource
+from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, resource
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.cluster.nodes import Node
-    from twinkle_ray.placement.assign import Spot
+    from twinkle_ray.placement.assign import DeviceAssignment
 
 _POLL = 0.2  # seconds between looks at what is free
 _NODE = "ray.io/node-id"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Reserved:
     """What is reserved for one worker.
 
     Attributes:
-        reserved: The placement group.
+        placement_group: Ray's placement group.
         bundle: Index of the worker's bundle in it.
         node: Index of the node, in the order in which devices are counted.
         resources: What its actor takes of the bundle.
         devices: Indices of its devices on the node where they were named; Ray chooses them otherwise.
     """
 
-    reserved: Any
+    placement_group: Any
     bundle: int
     node: int
     resources: Mapping[str, float]
@@ -47,7 +47,7 @@ class Place:
         """The options of an actor or task that takes this place."""
         rest = dict(self.resources)
         cpus, gpus = rest.pop("CPU", 0), rest.pop("GPU", 0)
-        strategy = PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=self.bundle)
+        strategy = PlacementGroupSchedulingStrategy(self.placement_group, placement_group_bundle_index=self.bundle)
         return {"num_cpus": cpus, "num_gpus": gpus, "resources": rest, "scheduling_strategy": strategy}
 
 
@@ -64,7 +64,7 @@ class Reservation:
 
     def __init__(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
         self._held: dict[str, list[Any]] = {}
-        self.places: dict[str, Sequence[Place]] = {}
+        self.places: dict[str, Sequence[Reserved]] = {}
         self.take(groups, timeout)
 
     def take(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
@@ -78,7 +78,7 @@ class Reservation:
         while True:
             nodes = alive_nodes()
             try:
-                self._take(groups, plan(groups, nodes), nodes, until)
+                self._take(groups, assign(groups, nodes), nodes, until)
             except BusyError as error:
                 self.give_back(names)
                 if time.monotonic() >= until:
@@ -106,33 +106,33 @@ class Reservation:
     def _take(
         self,
         groups: Sequence[DeviceGroup],
-        spots: Mapping[str, Sequence[Spot]],
+        assigned: Mapping[str, Sequence[DeviceAssignment]],
         nodes: Sequence[Node],
         until: float,
     ) -> None:
-        named = [group for group in groups if any(spot.devices is not None for spot in spots[group.name])]
+        named = [group for group in groups if any(one.devices is not None for one in assigned[group.name])]
         for group in named:
-            self.places[group.name] = self._take_named(group, spots[group.name], nodes, until)
+            self.places[group.name] = self._take_named(group, assigned[group.name], nodes, until)
         for group in groups:
             if group not in named:
-                self.places[group.name] = self._take_any(group, spots[group.name], nodes, until)
+                self.places[group.name] = self._take_any(group, assigned[group.name], nodes, until)
 
     def _take_any(
-        self, group: DeviceGroup, spots: Sequence[Spot], nodes: Sequence[Node], until: float
-    ) -> Sequence[Place]:
+        self, group: DeviceGroup, assigned: Sequence[DeviceAssignment], nodes: Sequence[Node], until: float
+    ) -> Sequence[Reserved]:
         asked = {resource(group.device_type, nodes): float(group.gpus_per_worker)}
-        reserved = self._reserve(group.name, [asked] * len(spots), [nodes[spot.node] for spot in spots])
+        reserved = self._reserve(group.name, [asked] * len(assigned), [nodes[one.node] for one in assigned])
         _await([reserved], until)
-        return [Place(reserved, index, spot.node, asked) for index, spot in enumerate(spots)]
+        return [Reserved(reserved, index, one.node, asked) for index, one in enumerate(assigned)]
 
     def _take_named(
-        self, group: DeviceGroup, spots: Sequence[Spot], nodes: Sequence[Node], until: float
-    ) -> Sequence[Place]:
+        self, group: DeviceGroup, assigned: Sequence[DeviceAssignment], nodes: Sequence[Node], until: float
+    ) -> Sequence[Reserved]:
         """Ray hands out devices as it likes: take single ones until the named ones are among them, return the rest."""
         kind = resource(group.device_type, nodes)
         holders: dict[tuple[int, int], Any] = {}
-        for index in dict.fromkeys(spot.node for spot in spots):
-            wanted = {device for spot in spots if spot.node == index for device in spot.devices or ()}
+        for index in dict.fromkeys(one.node for one in assigned):
+            wanted = {device for one in assigned if one.node == index for device in one.devices or ()}
             room = int(nodes[index].free.get(kind, 0))
             got: dict[int, Any] = {}
             while missing := wanted - got.keys():
@@ -150,9 +150,9 @@ class Reservation:
                     self._held[group.name].remove(reserved)
                     remove_placement_group(reserved)
         out = []
-        for spot in spots:
-            devices = spot.devices or ()
-            out.append(Place(holders[spot.node, devices[0]], 0, spot.node, {kind: 1.0}, devices))
+        for one in assigned:
+            devices = one.devices or ()
+            out.append(Reserved(holders[one.node, devices[0]], 0, one.node, {kind: 1.0}, devices))
         return out
 
     def _reserve(self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Node]) -> Any:
@@ -174,7 +174,8 @@ def _await(reserved: Sequence[Any], until: float) -> None:
 def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[int]:
     """Which device each placement group of one device holds."""
     probe = ray.remote(_accelerators)
-    asked = [probe.options(**Place(one, 0, 0, {kind: 1.0}).options(), max_retries=0).remote(kind) for one in reserved]
+    options = [Reserved(one, 0, 0, {kind: 1.0}).options() for one in reserved]
+    asked = [probe.options(**each, max_retries=0).remote(kind) for each in options]
     found: list[list[str]] = ray.get(asked, timeout=max(10.0, until - time.monotonic()))
     if not all(ids and ids[0].isdecimal() for ids in found):
         raise InfeasibleError(f"infeasible: {kind} are not numbered, so that none can be named; give ranks as a count")

@@ -1,0 +1,156 @@
+"""The actors of a group: each is started in its reserved place, located, and given a rank by node and device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.placement.rank_environment import hidden_devices, import_paths, local_ranks, rendezvous
+from twinkle_ray.workers.group import Member, RayGroup
+from twinkle_ray.workers.rank_actor import RankActor, RankAssignment, WorkerLocation, visibility_variable
+from twinkle_remote.errors import PlacementError
+from twinkle_remote.protocol import WorkerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_mesh import DeviceGroup
+    from twinkle_ray.placement.reservation import Reserved
+
+
+ATTEMPTS = 100  # of what may be done twice, where messages get lost; the time is limited, and the dead do not answer
+
+
+class ActorSet:
+    """The actors of one group before they have ranks.
+
+    Args:
+        group: The group.
+        reserved: What is reserved for it.
+    """
+
+    def __init__(self, group: DeviceGroup, reserved: Sequence[Reserved]) -> None:
+        self.group = group
+        self.reserved = reserved
+        actor_class = ray.remote(RankActor)
+        self.actors: list[Any] = [
+            actor_class.options(**one.options(), max_restarts=0, max_task_retries=0).remote() for one in reserved
+        ]
+        self.locations: list[WorkerLocation] = []
+
+    def locate(self, timeout: float) -> None:
+        """Wait until every actor has reported its location, and bring them into the order of their ranks.
+
+        Raises:
+            PlacementError: One did not start, or does not have the devices that it should.
+        """
+        kind = self.group.device_type
+        retried = {"max_task_retries": ATTEMPTS}  # what a worker is asked before it has a rank may be asked twice
+        asked = [
+            actor.locate.options(**retried).remote(kind, one.devices)
+            for actor, one in zip(self.actors, self.reserved, strict=True)
+        ]
+        self.locations = get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start")
+        order = rank_order(self.locations, self.reserved)
+        self.locations = [self.locations[i] for i in order]
+        self.actors = [self.actors[i] for i in order]
+        self.reserved = [self.reserved[i] for i in order]
+        self._check_devices()
+
+    def labels(self) -> Mapping[tuple[str, str], str]:
+        """Labels of the workers by their node's address and their process id."""
+        size = len(self.locations)
+        return {
+            (location.address, str(location.pid)): WorkerInfo(self.group.name, rank, size).label()
+            for rank, location in enumerate(self.locations)
+        }
+
+    def assign_ranks(self, *, seed: int, environment: Mapping[str, str], timeout: float, replay: bool) -> RayGroup:
+        """Give every actor its rank.
+
+        Args:
+            seed: Seed of every process.
+            environment: Variables that they are given, beside those of ranks and devices.
+            timeout: Seconds until they must have answered.
+            replay: Keep how components were constructed, so that they can be constructed again.
+
+        Raises:
+            PlacementError: One was lost meanwhile.
+        """
+        what = f"the workers of group {self.group.name!r} did not begin"
+        port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
+        name, size = self.group.name, len(self.actors)
+        shared = {**environment, **rendezvous(self.locations, port)}
+        shared.update(hidden_devices(self.group.device_type))
+        assigned = []
+        for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.locations), strict=True)):
+            own = {**shared, **local, "RANK": str(rank)}
+            assignment = RankAssignment(name, rank, size, seed, own, import_paths())
+            assigned.append(actor.assign_rank.options(max_task_retries=ATTEMPTS).remote(assignment))
+        stacks = get_within(assigned, timeout, what)
+        infos = [WorkerInfo(name, rank, size, at.host, at.pid) for rank, at in enumerate(self.locations)]
+        nodes = [at.node_id for at in self.locations]
+        members = [Member(*fields) for fields in zip(self.actors, infos, nodes, stacks, strict=True)]
+        return RayGroup(name, members, is_driver=True, replay=replay)
+
+    def _check_devices(self) -> None:
+        variable = visibility_variable(self.group.device_type)
+        if variable is None:
+            return
+        for at in self.locations:
+            if len(at.devices) != self.group.gpus_per_worker or at.visible != ",".join(at.devices):
+                raise PlacementError(
+                    f"a worker of group {self.group.name!r} on {at.host} should have {self.group.gpus_per_worker} "
+                    f"{self.group.device_type}, but was given {list(at.devices)} and sees {variable}={at.visible!r}"
+                )
+
+
+def check_unique(actor_sets: Sequence[ActorSet]) -> None:
+    """See to it that no device went to two workers.
+
+    Raises:
+        PlacementError: One did; the message names it and its holders.
+    """
+    holders: dict[tuple[str, str, str], str] = {}
+    for actor_set in actor_sets:
+        for rank, location in enumerate(actor_set.locations):
+            label = f"{actor_set.group.name}[{rank}/{len(actor_set.locations)}]"
+            for device in location.devices:
+                holder = holders.setdefault((location.node_id, actor_set.group.device_type, device), label)
+                if holder != label:
+                    raise PlacementError(
+                        f"{actor_set.group.device_type} {device} of {location.host} "
+                        f"was given to {holder} and to {label}"
+                    )
+
+
+def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]) -> list[int]:
+    """Indices of the locations by node, then by device."""
+
+    def key(i: int) -> tuple[int, list[tuple[int, str]], int]:
+        devices = [(int(device), "") if device.isdecimal() else (0, device) for device in locations[i].devices]
+        return reserved[i].node, sorted(devices), i
+
+    return sorted(range(len(locations)), key=key)
+
+
+def get_within(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
+    """Answers of workers that are starting.
+
+    Args:
+        refs: The answers.
+        timeout: Seconds.
+        what: What it means when they do not come.
+
+    Raises:
+        PlacementError: One is late, or its worker is lost.
+    """
+    try:
+        answers: list[Any] = ray.get(list(refs), timeout=timeout)
+    except ray.exceptions.GetTimeoutError:
+        pending = len(ray.wait(list(refs), num_returns=len(refs), timeout=0)[1])
+        raise PlacementError(f"{what} within {timeout:g} s: {pending} of {len(refs)} have not answered") from None
+    except ray.exceptions.RayError as error:
+        raise PlacementError(f"{what}: {error}") from error
+    return answers
