@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.call.collect import combine, how_made, ranks_read
+from twinkle_remote.call.collect import combine, combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.rows import rows_of, take
@@ -27,7 +27,7 @@ def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int],
     given = [shares.arguments[index][0][0] for index in shares.of_rank]
     read = ranks_read(spec, ranks, mesh, each=bool(shares.each))
     back = combine(
-        how_made(spec, ranks),
+        combine_rule(spec, ranks),
         [given[ranks.index(rank)] for rank in read],
         name="Echo.rows",
         mesh=mesh,

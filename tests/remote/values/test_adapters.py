@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from twinkle_remote import CollectError, DispatchError, Replicate
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.call.collect import combine, how_made, ranks_read
+from twinkle_remote.call.collect import combine, combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.columns import columns, rebuild
@@ -116,7 +116,7 @@ def test_collecting_what_was_dispatched_gives_it_back(
     sent = [shares.arguments[index][0][0] for index in shares.of_rank]
     read = ranks_read(spec, ranks, mesh, each=bool(shares.each))
     back = combine(
-        how_made(spec, ranks),
+        combine_rule(spec, ranks),
         [sent[rank] for rank in read],
         name="Echo.rows",
         mesh=mesh,

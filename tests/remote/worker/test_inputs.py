@@ -16,7 +16,7 @@ from twinkle_remote.protocol import HandedSlot, HandOver, Outcome, Share, Task
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of, take
-from twinkle_remote.worker.inputs import Inputs
+from twinkle_remote.worker.inputs import TaskInputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def share(parts: list[Any], index: int, count: int, store: Memory, **options: An
         handed=(HandOver(0, len(parts), how, padded=total is not None),),
         **options,
     )
-    return Inputs(task, outcomes(parts, total), store).values()[0][0]["in"]
+    return TaskInputs(task, outcomes(parts, total), store).values()[0][0]["in"]
 
 
 @given(

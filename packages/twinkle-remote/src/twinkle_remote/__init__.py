@@ -23,7 +23,8 @@ from twinkle_remote.errors import (
     WorkerDiedError,
 )
 from twinkle_remote.protocol.component import is_handle
-from twinkle_remote.sessions.runtime import initialize, session, shutdown, stats
+from twinkle_remote.sessions.initialize import initialize, session, shutdown
+from twinkle_remote.sessions.runtime import stats
 from twinkle_remote.sessions.stats import CallRecord
 from twinkle_remote.values.rows import Splitter
 from twinkle_remote.values.taught import register_splitter

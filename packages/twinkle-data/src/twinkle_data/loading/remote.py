@@ -188,7 +188,7 @@ class RemotePipeline:
                 batch = submit(self._workers.read, at, step.source, tuple(self._quarantine))
                 report = submit(self._workers.report)
                 # A step ahead of a loop that ends before it is missed by nobody, nor is its failure.
-                call_of(batch).expendable = call_of(report).expendable = True
+                call_of(batch).prefetched = call_of(report).prefetched = True
                 self._asked.append((batch, report))
             if not self._asked:
                 raise StopIteration

@@ -2,7 +2,7 @@
 
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.lazy import Lazy, call_of
-from twinkle_remote.call.pending_call import Call
+from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.call.submit import start_on_workers
 from twinkle_remote.context import WorkerContext
 from twinkle_remote.failures.capture import capture
@@ -15,9 +15,9 @@ from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
 __all__ = [
-    "Call",
     "Lazy",
     "Memory",
+    "PendingCall",
     "Worker",
     "WorkerContext",
     "active",

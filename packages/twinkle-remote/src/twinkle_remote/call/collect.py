@@ -36,7 +36,7 @@ def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None
     return ranks if each and spec.collect != "last_pp" else mesh.collect_ranks
 
 
-def how_made(spec: FunctionSpec, ranks: Sequence[int]) -> Any:
+def combine_rule(spec: FunctionSpec, ranks: Sequence[int]) -> Any:
     """How the values that were read make one: "rows", "columns", "list", "one", or the collect itself."""
     if spec.collect == "first" or (spec.collect == "none" and len(ranks) == 1):
         return "one"
@@ -61,7 +61,7 @@ def combine(
     """Make one value of those that were read.
 
     Args:
-        how: What `how_made` said.
+        how: What `combine_rule` said.
         values: In the order of `ranks_read`; never mutated.
         name: Class.method, for messages.
         mesh: For a callable collect.

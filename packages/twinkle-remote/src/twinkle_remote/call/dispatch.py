@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_mesh import balanced_slice
 from twinkle_remote.call.arguments import Encoder, Replicated
 from twinkle_remote.call.lazy import Lazy
-from twinkle_remote.call.uneven import settle
+from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.columns import below, columns, rebuild
 from twinkle_remote.values.rows import common_length, refuse_unknown, splitter_of, take
@@ -131,11 +131,11 @@ def _dispatch(
     if real is None and not lazy and not any(own):
         return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder)
     of_rank, count = _data_ranks(spec, ranks, mesh)
-    total = 0 if real is None else settle(spec.uneven, real, count, name)
+    total = 0 if real is None else rows_to_send(spec.uneven, real, count, name)
     parts = [balanced_slice(total, count, index) for index in range(count)]
     arguments = []
     for part in parts:
-        cut = _Cut(encoder, part.start, part.stop, real or 0)
+        cut = _RowSlicer(encoder, part.start, part.stop, real or 0)
         values = [cut(v) if divided else encoder.whole(v) for (_, v), divided in zip(named, split, strict=True)]
         arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))
     if any(own):
@@ -185,7 +185,7 @@ def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
     return any(handed)
 
 
-class _Cut:
+class _RowSlicer:
     """Cuts rows [start, stop) out of one argument, to any depth of dicts, dataclasses and named tuples."""
 
     def __init__(self, encoder: Encoder, start: int, stop: int, real: int) -> None:

@@ -17,7 +17,7 @@ from twinkle_remote.protocol.spec import FunctionSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
 _OPEN = FunctionSpec(dispatch="all", sync=True)
@@ -38,7 +38,7 @@ class RemoteIterator:
         self._spec = spec
         self._itself = itself
         self._ahead = ahead
-        self._steps: deque[Call] = deque()
+        self._steps: deque[PendingCall] = deque()
         self._goes_on = True
         self._ended = False
 
@@ -58,7 +58,7 @@ class RemoteIterator:
     def __next__(self) -> Any:
         while not self._ended and len(self._steps) <= self._ahead:
             self._steps.append(self._ask())
-            self._steps[-1].expendable = True
+            self._steps[-1].prefetched = True
         if not self._steps:
             raise StopIteration
         call = self._steps[0]
@@ -83,5 +83,5 @@ class RemoteIterator:
             )
         raise StopIteration
 
-    def _ask(self) -> Call:
+    def _ask(self) -> PendingCall:
         return start(self._component, "next", "__next__", f"{self._component.name}.__next__", self._spec)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from twinkle_remote.call.awaiting import future_of
-from twinkle_remote.call.collect import combine, how_made, ranks_read
+from twinkle_remote.call.collect import combine, combine_rule, ranks_read
 from twinkle_remote.call.lazy_operators import LazyOperators
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.messages import HandOver, Itself
@@ -15,7 +15,7 @@ from twinkle_remote.protocol.messages import HandOver, Itself
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
 
 R = TypeVar("R", covariant=True)
@@ -39,7 +39,7 @@ class Lazy(LazyOperators, Generic[R]):
 
     __slots__ = ("__weakref__", "_call", "_itself", "_value")
 
-    def __init__(self, call: Call, itself: object = None) -> None:
+    def __init__(self, call: PendingCall, itself: object = None) -> None:
         call.held = True
         self._call = call
         self._itself = itself
@@ -82,7 +82,7 @@ class Lazy(LazyOperators, Generic[R]):
         read = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
         outcomes = [call.outcome(rank) for rank in read]
         value = combine(
-            how_made(call.spec, call.ranks),
+            combine_rule(call.spec, call.ranks),
             call.fetch_all(read, timeout, began),
             name=call.name,
             mesh=call.mesh,
@@ -97,7 +97,7 @@ class Lazy(LazyOperators, Generic[R]):
 
     def __del__(self) -> None:
         _alive.discard(id(self))
-        self._call.let_go()
+        self._call.released()
 
     def __await__(self) -> Generator[Any, None, R]:
         return future_of(self._call.ends_within, self.result).__await__()
@@ -149,7 +149,7 @@ def any_lazy() -> bool:
     return bool(_alive)
 
 
-def call_of(lazy: Lazy[Any]) -> Call:
+def call_of(lazy: Lazy[Any]) -> PendingCall:
     """The call that makes a lazy result."""
     return lazy._call
 
@@ -170,6 +170,6 @@ def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
         counted = ranks_read(call.spec, call.ranks, call.mesh, each=False)
         once = None if counted == ranks else tuple(ranks.index(rank) for rank in counted)
     replies = [call.reply(rank) for rank in ranks]
-    how = how_made(call.spec, call.ranks)
+    how = combine_rule(call.spec, call.ranks)
     padded = call.spec.uneven == "pad"
     return replies, HandOver(offset, offset + len(replies), how, call.mesh, call.spec.weight, padded, once)

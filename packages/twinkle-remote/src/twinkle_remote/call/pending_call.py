@@ -40,14 +40,14 @@ class CallRuntime(Protocol):
     def refusal(self, what: str) -> str:
         """Why `what`, the result of a call, cannot be had of a closed session."""
 
-    def call_completed(self, call: Call) -> None:
+    def call_completed(self, call: PendingCall) -> None:
         """Every worker has answered, or the lazy result of a failed call was released."""
 
-    def call_seen(self, call: Call) -> None:
+    def call_seen(self, call: PendingCall) -> None:
         """The failure of a call was raised to a caller."""
 
 
-class Call:
+class PendingCall:
     """One remote call; several threads may wait for it.
 
     Args:
@@ -68,7 +68,7 @@ class Call:
         awaited: Somebody waits for it now.
         handed_on: Its result was passed to another call, which fails with it.
         logged: Its failure was logged, because nobody had waited for it.
-        expendable: Nobody needs it, as one that was made ahead: no session waits for it or tells of its failure.
+        prefetched: Nobody needs it, as one that was made ahead: no session waits for it or tells of its failure.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Call:
         line: str,
         record: CallRecord,
         each: bool | None = False,
-        sources: Sequence[Call] = (),
+        sources: Sequence[PendingCall] = (),
     ) -> None:
         self.name = name
         self.spec = spec
@@ -94,7 +94,7 @@ class Call:
         self.awaited = 0
         self.handed_on = False
         self.logged = False
-        self.expendable = False
+        self.prefetched = False
         self._runtime = runtime
         self._group = group
         self._each = each
@@ -188,7 +188,7 @@ class Call:
 
     def unseen(self) -> bool:
         """Whether it failed, or is past its deadline, and nobody was given that or the failure that it follows from."""
-        if self.seen or self.expendable or not (self._failures or self.late()):
+        if self.seen or self.prefetched or not (self._failures or self.late()):
             return False
         return not any(source.seen and source.failed() for source in self._sources)
 
@@ -206,7 +206,7 @@ class Call:
             error.add_note(f"  nobody had waited for this call when the session ended{more}")
             raise
 
-    def let_go(self) -> None:
+    def released(self) -> None:
         """Nobody has its lazy result any more: tell of a failure that nobody has been told of."""
         self.held = False
         if self._failures and not self._pending:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.lazy import Lazy, call_of
-from twinkle_remote.call.pending_call import Call
+from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.backend import InputReplies
@@ -78,7 +78,7 @@ def start(
     kwargs: dict[str, Any] | None = None,
     *,
     own_share: bool = False,
-) -> Call:
+) -> PendingCall:
     """Divide the arguments, submit one task to each called rank, and return the call in flight.
 
     Args:
@@ -136,14 +136,14 @@ def _submit(
     shares: Shares,
     tasks: Sequence[Task],
     record: CallRecord,
-) -> Call:
+) -> PendingCall:
     """Submit each rank's task with the replies that it reads."""
     sources = [call_of(source) for source in shares.encoder.sources]
     read = shares.encoder.inputs
     inputs = InputReplies(read, _not_read(sources, read)) if read else _NONE
     replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
-    return Call(
+    return PendingCall(
         runtime,
         group,
         name,
@@ -160,7 +160,7 @@ def _submit(
 _NONE = InputReplies()
 
 
-def _not_read(sources: Sequence[Call], read: Sequence[Reply]) -> Sequence[Reply]:
+def _not_read(sources: Sequence[PendingCall], read: Sequence[Reply]) -> Sequence[Reply]:
     """Replies of calls that their result is not made of, but whose failure is that of the call."""
     known = set(map(id, read))
     return [reply for source in sources for reply in source.replies() if id(reply) not in known]

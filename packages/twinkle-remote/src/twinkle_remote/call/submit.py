@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
 P = ParamSpec("P")
@@ -56,7 +56,7 @@ def start_on_workers(
     function: Callable[..., Any],
     arguments: Sequence[tuple[Any, ...]] | None = None,
     timeout: float | None = None,
-) -> Call:
+) -> PendingCall:
     """Start `function(instance, *args)` on every worker of a component, each with its own arguments.
 
     Args:

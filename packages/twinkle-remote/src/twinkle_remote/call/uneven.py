@@ -1,11 +1,11 @@
-"""What a function says of rows that its data ranks do not divide: balanced by default, else strict, pad or drop."""
+"""How many rows are sent where the data ranks do not divide them: all of them, or as strict, pad or drop say."""
 
 from __future__ import annotations
 
 from twinkle_remote.errors import DispatchError
 
 
-def settle(uneven: str | None, total: int, count: int, name: str) -> int:
+def rows_to_send(uneven: str | None, total: int, count: int, name: str) -> int:
     """Number of rows that are sent out: above `total` when padded, below when dropped.
 
     Args:

@@ -137,9 +137,9 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     except PlacementError:  # the id is another component's
         raise
     except BaseException:
-        call.expendable = True
+        call.prefetched = True
         with contextlib.suppress(TwinkleError):  # the group may be gone; what the constructor raised is what counts
-            start(component, "drop", None, call.name, _DROP).expendable = True
+            start(component, "drop", None, call.name, _DROP).prefetched = True
         raise
     return component
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 from twinkle_remote.call.arguments import Replicated
-from twinkle_remote.call.collect import how_made, ranks_read
+from twinkle_remote.call.collect import combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
 from twinkle_remote.component.method import bind
@@ -117,7 +117,7 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
         }
         coordinate = {} if mesh is None or rank not in mesh else mesh.coordinate(rank)
         rows.append(Row(rank, coordinate, told, shares.rows(index), rank in read))
-    how = how_made(spec, ranks)
+    how = combine_rule(spec, ranks)
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
     return Explanation(name, component.group, tuple(rows), tuple(read), str(collect))
 

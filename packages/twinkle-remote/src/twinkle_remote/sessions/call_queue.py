@@ -12,7 +12,7 @@ from twinkle_remote.errors import CallTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Backend
 
 _log = logging.getLogger("twinkle.remote")
@@ -37,10 +37,10 @@ class CallQueue:
         self._limit = limit
         self._backend = backend
         self._is_closed = is_closed
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._polled = 0.0
 
-    def add(self, call: Call) -> None:
+    def add(self, call: PendingCall) -> None:
         """Remember a call until it is done."""
         self._calls[id(call)] = call
         now = time.monotonic()
@@ -48,11 +48,11 @@ class CallQueue:
             self._polled = now
             self._forget_oldest()
 
-    def remove(self, call: Call) -> bool:
+    def remove(self, call: PendingCall) -> bool:
         """Forget a call; False where it is none of these."""
         return self._calls.pop(id(call), None) is not None
 
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[PendingCall]:
         """All of them."""
         while True:
             try:
@@ -90,7 +90,7 @@ class CallQueue:
     def _full(self) -> str:
         return f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"
 
-    def _wait(self, waiting: Sequence[Call], seconds: float) -> None:
+    def _wait(self, waiting: Sequence[PendingCall], seconds: float) -> None:
         replies = {reply: call for call in waiting[:_TOGETHER] for reply in call.pending()}
         done = self._backend.wait(list(replies), max(0.0, seconds)) if replies else ()
         for call in {id(replies[reply]): replies[reply] for reply in done}.values() if done else waiting:

@@ -14,7 +14,7 @@ from twinkle_remote.sessions.unseen_failures import UnseenFailures
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Backend
 
 _log = logging.getLogger("twinkle.remote")
@@ -27,7 +27,7 @@ _TOGETHER = 64  # calls that are waited for at once
 _Key = tuple[str | None, int | None, str]
 
 
-class InFlight:
+class PendingCalls:
     """Calls that are not known to be done, by the worker that made them (or the driver) and the group that was called.
 
     Args:
@@ -69,7 +69,7 @@ class InFlight:
             queue.make_room(name, timeout)
         return queue
 
-    def completed(self, call: Call) -> None:
+    def completed(self, call: PendingCall) -> None:
         """Forget a call that is done; a failure that nobody was given is kept."""
         for queue in tuple(self._queues.values()):
             if queue.remove(call):
@@ -77,7 +77,7 @@ class InFlight:
         if not self.closed and call.unseen():
             self._unseen.add(call)
 
-    def seen(self, call: Call) -> None:
+    def seen(self, call: PendingCall) -> None:
         """Somebody was given the call's failure."""
         self._unseen.remove(call)
 
@@ -93,7 +93,7 @@ class InFlight:
         """Log every failure that nobody was given."""
         self._unseen.tell_all(self.calls())
 
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[PendingCall]:
         """All of them."""
         return [call for queue in tuple(self._queues.values()) for call in queue.calls()]
 
@@ -102,7 +102,7 @@ class InFlight:
         for call in self.calls():
             call.done()
 
-    def drain(self, seconds: float | None) -> Sequence[Call]:
+    def drain(self, seconds: float | None) -> Sequence[PendingCall]:
         """Wait until all are done, but for those that failed or are past their deadline.
 
         Args:
@@ -115,7 +115,7 @@ class InFlight:
         told += _TELL_AFTER_SECONDS
         while True:
             self.poll()
-            left = [call for call in self.calls() if not (call.expendable or call.failed() or call.late())]
+            left = [call for call in self.calls() if not (call.prefetched or call.failed() or call.late())]
             now = time.monotonic()
             remaining = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, began + seconds - now)
             if not left or remaining <= 0:
@@ -128,7 +128,7 @@ class InFlight:
                 self._backend.wait(replies, remaining)
 
 
-def names_of(calls: Sequence[Call], one: str = "", several: str = "") -> str:
+def names_of(calls: Sequence[PendingCall], one: str = "", several: str = "") -> str:
     """Calls as a log line lists them, with the verb that follows."""
     shown = ", ".join(sorted({call.name for call in calls}))
     count, verb = (f"{len(calls)} calls", several) if len(calls) > 1 else (f"{len(calls)} call", one)

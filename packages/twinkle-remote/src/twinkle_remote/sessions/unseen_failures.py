@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from twinkle_remote.call.pending_call import Call
+    from twinkle_remote.call.pending_call import PendingCall
 
 _log = logging.getLogger("twinkle.remote")
 _KEPT = 256
@@ -22,10 +22,10 @@ class UnseenFailures:
     """
 
     def __init__(self) -> None:
-        self._held: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
-        self._kept: dict[int, Call] = {}
+        self._held: weakref.WeakValueDictionary[int, PendingCall] = weakref.WeakValueDictionary()
+        self._kept: dict[int, PendingCall] = {}
 
-    def add(self, call: Call) -> None:
+    def add(self, call: PendingCall) -> None:
         """A call failed, or nobody holds the lazy result of a failed one any more."""
         if call.held:
             self._held[id(call)] = call
@@ -36,12 +36,12 @@ class UnseenFailures:
         if not (call.awaited or call.handed_on):
             self._tell(call)
 
-    def remove(self, call: Call) -> None:
+    def remove(self, call: PendingCall) -> None:
         """Somebody was given the failure."""
         self._held.pop(id(call), None)
         self._kept.pop(id(call), None)
 
-    def raise_first(self, others: Iterable[Call] = ()) -> None:
+    def raise_first(self, others: Iterable[PendingCall] = ()) -> None:
         """Raise the first failure that nobody has been given; the rest is logged.
 
         Args:
@@ -55,7 +55,7 @@ class UnseenFailures:
         if unseen:
             unseen[0].raise_unseen(len(unseen) - 1)
 
-    def tell_all(self, others: Iterable[Call] = ()) -> None:
+    def tell_all(self, others: Iterable[PendingCall] = ()) -> None:
         """Log every failure that nobody has been given.
 
         Args:
@@ -63,15 +63,15 @@ class UnseenFailures:
         """
         self._tell_all(self._all(others))
 
-    def _all(self, others: Iterable[Call]) -> Sequence[Call]:
+    def _all(self, others: Iterable[PendingCall]) -> Sequence[PendingCall]:
         calls = {id(call): call for call in [*list(self._held.values()), *list(self._kept.values()), *others]}
         return sorted((call for call in calls.values() if call.unseen()), key=lambda call: call.failed_at())
 
-    def _tell_all(self, calls: Iterable[Call]) -> None:
+    def _tell_all(self, calls: Iterable[PendingCall]) -> None:
         for call in calls:
             self._tell(call)
 
-    def _tell(self, call: Call) -> None:
+    def _tell(self, call: PendingCall) -> None:
         if not call.logged:
             call.logged = True
             _log.error("a call failed and nobody waited for it: %s", call.failure_text())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_mesh import plan_transfer
 from twinkle_remote.call.arguments import decode
 from twinkle_remote.call.collect import combine
-from twinkle_remote.call.uneven import settle
+from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of, take
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import HandedSlot, HandOver, Outcome, Share, StoredSlot, Task
 
 
-class Inputs:
+class TaskInputs:
     """The arguments of one task, and the count of what fetching them moved.
 
     Attributes:
@@ -99,7 +99,7 @@ class Inputs:
                 f"{total} and another argument {self.total}; mark what must go whole with Replicate(value)"
             )
         self.total = total
-        wanted = settle(self._task.uneven, total, share.count, self._task.name)
+        wanted = rows_to_send(self._task.uneven, total, share.count, self._task.name)
         origins = [(source, 0, rows) for source, rows in enumerate(lengths)]
         used = _resized(origins, total, wanted)
         plan = plan_transfer(len(used), share.count, [stop - start for _, start, stop in used])[share.index]

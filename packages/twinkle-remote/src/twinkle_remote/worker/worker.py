@@ -16,7 +16,7 @@ from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.values.snapshot import snapshot
-from twinkle_remote.worker.inputs import Inputs
+from twinkle_remote.worker.inputs import TaskInputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -80,7 +80,7 @@ class Worker:
         try:
             if task.taught is not None:
                 task.taught.learn()
-            arguments = Inputs(task, inputs, self._store)
+            arguments = TaskInputs(task, inputs, self._store)
             args, kwargs = arguments.values()
             if self._shared:
                 args, kwargs = snapshot(args), snapshot(kwargs)

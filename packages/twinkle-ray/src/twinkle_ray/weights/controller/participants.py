@@ -11,7 +11,7 @@ from twinkle_remote.protocol import InProcessBackend
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.backends.support import Call
+    from twinkle_remote.backends.support import PendingCall
 
 
 class Pending(Protocol):
@@ -65,7 +65,7 @@ class RemoteCrew:
 
 
 class _RemotePending:
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: PendingCall) -> None:
         self._call = call
         self._lazy = Lazy[list[Any]](call)  # from the start: a failure that is looked for later is no unseen one
 

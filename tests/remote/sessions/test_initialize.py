@@ -274,7 +274,7 @@ def test_failures_that_nobody_looks_at_are_logged_once_and_the_first_is_raised(
             assert told() == []
             del dropped
             assert len(told()) == 1 and "Slow.fail on four[" in told()[0] and "KeyError: 'unseen'" in told()[0]
-            assert "test_runtime.py:" in told()[0]
+            assert "test_initialize.py:" in told()[0]
             slow.fail()
             with pytest.raises(KeyError):
                 submit(slow.fail).result()

@@ -1,0 +1,228 @@
+"""A session of a program: `initialize`, `shutdown`, and both around a block."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote.context import current_worker
+from twinkle_remote.errors import AlreadyInitializedError, BackendError, CallTimeoutError, TwinkleError
+from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
+from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT, names_of
+from twinkle_remote.sessions.runtime import Runtime, active, install, remove
+from twinkle_remote.worker.seeding import check_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.backend import BackendFactory
+
+_log = logging.getLogger("twinkle.remote")
+_PROVIDERS = {"ray": "twinkle-ray"}
+
+
+def initialize(
+    mode: str = "local",
+    *,
+    groups: Sequence[DeviceGroup] | None = None,
+    global_device_mesh: DeviceMesh | None = None,
+    lazy_collect: bool = True,
+    seed: SupportsIndex = 42,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    **backend_options: Any,
+) -> None:
+    """Set up where components run; once per program, before the first component with a `remote_group`.
+
+    A second call with the same arguments does nothing.
+
+    Args:
+        mode: "local" (this process; under torchrun, all of its processes together), "threads" (each rank a thread of
+            this process), "ray" (twinkle-ray), or another installed backend.
+        groups: The groups that components can be placed on. In "local" mode None allows any name.
+        global_device_mesh: Mesh of components that are given none and whose group has as many workers.
+        lazy_collect: Whether results stay on the workers until used, where a function does not say.
+        seed: Seed of Python's, numpy's and torch's random numbers on every worker, from 0 to 2**32 - 1; the same on all
+            ranks. numpy and torch are seeded when they are loaded, where that is later.
+        max_in_flight: Calls that may be in flight in one group, at or above 1; making one more waits until one is done.
+        **backend_options: Options of the backend.
+
+    Raises:
+        AlreadyInitializedError: Called before with other arguments.
+        BackendError: There is no such backend, or it does not take an option.
+        PlacementError: The groups cannot be placed.
+    """
+    by_name = _by_name(() if groups is None else groups)
+    seed = check_seed(seed)
+    arguments = {
+        "mode": mode,
+        "groups": tuple(by_name.values()),
+        "global_device_mesh": global_device_mesh,
+        "lazy_collect": lazy_collect,
+        "seed": seed,
+        "max_in_flight": max_in_flight,
+        **backend_options,
+    }
+    before = active()
+    if before is not None:
+        _refuse_difference(before.arguments, arguments)
+        return
+    if type(max_in_flight) is not int or max_in_flight < 1:
+        raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
+    factory = _factory(mode)
+    _check_options(mode, factory, backend_options)
+    backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
+    install(Runtime(mode, backend, by_name, global_device_mesh, lazy_collect, max_in_flight, arguments))
+    atexit.register(_at_exit)
+
+
+def shutdown(drain: float | None = None) -> None:
+    """End every worker and give everything back; safe at exit, after errors, and twice.
+
+    It waits for every call in flight, however long, so that a checkpoint that is being written is written, and raises
+    the first failure that nobody was given. It waits for no call that failed or is past its deadline. A result that was
+    not fetched by then is gone.
+
+    Args:
+        drain: Seconds that calls in flight are given at most; None for as long as they take, 0 to give them up.
+
+    Raises:
+        CallTimeoutError: The calls in flight took longer than `drain` (above 0), or a call that nobody had waited for
+            is past its deadline.
+        TwinkleError: A call that nobody had waited for failed; as the call would have raised it. Or this is a worker.
+    """
+    if active() is not None and current_worker().rank is not None:
+        raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
+    _end(active(), drain, quietly=False)
+
+
+def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None:
+    """End a session.
+
+    Args:
+        runtime: Its runtime; it is the current one until its calls are done, since they may make others.
+        drain: As for `shutdown`.
+        quietly: An error is on its way already: what is lost or failed is logged, and nothing is raised.
+    """
+    if runtime is None or runtime.closed:
+        return
+    atexit.unregister(_at_exit)
+    try:
+        lost = runtime.in_flight.drain(drain)
+        if lost:
+            _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
+        if quietly:
+            runtime.in_flight.tell_unseen()
+            return
+        runtime.in_flight.raise_unseen()
+        if lost and drain:
+            given_up = names_of(lost, "was", "were")
+            raise CallTimeoutError(f"shutdown: {given_up} not done after {drain:g} s, and given up")
+    finally:
+        remove(runtime)
+        runtime.backend.close()
+
+
+def _at_exit() -> None:
+    """End the session that a program left open; its failure is the program's, exit status included."""
+    if ended_by_error():
+        _end(active(), 0.0, quietly=True)
+        return
+    try:
+        _end(active(), None, quietly=False)
+    except BaseException as error:  # an interrupt too: after this nothing reports it
+        exit_with(error)
+
+
+@contextmanager
+def session(
+    mode: str = "local",
+    *,
+    groups: Sequence[DeviceGroup] | None = None,
+    global_device_mesh: DeviceMesh | None = None,
+    lazy_collect: bool = True,
+    seed: SupportsIndex = 42,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    **backend_options: Any,
+) -> Iterator[None]:
+    """`initialize` for a block, and `shutdown` at its end; nothing inside of an equal session.
+
+    A block that ends by an exception gives up its calls in flight; `sys.exit(0)` is a normal end.
+
+    Args:
+        mode: As for `initialize`, and so are the others.
+        groups: As there.
+        global_device_mesh: As there.
+        lazy_collect: As there.
+        seed: As there.
+        max_in_flight: As there.
+        **backend_options: As there.
+    """
+    before = active()
+    initialize(
+        mode,
+        groups=groups,
+        global_device_mesh=global_device_mesh,
+        lazy_collect=lazy_collect,
+        seed=seed,
+        max_in_flight=max_in_flight,
+        **backend_options,
+    )
+    begun = active() if active() is not before else None
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            _end(begun, None, quietly=False)
+        else:
+            _end(begun, 0.0, quietly=True)
+        raise
+    _end(begun, None, quietly=False)
+
+
+def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
+    changed = [key for key in before.keys() | now.keys() if before.get(key) != now.get(key)]
+    if changed:
+        listing = "; ".join(f"{key}: {before.get(key)!r} before, {now.get(key)!r} now" for key in sorted(changed))
+        raise AlreadyInitializedError(f"twinkle is initialized with other arguments ({listing}); call shutdown() first")
+
+
+def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
+    if not isinstance(groups, list | tuple) or not all(isinstance(group, DeviceGroup) for group in groups):
+        raise TypeError(f"groups is a list of DeviceGroup(name, ranks, device_type), got {groups!r:.80}")
+    names = [group.name for group in groups]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"each group has a name of its own, but {', '.join(map(repr, twice))} is there twice in {names}"
+        )
+    return dict(zip(names, groups, strict=True))
+
+
+def _factory(mode: str) -> BackendFactory:
+    from importlib.metadata import entry_points  # costs tens of milliseconds, and only a program that runs needs it
+
+    found = {entry.name: entry for entry in entry_points(group="twinkle.backends")}
+    if mode in found:
+        return cast("BackendFactory", found[mode].load())
+    if mode in _PROVIDERS:
+        raise BackendError(f"backend {mode!r} is not installed: pip install {_PROVIDERS[mode]}")
+    raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
+
+
+def _check_options(mode: str, factory: BackendFactory, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(factory).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = [
+        name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "seed"
+    ]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise BackendError(
+            f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(known) or 'none'}"
+        )
