@@ -17,7 +17,8 @@ from twinkle_ray.weights.planning.buckets import make_buckets
 from twinkle_ray.weights.planning.manifest import Terms
 from twinkle_ray.weights.planning.transfer_plan import MIN_SLAB_BYTES, Plan, Seat, make_plan
 from twinkle_ray.weights.shards.box import Box
-from twinkle_ray.weights.shards.shard import Sheet, TensorSpec, placed_boxes
+from twinkle_ray.weights.shards.dtensor import placed_boxes
+from twinkle_ray.weights.shards.specs import Sheet, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from twinkle_ray.weights.rendezvous.session import Board, Monitor, Phase, Session, Watch
+from twinkle_ray.weights.rendezvous.heartbeat import Monitor, Watch
+from twinkle_ray.weights.rendezvous.session import Board, Phase, Session
 from twinkle_ray.weights.rendezvous.store import StoreClient, StoreServer
 from twinkle_ray.weights.transport.gloo import GlooLink
 from twinkle_ray.weights.transport.protocol import Post

@@ -17,7 +17,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from twinkle_ray.weights import Shard
 from twinkle_ray.weights.shards.box import Box
-from twinkle_ray.weights.shards.shard import hold, placed_boxes
+from twinkle_ray.weights.shards.dtensor import placed_boxes
+from twinkle_ray.weights.shards.shard import hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

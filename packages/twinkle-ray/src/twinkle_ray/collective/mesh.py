@@ -20,6 +20,7 @@ from twinkle_ray.collective.process_groups import (
     PHYSICAL,
     Meshes,
     build_mesh,
+    check_local_rank,
     create_groups,
     groups_over,
     open_default_group,
@@ -95,16 +96,8 @@ class MeshCollective(Collective):
         self._views: dict[tuple[int, ...], MeshCollective] = {}
         self._over: dict[tuple[tuple[int, ...], ...], tuple[ProcessGroup | None, ProcessGroup | None]] = {}
         if mesh is None:
-            if not 0 <= local_rank < local_world_size:
-                raise ValueError(
-                    f"local_rank={local_rank} is not in [0, local_world_size - 1] = [0, {local_world_size - 1}]"
-                )
             shape = parallel_shape(world_size, local_world_size, tp_size, sharding_world_size)
-            if rank % local_world_size != local_rank:
-                raise ValueError(
-                    f"rank={rank} cannot be local_rank={local_rank} where ranks count node by node, "
-                    f"{local_world_size} on each: local_rank={rank % local_world_size} would do"
-                )
+            check_local_rank(rank, local_rank, local_world_size)
             self._join()
             mesh = self._build(process_group, shape)
         self._mesh = mesh

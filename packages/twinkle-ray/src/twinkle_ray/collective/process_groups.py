@@ -66,6 +66,21 @@ def parallel_shape(
     return world_size // (shard * tp_size), shard, tp_size
 
 
+def check_local_rank(rank: int, local_rank: int, local_world_size: int) -> None:
+    """Refuse a local rank that does not fit the rank.
+
+    Raises:
+        ValueError: With the rule, the values and what would do.
+    """
+    if not 0 <= local_rank < local_world_size:
+        raise ValueError(f"local_rank={local_rank} is not in [0, local_world_size - 1] = [0, {local_world_size - 1}]")
+    if rank % local_world_size != local_rank:
+        raise ValueError(
+            f"rank={rank} cannot be local_rank={local_rank} where ranks count node by node, "
+            f"{local_world_size} on each: local_rank={rank % local_world_size} would do"
+        )
+
+
 def open_default_group(
     rank: int, world_size: int, device: torch.device | None, timeout: timedelta | None
 ) -> ProcessGroup:

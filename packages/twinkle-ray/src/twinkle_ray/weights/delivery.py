@@ -10,8 +10,7 @@ from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Digests
-    from twinkle_ray.weights.planning.transfer_plan import Move, Plan
+    from twinkle_ray.weights.planning.transfer_plan import Digests, Move, Plan
 
 _SHOWN = 8
 _MASK = (1 << 64) - 1

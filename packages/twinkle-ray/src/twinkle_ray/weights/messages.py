@@ -10,15 +10,10 @@ from twinkle_ray.weights.rendezvous.session import Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.planning.manifest import Entry
-    from twinkle_ray.weights.planning.schedule import Hop
-    from twinkle_ray.weights.planning.transfer_plan import Move
-    from twinkle_ray.weights.shards.shard import Sheet
+    from twinkle_ray.weights.shards.specs import Sheet
 
 Side: TypeAlias = Literal["source", "target"]
 Route: TypeAlias = Literal["link", "process", "shared", "cuda_ipc", "object_store"]
-Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,35 +26,6 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.side} rank {self.rank}"
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A rank's part of a plan.
-
-    Attributes:
-        digest: Of the whole plan with its routes.
-        sheet: Digest of the rank's sheet that it was made for.
-        entries: The plan's entries.
-        buckets: Those that this rank sends or receives, by index.
-        routes: How each of them travels.
-        rounds: The hops of this rank's process, for each round that has any.
-        process: Rank of its process in the link's group.
-        lead: This rank runs its process's hops; another rank of the same process does otherwise.
-        device: Where buckets of links are staged: "cpu", or the rank's own device.
-        replicas: Blocks that this rank of the source holds and that other ranks hold too.
-    """
-
-    digest: str
-    sheet: str
-    entries: tuple[Entry, ...]
-    buckets: Mapping[int, Bucket]
-    routes: Mapping[int, Route]
-    rounds: tuple[tuple[Hop, ...], ...]
-    process: int
-    lead: bool
-    device: Literal["cpu", "own"]
-    replicas: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

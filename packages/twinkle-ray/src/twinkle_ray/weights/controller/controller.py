@@ -10,10 +10,10 @@ from twinkle_ray.weights.controller.steps import Ask, death_behind, run_last_ste
 from twinkle_ray.weights.controller.sync_group import SyncGroup
 from twinkle_ray.weights.delivery import Delivery, by_name, changed_names, check_arrival, check_replicas
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.messages import Digests, Order, Outcome, Place, Report, Side
+from twinkle_ray.weights.messages import Order, Outcome, Place, Report, Side
 from twinkle_ray.weights.planning.blueprint import Blueprint, draw
 from twinkle_ray.weights.rendezvous.session import Phase
-from twinkle_ray.weights.shards.shard import Sheet, digest
+from twinkle_ray.weights.shards.specs import Sheet, digest
 from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.controller.participants import Crew
     from twinkle_ray.weights.planning.manifest import Terms
     from twinkle_ray.weights.planning.routes import Transport
+    from twinkle_ray.weights.planning.transfer_plan import Digests
 
 SIDES: tuple[Side, Side] = ("source", "target")
 Check: TypeAlias = Literal["first", "always", "never"]

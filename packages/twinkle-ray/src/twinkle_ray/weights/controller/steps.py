@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from twinkle_ray.weights.errors import WeightSyncError, WeightSyncTimeoutError
-from twinkle_ray.weights.rendezvous.session import Board, Monitor, Phase
+from twinkle_ray.weights.rendezvous.heartbeat import Monitor
 from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
     from twinkle_ray.weights.controller.participants import Crew, Pending
     from twinkle_ray.weights.messages import Side
+    from twinkle_ray.weights.rendezvous.session import Board, Phase
     from twinkle_remote.protocol import Failure
 
 _log = logging.getLogger("twinkle.ray")

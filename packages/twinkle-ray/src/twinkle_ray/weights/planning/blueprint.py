@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.messages import Program, Report, Route, Side
 from twinkle_ray.weights.planning.buckets import Bucket, make_buckets
+from twinkle_ray.weights.planning.rank_plan import Program
 from twinkle_ray.weights.planning.routes import Transport, choose_route, link_kind
 from twinkle_ray.weights.planning.schedule import Hop, make_rounds
 from twinkle_ray.weights.planning.transfer_plan import Move, Plan, Seat, make_plan
-from twinkle_ray.weights.shards.shard import Sheet, digest
+from twinkle_ray.weights.shards.specs import Sheet, digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from twinkle_ray.weights.messages import Report, Route, Side
     from twinkle_ray.weights.planning.manifest import Terms
 
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from twinkle_ray.weights.planning.manifest import item_size, torch_dtype
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from twinkle_ray.weights.planning.transfer_plan import Distance, Parcel, Plan
     from twinkle_ray.weights.shards.box import Box
@@ -71,31 +66,3 @@ def _packed(plan: Plan, parcel: Parcel, bucket_bytes: int) -> Iterator[tuple[tup
         end = offset + size
     if slots:
         yield tuple(slots), end
-
-
-def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
-    """Each slot of a bucket as a typed view of its bytes."""
-    views: list[Tensor] = []
-    for slot in bucket.slots:
-        size = slot.box.volume * item_size(slot.wire)
-        views.append(buffer[slot.offset : slot.offset + size].view(torch_dtype(slot.wire)).view(slot.box.shape))
-    return views
-
-
-def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy block by block, converting where the dtypes differ; equal dtypes keep their bits."""
-    if targets:
-        with torch.no_grad():
-            torch._foreach_copy_([*map(_bits, targets, sources)], [*map(_bits, sources, targets)])
-
-
-def _bits(tensor: Tensor, other: Tensor) -> Tensor:
-    """One-byte dtypes as plain bytes, where nothing is converted: float8 has no copy of its own on every device."""
-    if tensor.itemsize == 1 and tensor.dtype == other.dtype and tensor.dtype != torch.uint8:
-        return tensor.view(torch.uint8)
-    return tensor
-
-
-def empty_bytes(nbytes: int, device: torch.device) -> Tensor:
-    """Uninitialised bytes."""
-    return torch.empty(nbytes, dtype=torch.uint8, device=device)

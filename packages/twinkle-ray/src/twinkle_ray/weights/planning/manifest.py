@@ -13,7 +13,7 @@ from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.ties import shared_memory_faults
 
 if TYPE_CHECKING:
-    from twinkle_ray.weights.shards.shard import Sheet
+    from twinkle_ray.weights.shards.specs import Sheet
 
 Rename: TypeAlias = Callable[[str], str | None]
 Select: TypeAlias = Callable[[str], bool] | str | Sequence[str]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.shards.shard import Sheet
+    from twinkle_ray.weights.shards.specs import Sheet
 
 
 def shared_memory_faults(

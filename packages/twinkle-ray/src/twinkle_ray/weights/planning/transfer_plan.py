@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.disjoint import BoxSearch, disjoint
 from twinkle_ray.weights.planning.manifest import Entry, Terms, item_size, match
-from twinkle_ray.weights.shards.shard import Sheet, digest
+from twinkle_ray.weights.shards.specs import Sheet, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +35,9 @@ class Move:
 
     entry: int
     box: Box
+
+
+Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
 
 
 @dataclass(frozen=True, slots=True)

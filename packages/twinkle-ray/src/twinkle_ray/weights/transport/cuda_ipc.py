@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 
-from twinkle_ray.weights.planning.buckets import copy_all, empty_bytes, slot_views
+from twinkle_ray.weights.transport.packing import copy_all, empty_bytes, slot_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

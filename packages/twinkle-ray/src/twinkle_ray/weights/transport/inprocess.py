@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.planning.buckets import Bucket, copy_all
 from twinkle_ray.weights.planning.manifest import torch_dtype
+from twinkle_ray.weights.transport.packing import copy_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from twinkle_ray.weights.planning.buckets import Bucket
 
 _LEFT: dict[int, Sequence[Tensor]] = {}
 _TICKETS = count(1)

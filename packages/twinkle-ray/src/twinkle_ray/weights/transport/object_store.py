@@ -10,7 +10,7 @@ import ray
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.planning.buckets import copy_all, slot_views
+from twinkle_ray.weights.transport.packing import copy_all, slot_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

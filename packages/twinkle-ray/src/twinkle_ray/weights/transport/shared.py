@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.planning.buckets import Bucket, copy_all, slot_views
+from twinkle_ray.weights.transport.packing import copy_all, slot_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from twinkle_ray.weights.planning.buckets import Bucket
 
 
 def available() -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.planning.buckets import copy_all
+from twinkle_ray.weights.transport.packing import copy_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.messages import Digests, Order, Outcome, Place, Program, Report
-from twinkle_ray.weights.worker.process_state import Station, checksum
+from twinkle_ray.weights.messages import Order, Outcome, Place, Report
+from twinkle_ray.weights.transport.packing import checksum
+from twinkle_ray.weights.worker.process_state import Station
 from twinkle_ray.weights.worker.rank_state import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from twinkle_ray.weights.planning.rank_plan import Program
+    from twinkle_ray.weights.planning.transfer_plan import Digests
     from twinkle_ray.weights.rendezvous.session import Session
     from twinkle_ray.weights.rendezvous.store import StoreAddress
-    from twinkle_ray.weights.shards.shard import Holding, Weights
+    from twinkle_ray.weights.shards.shard import Weights
+    from twinkle_ray.weights.shards.specs import Holding
 
 _STATIONS: dict[str, Station] = {}
 _LOCK = Lock()

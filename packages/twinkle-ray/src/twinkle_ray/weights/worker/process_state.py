@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import zlib
 from contextlib import contextmanager
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from twinkle_ray.weights.errors import LinkLostError, PeerFailedError
-from twinkle_ray.weights.planning.buckets import Slot, copy_all, empty_bytes, slot_views
 from twinkle_ray.weights.planning.manifest import torch_dtype
-from twinkle_ray.weights.rendezvous.session import Board, Phase, Session, Watch
+from twinkle_ray.weights.rendezvous.heartbeat import Watch
+from twinkle_ray.weights.rendezvous.session import Board, Phase, Session
 from twinkle_ray.weights.rendezvous.store import StoreAddress, StoreServer
 from twinkle_ray.weights.transport import Link, link_for
+from twinkle_ray.weights.transport.packing import checksum, copy_all, empty_bytes, slot_views
+from twinkle_ray.weights.worker.background import Background, build_interruptibly
 from twinkle_ray.weights.worker.rounds import Outgoing, Ring, pump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Order, Place, Program
+    from twinkle_ray.weights.messages import Order, Place
+    from twinkle_ray.weights.planning.buckets import Slot
+    from twinkle_ray.weights.planning.rank_plan import Program
     from twinkle_ray.weights.worker.rank_state import Seat
-
-
-class Background(Thread):
-    """A pump that goes on while the component does other things."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="twinkle-weights-pump", daemon=True)
-        self._work = work
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Do the work; an error is kept for `Station.finish`."""
-        try:
-            self._work()
-        except Exception as error:
-            self.error = error
 
 
 class Station:
@@ -72,7 +58,7 @@ class Station:
             board.arrive(program.process)
             if session.links:
                 device = seat.device()
-                link = _interruptible(lambda: link_for(session, board, program.process, device), watch)
+                link = build_interruptibly(lambda: link_for(session, board, program.process, device), watch)
                 self._link, self._ring = link, Ring(lambda nbytes: empty_bytes(nbytes, device))
                 watch.guard(link.abort)
 
@@ -232,37 +218,6 @@ class Station:
                 first = str(error).partition("\n")[0]
                 self._board.abort(f"{place} failed: {type(error).__name__}: {first}")
             raise
-
-
-def _interruptible(build: Callable[[], Link], watch: Watch) -> Link:
-    """Build a link on a thread of its own: a peer that dies meanwhile would hold this one up to Gloo's own limit."""
-    built: list[Link] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            built.append(build())
-        except Exception as error:
-            errors.append(error)
-
-    thread = Thread(target=run, name="twinkle-weights-join", daemon=True)
-    thread.start()
-    while thread.is_alive() and watch.reason is None:
-        thread.join(0.05)
-    if errors:
-        raise errors[0]
-    if not built:
-        raise PeerFailedError(watch.reason or "the group was given up")
-    return built[0]
-
-
-def checksum(blocks: Sequence[Tensor]) -> int:
-    """CRC-32 of blocks' bytes, one after the other."""
-    value = 0
-    for block in blocks:
-        flat = block.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
-        value = zlib.crc32(flat.numpy().data, value)
-    return value
 
 
 def _own_bytes(blocks: Sequence[Tensor], slots: Sequence[Slot], device: torch.device) -> Tensor | None:

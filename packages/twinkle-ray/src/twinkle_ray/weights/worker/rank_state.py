@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.planning.buckets import empty_bytes, slot_views
 from twinkle_ray.weights.planning.manifest import torch_dtype
 from twinkle_ray.weights.planning.transfer_plan import Move
-from twinkle_ray.weights.shards.shard import Holding, Weights, fingerprint, hold
+from twinkle_ray.weights.shards.shard import Weights, fingerprint, hold
 from twinkle_ray.weights.shards.value_digest import digest_values
 from twinkle_ray.weights.transport import Depot, depot_for
+from twinkle_ray.weights.transport.packing import empty_bytes, slot_views
 from twinkle_ray.weights.worker.commit import Ledger, Write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Digests, Order, Program, Route, Side
+    from twinkle_ray.weights.messages import Order, Route, Side
+    from twinkle_ray.weights.planning.rank_plan import Program
+    from twinkle_ray.weights.planning.transfer_plan import Digests
+    from twinkle_ray.weights.shards.specs import Holding
 
 
 # routes whose blocks arrive in the same memory every time

@@ -1,0 +1,44 @@
+"""One rank's part of a plan, small enough to be sent once and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinkle_ray.weights.messages import Route
+    from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.planning.manifest import Entry
+    from twinkle_ray.weights.planning.schedule import Hop
+    from twinkle_ray.weights.planning.transfer_plan import Move
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A rank's part of a plan.
+
+    Attributes:
+        digest: Of the whole plan with its routes.
+        sheet: Digest of the rank's sheet that it was made for.
+        entries: The plan's entries.
+        buckets: Those that this rank sends or receives, by index.
+        routes: How each of them travels.
+        rounds: The hops of this rank's process, for each round that has any.
+        process: Rank of its process in the link's group.
+        lead: This rank runs its process's hops; another rank of the same process does otherwise.
+        device: Where buckets of links are staged: "cpu", or the rank's own device.
+        replicas: Blocks that this rank of the source holds and that other ranks hold too.
+    """
+
+    digest: str
+    sheet: str
+    entries: tuple[Entry, ...]
+    buckets: Mapping[int, Bucket]
+    routes: Mapping[int, Route]
+    rounds: tuple[tuple[Hop, ...], ...]
+    process: int
+    lead: bool
+    device: Literal["cpu", "own"]
+    replicas: tuple[Move, ...] = ()

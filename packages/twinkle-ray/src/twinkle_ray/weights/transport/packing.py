@@ -1,0 +1,53 @@
+"""The copies in and out of a bucket's bytes."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from twinkle_ray.weights.planning.manifest import item_size, torch_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_ray.weights.planning.buckets import Bucket
+
+
+def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
+    """Each slot of a bucket as a typed view of its bytes."""
+    views: list[Tensor] = []
+    for slot in bucket.slots:
+        size = slot.box.volume * item_size(slot.wire)
+        views.append(buffer[slot.offset : slot.offset + size].view(torch_dtype(slot.wire)).view(slot.box.shape))
+    return views
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy block by block, converting where the dtypes differ; equal dtypes keep their bits."""
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_([*map(_bits, targets, sources)], [*map(_bits, sources, targets)])
+
+
+def _bits(tensor: Tensor, other: Tensor) -> Tensor:
+    """One-byte dtypes as plain bytes, where nothing is converted: float8 has no copy of its own on every device."""
+    if tensor.itemsize == 1 and tensor.dtype == other.dtype and tensor.dtype != torch.uint8:
+        return tensor.view(torch.uint8)
+    return tensor
+
+
+def empty_bytes(nbytes: int, device: torch.device) -> Tensor:
+    """Uninitialised bytes."""
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+
+def checksum(blocks: Sequence[Tensor]) -> int:
+    """CRC-32 of blocks' bytes, one after the other."""
+    value = 0
+    for block in blocks:
+        flat = block.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
+        value = zlib.crc32(flat.numpy().data, value)
+    return value
