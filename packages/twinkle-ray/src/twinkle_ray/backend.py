@@ -1,4 +1,4 @@
-"""The Ray backend: a cluster, groups of actors on it, and everything given back at the end."""
+"""The Ray backend: it joins or starts a cluster, runs groups of actors on it, and frees both at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _UNCONNECTED = "workers did not hear of the groups"
-_LAST_LINES = 0.5  # seconds that a session's end waits for them
+_LAST_LINES = 0.5  # seconds that the end of a session waits for the last lines of its workers
 
 
 class RayBackend:
@@ -43,16 +43,16 @@ class RayBackend:
             of its own.
         placement_timeout: Seconds to wait for the resources of the groups; 0 tries once.
         start_timeout: Seconds that workers, and later constructors, may take to start; above 0.
-        env_allow: Names of environment variables that workers of a joined cluster are given beside the harmless ones of
-            `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Those of a cluster of its own inherit all.
+        env_allow: Names of environment variables that workers of a joined cluster get beside the harmless ones of
+            `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Workers of a cluster of its own inherit all.
         restart: "group" keeps what `restart` needs to rebuild a group; None does not.
-        metrics: Tell the figures of calls to Ray's metrics, every few seconds.
+        metrics: Export the figures of calls as metrics of Ray, every few seconds.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
         PlacementError: The groups cannot be placed.
-        TypeError: A number of seconds is none, or a name is none.
-        ValueError: A number of seconds is negative or without end.
+        TypeError: A number of seconds is not a number, or a name is not a string.
+        ValueError: A number of seconds is negative or infinite.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RayBackend:
         )
 
     def _connect_all(self, groups: Sequence[RayGroup]) -> None:
-        """Have every worker know every group."""
+        """Connect every worker to every group."""
         members = [member for group in groups for member in group.members]
         get_within([self._connect(member, groups) for member in members], self.start_timeout, _UNCONNECTED)
 
@@ -128,14 +128,14 @@ class RayBackend:
         return member.actor.connect.options(max_task_retries=ATTEMPTS).remote(groups, self._agents.get(member.node))
 
     def restart(self, name: str) -> None:
-        """Rebuild a group: new workers, every component constructed again as it was, and its `restore()` called.
+        """Rebuild a group: start new workers, construct its components again, and call their `restore()`.
 
         Args:
             name: Name of the group; its workers need not be dead.
 
         Raises:
             TwinkleError: `initialize` was not given `restart="group"`.
-            PlacementError: The group has no place any more.
+            PlacementError: The cluster has no room for the group any more.
             RemoteCallError: A constructor or a `restore` raised.
         """
         old = self.group(name)
@@ -182,11 +182,11 @@ class RayBackend:
         return self._groups.outcome(reply)
 
     def after_fork(self) -> bool:
-        """The cluster, and the connection to it, are the parent's."""
+        """Leave the cluster, and the connection to it, to the parent process."""
         return self._groups.after_fork()
 
     def close(self) -> None:
-        """End every worker, give back what was reserved, and end the cluster where it was started here."""
+        """End every worker, free what was reserved, and end the cluster if this backend started it."""
         exporter, self._exporter = self._exporter, None
         if exporter is not None:
             exporter.close()
@@ -204,7 +204,7 @@ class RayBackend:
         self._cluster.close()
 
     def _give_back(self) -> None:
-        """Return the places, which Ray does not without the cluster's head."""
+        """Free what was reserved; without the cluster's head this would hang."""
         pulse, self._pulse = self._pulse, None
         if pulse is not None and self._reservation is not None:
             pulse.during(self._reservation.give_back)
@@ -214,13 +214,13 @@ class RayBackend:
             pulse.close()
 
     def _end_logs(self) -> None:
-        """Let the last lines of workers that still answer arrive."""
+        """Wait for the last lines of the workers that still answer."""
         logs, self._logs = self._logs, None
         if logs is None:
             return
         actors = [actor for actor_set in self._actor_sets.values() for actor in actor_set.actors]
         token = f"twinkle-end-{uuid.uuid4().hex}"
-        ended = logs.expect(token, len(actors))  # before it may come
+        ended = logs.expect(token, len(actors))  # before a worker can print it
         asked = [actor.end_output.remote(token) for actor in actors]
         if asked and ended is not None:
             answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_LAST_LINES)

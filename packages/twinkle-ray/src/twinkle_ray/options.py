@@ -1,4 +1,4 @@
-"""The rules of options that a user gives: numbers of seconds, and names."""
+"""Checks of options that a user gives: numbers of seconds, and names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """A number of seconds as Python's own.
+    """Return a number of seconds as a float.
 
     Args:
         name: Name of the option.
         value: Any real number, numpy's too, from 0 on.
 
     Raises:
-        TypeError: It is none.
-        ValueError: It is negative, infinite or no number.
+        TypeError: It is not a number.
+        ValueError: It is negative, infinite or NaN.
     """
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r} must be a number of seconds, got {type(value).__name__}")
@@ -30,13 +30,13 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def check_names(env_allow: str | Sequence[object]) -> tuple[str, ...]:
-    """Names of environment variables.
+    """Return names of environment variables as a tuple.
 
     Args:
         env_allow: One, or several.
 
     Raises:
-        TypeError: One is no string.
+        TypeError: One is not a string.
     """
     out = []
     for name in (env_allow,) if isinstance(env_allow, str) else env_allow:

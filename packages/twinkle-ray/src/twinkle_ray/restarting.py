@@ -17,8 +17,8 @@ def restart(group: str) -> None:
         group: Name of the group; `initialize` must have been given `restart="group"`.
 
     Raises:
-        TwinkleError: It was not, or the backend is not Ray.
-        PlacementError: The group has no place any more.
+        TwinkleError: `restart="group"` was not given, or the backend is not Ray.
+        PlacementError: The cluster has no room for the group any more.
         RemoteCallError: A constructor or a `restore` raised.
     """
     backend = running().backend

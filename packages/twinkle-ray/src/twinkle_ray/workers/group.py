@@ -1,4 +1,4 @@
-"""The workers of each group as the call path sees them: submit a task, wait for answers, read an outcome."""
+"""A group of workers: it submits tasks to its actors and reads their outcomes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RayReply:
         group: Its group.
         rank: Its rank.
         ref: The answer.
-        task: What was asked.
-        sent: Bytes that the actor was sent.
+        task: The task that the actor runs.
+        sent: Bytes that were sent to the actor.
         cache_as: The task that the actor caches, and the number of this request among those that cache.
     """
 
@@ -59,11 +59,11 @@ class RayReply:
         self._cache_as = cache_as
 
     def done(self) -> bool:
-        """Whether the outcome is there, or never will be."""
+        """Whether the outcome is there, or the answer is lost."""
         return self.outcome is not None or bool(ray.wait([self.ref], timeout=0)[0])
 
     def read(self) -> Outcome:
-        """The outcome; waits for it."""
+        """Wait for the outcome."""
         if self.outcome is None:
             try:
                 self.take(ray.get(self.ref))
@@ -73,7 +73,7 @@ class RayReply:
         return self.outcome
 
     def take(self, wire: bytes | tuple[Any, ...]) -> None:
-        """The answer is there."""
+        """Take the answer of the actor."""
         if self.outcome is None:
             self.outcome = outcome_from_wire(wire)
             if self._cache_as is not None:
@@ -86,9 +86,9 @@ class Member:
 
     Attributes:
         actor: Its actor.
-        info: Who it is.
+        info: Its group, rank and node.
         node: Ray's id of its node.
-        stack: Descriptor of its stack, for `stacks.read_stack`.
+        stack: Descriptor of its stack, for `stack_dump.read_stack`.
     """
 
     actor: Any
@@ -107,10 +107,10 @@ class RayGroup:
         replay: Keep the tasks that constructed components, and their inputs.
 
     Attributes:
-        created: Those tasks by rank, by instance, in order.
-        deaths: For ranks that are known to be lost, the method that first told.
-        labels: Workers of all groups by actor id.
-        waiting: Where tasks wait for their inputs.
+        created: The tasks that constructed components, by instance, then by rank, in order.
+        deaths: For each lost rank, the method during which it was lost.
+        labels: Labels of the workers of all groups by actor id.
+        waiting: Waits for the inputs of tasks.
         agents: The nodes' agents by node id.
     """
 
@@ -148,7 +148,7 @@ class RayGroup:
         return len(self.members)
 
     def info(self, rank: int) -> WorkerInfo:
-        """Who the worker of a rank is."""
+        """The group, rank and node of a worker."""
         return self.members[rank].info
 
     def prepare(self, tasks: Sequence[Task]) -> None:
@@ -161,7 +161,7 @@ class RayGroup:
             self._wire(task)
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
-        """Send a task; what ranks share is pickled once."""
+        """Send a task to a rank; a task that ranks share is pickled once."""
         if task.kind == "create":
             self._meshes[task.instance] = task.mesh
             if self._replay:
@@ -192,12 +192,12 @@ class RayGroup:
                 self._cached[rank] = wire
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Where the given ranks are; those of other nodes tell through their node's agent."""
+        """The stacks of ranks; the stacks of other nodes are read by the agents of these nodes."""
         asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
         return dict(zip(ranks, stacks_of(asked, self.agents), strict=True))
 
     def lost(self, reply: RayReply, error: Exception) -> Outcome:
-        """The outcome of a rank whose answer is an error of Ray's."""
+        """The outcome of a rank for which Ray raised an error."""
         mesh = self._meshes.get(reply.instance)
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
         member = self.members[reply.rank]
@@ -208,12 +208,12 @@ class RayGroup:
         if failure.died and not failure.upstream and not unsure:
             self.deaths.setdefault(reply.rank, reply.name)
             if reply.died_in is not None:
-                told = f"it was lost before this call, during {reply.died_in}; {failure.message}"
-                failure = replace(failure, message=told)
+                message = f"it was lost before this call, during {reply.died_in}; {failure.message}"
+                failure = replace(failure, message=message)
         return Outcome(reply.rank, failure=failure)
 
     def _wire(self, task: Task) -> tuple[Any, int]:
-        """What is sent for a task, and its bytes; ranks that share it are sent it too; kept as long as the task is."""
+        """The wire form of a task, which all of its ranks share, and its size in bytes; kept as long as the task is."""
         key = id(task)
         found = self._wires.get(key)
         if found is not None:
@@ -235,7 +235,7 @@ def _refs(replies: Sequence[Reply]) -> list[Any]:
 
 
 def _unless_known(inputs: InputReplies) -> tuple[list[Any], list[Any]] | None:
-    """The answers behind inputs and what is watched; None where this process has read all of them."""
+    """The refs of the inputs and of the watched replies; None if this process has read all of them."""
     everyone = (*inputs, *inputs.watched)
     known = all(isinstance(reply, RayReply) and reply.outcome is not None for reply in everyone)
     return None if known else (_refs(inputs), _refs(inputs.watched))

@@ -1,4 +1,4 @@
-"""A backend over groups that are there: what the driver and every worker call them with."""
+"""The backend over running groups: the driver and every worker call groups through it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Outcome, Reply
 
-_TOGETHER = 0.05  # seconds in which answers are waited for all at once, which costs one wake-up instead of one each
-_LOOK = 1.0  # seconds between looks at whether the answers can still come
+_TOGETHER = 0.05  # seconds to wait for all answers at once: one wake-up instead of one for each
+_LOOK = 1.0  # seconds between checks whether the answers can still arrive
 
 
 class RayGroups:
-    """A backend over groups that are there already: what a worker calls the others with.
+    """The backend over groups that already run.
 
     Args:
         groups: The groups.
         store: The store of this process.
         agents: The nodes' agents by node id, where there are several nodes.
-        pulse: Tells of a head and of nodes that are lost; None on workers.
+        pulse: Notices a lost head and lost nodes; None on workers.
     """
 
     start_timeout: float | None = None
@@ -53,7 +53,7 @@ class RayGroups:
         return tuple(self._groups.values())
 
     def replace(self, group: RayGroup) -> None:
-        """Put a group in place of the one of its name."""
+        """Replace the group of the same name."""
         self._groups[group.name] = group
         labels = {member.actor._actor_id.hex(): member.info.label() for one in self.all() for member in one.members}
         for one in self.all():
@@ -93,7 +93,7 @@ class RayGroups:
         return list(done.values())
 
     def _first(self, pending: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> list[Any]:
-        """Wait for one answer; where the head or a worker's node is lost meanwhile, such replies have their outcome."""
+        """Wait for one answer; a reply whose node, or whose cluster's head, is lost gets a failure as its outcome."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._give_up(pending.values()):
             left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
@@ -105,7 +105,7 @@ class RayGroups:
         return []
 
     def _lost(self, replies: Iterable[RayReply]) -> dict[RayReply, str]:
-        """Why replies cannot come, for those that cannot."""
+        """For each reply that cannot arrive any more, the reason."""
         pulse = self._pulse
         if pulse is None or not pulse.has_lost:
             return {}
@@ -114,7 +114,7 @@ class RayGroups:
         return {reply: why for reply, why in reasons.items() if why is not None}
 
     def _give_up(self, replies: Iterable[RayReply]) -> bool:
-        """Give an outcome to every reply that cannot come, and say whether there is one."""
+        """Give a failure to every reply that cannot arrive any more; whether there is one."""
         lost = self._lost(replies)
         for reply, why in lost.items():
             error = ray.exceptions.NodeDiedError(why)  # type: ignore[no-untyped-call]  # Ray's own gap
@@ -127,17 +127,17 @@ class RayGroups:
         return reply.read()
 
     def after_fork(self) -> bool:
-        """The connection to the cluster is the parent's."""
+        """Leave the connection to the cluster to the parent process."""
         leave_to_parent()
         return False
 
     def close(self) -> None:
-        """End what waits for inputs; the groups belong to the driver."""
+        """End the gate that waits for inputs; the groups belong to the driver."""
         self._waiting.close()
 
 
 def _read_together(replies: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> bool:
-    """Read all answers with one request; False where one is late, or an error: then each is read on its own."""
+    """Read all answers with one request; False if one is late or an error: then each must be read alone."""
     try:
         wires = ray.get(list(replies), timeout=timeout)
     except ray.exceptions.RayError:  # GetTimeoutError is one

@@ -1,7 +1,7 @@
-"""Waits for the inputs of calls in the workers' place: the first failure among them ends the wait for the others.
+"""An actor that waits for the inputs of calls, so that the first failure among them ends the wait.
 
-Ray begins a task when all of its inputs are there, and keeps what the same caller sends to that actor behind it. So a
-task of ours has one input, the answer of the gate: all outcomes, or the first failure.
+Ray starts a task when all of its inputs are there, and later tasks of the same caller wait behind it. A task here has
+one input only: the answer of the gate, which is all outcomes or the first failure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 
 
 class InputGate:
-    """An actor beside the caller, which any number of calls may wait in."""
+    """An actor on the caller's node, in which any number of calls may wait."""
 
     async def first_failure_or_all(
         self, inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
     ) -> list[bytes | tuple[Any, ...]]:
-        """The answers of all inputs; or, as soon as one or what is watched failed, that one's alone.
+        """Return the answers of all inputs; or, as soon as an input or a watched answer has failed, that one alone.
 
         Args:
-            inputs: Answers that are waited for.
+            inputs: Answers to wait for.
             watched: Answers whose failure ends the wait as well.
         """
         place = {asyncio.ensure_future(_answer(ref)): index for index, ref in enumerate((*inputs, *watched))}
@@ -51,7 +51,7 @@ class InputGate:
 
 
 async def _answer(ref: ray.ObjectRef[Any]) -> bytes | tuple[Any, ...]:
-    """The answer of a worker; of one that is lost, a failure: which one it was, the caller knows."""
+    """The answer of a worker; a failure without a label if the worker is lost, because only the caller has labels."""
     try:
         wire: bytes | tuple[Any, ...] = await ref
     except ray.exceptions.RayError as error:

@@ -1,4 +1,4 @@
-"""Ray's errors as failures: which worker is gone, and why, in a line."""
+"""Errors of Ray as failures: which worker is lost, and why, in one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to_failure(
     *,
     lives: bool = False,
 ) -> Failure:
-    """What became of a worker whose answer is an error of Ray's.
+    """Convert an error of Ray, raised in place of a worker's answer, to a failure.
 
     Args:
         error: What `ray.get` raised.

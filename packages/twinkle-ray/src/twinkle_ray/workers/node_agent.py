@@ -1,4 +1,4 @@
-"""One helper on each node of a cluster that has several: cuts rows where they lie, and tells where workers are."""
+"""The agent of a node, where a cluster has several: it cuts rows of values and reads stacks of workers there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NodeAgent:
         self._pieces: dict[tuple[str, int, int], tuple[float, Any]] = {}
 
     def connect(self, agents: Mapping[str, Any]) -> None:
-        """Get to know the agents of all nodes, by node id."""
+        """Take the agents of all nodes, by node id."""
         self._agents = agents
 
     def piece(
@@ -47,7 +47,7 @@ class NodeAgent:
         return pack(rows.cut(ray.get(held[0]).open(), start, stop))
 
     def stacks(self, asked: Sequence[tuple[int, int]]) -> list[str]:
-        """Where workers of this node are, each given as its pid and the descriptor of its stack."""
+        """The stacks of workers of this node, each given as its pid and the descriptor of its stack."""
         return read_stacks(asked)
 
     def is_there(self, pid: int, descriptor: int) -> bool:

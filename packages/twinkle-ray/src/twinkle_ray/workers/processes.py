@@ -1,4 +1,4 @@
-"""What is known of workers' processes on any node: where their code is, and whether they are there."""
+"""Processes of workers on any node: their stacks, and whether they live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinkle_ray.workers.stack_dump import is_there, read_stacks
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_AGENT_SECONDS = 2.0  # that the agent of another node is given to answer
+_AGENT_SECONDS = 2.0  # in which the agent of another node must answer
 _SILENT_SECONDS = 10.0  # that an agent which did not answer is not asked again
 _silent_since: dict[str, float] = {}
 
@@ -32,30 +32,30 @@ class Process(NamedTuple):
 
 
 def stacks_of(processes: Sequence[Process], agents: Mapping[str, Any]) -> list[str]:
-    """Where the code of each process is, or why that is not known.
+    """The stack of each process, or why it is not known.
 
     Args:
         processes: On any nodes.
         agents: The nodes' agents by node id.
     """
     here = ray.get_runtime_context().get_node_id()
-    told: dict[Process, str] = {}
+    found: dict[Process, str] = {}
     for node in {process.node for process in processes}:
         there = [process for process in processes if process.node == node]
         asked = [(process.pid, process.stack) for process in there]
-        stacks = read_stacks(asked) if node == here else _told(node, asked, agents)
-        told.update(zip(there, stacks, strict=True))
-    return [told[process] for process in processes]
+        stacks = read_stacks(asked) if node == here else _stacks_on_node(node, asked, agents)
+        found.update(zip(there, stacks, strict=True))
+    return [found[process] for process in processes]
 
 
-def _told(node: str, asked: Sequence[tuple[int, int]], agents: Mapping[str, Any]) -> Sequence[str]:
+def _stacks_on_node(node: str, asked: Sequence[tuple[int, int]], agents: Mapping[str, Any]) -> Sequence[str]:
     if node not in agents:
         return ["its stack is not known: its node cannot be asked from here"] * len(asked)
     try:
-        told: Sequence[str] = ray.get(agents[node].stacks.remote(asked), timeout=_AGENT_SECONDS + len(asked))
+        stacks: Sequence[str] = ray.get(agents[node].stacks.remote(asked), timeout=_AGENT_SECONDS + len(asked))
     except ray.exceptions.RayError as error:
         return [f"its stack is not known: its node does not answer ({type(error).__name__})"] * len(asked)
-    return told
+    return stacks
 
 
 def is_known_to_live(process: Process, agents: Mapping[str, Any]) -> bool:

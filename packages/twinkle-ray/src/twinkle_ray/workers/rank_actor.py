@@ -1,4 +1,4 @@
-"""The process of one rank, as a Ray actor: it is given its rank after all of its group have told where they are."""
+"""The Ray actor of one rank: it reports its location first, then it is assigned a rank, then it runs tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLocation:
-    """Where an actor runs, told before it has a rank.
+    """Where an actor runs, which it reports before it has a rank.
 
     Attributes:
         node_id: Ray's id of the node.
@@ -52,7 +52,7 @@ class WorkerLocation:
 
 @dataclass(frozen=True, slots=True)
 class RankAssignment:
-    """What an actor becomes.
+    """What an actor needs to become a rank of a group.
 
     Attributes:
         group: Name of its group.
@@ -72,7 +72,7 @@ class RankAssignment:
 
 
 def visibility_variable(kind: str) -> str | None:
-    """The variable that says which devices of a type a process sees; None where Ray knows of none."""
+    """The variable that says which devices of a type a process sees; None if Ray has none for this type."""
     manager = import_module("ray._private.accelerators").get_accelerator_manager_for_resource(kind)
     return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
 
@@ -90,7 +90,7 @@ class RankActor:
 
     Attributes:
         worker: Runs its tasks, once it has a rank.
-        info: Who it is.
+        info: Its group, rank and node.
         places: Coordinate of each of its components.
     """
 
@@ -104,11 +104,11 @@ class RankActor:
         self._store: RayStore
 
     def locate(self, kind: str, named: Sequence[int] | None) -> WorkerLocation:
-        """Where this process runs, and with which devices.
+        """Report where this process runs, and on which devices.
 
         Args:
             kind: Type of its group's devices.
-            named: Indices of devices that are to be its own beside the one that Ray gave it.
+            named: Indices of all its devices, where the group names them; Ray gave it one of these.
         """
         context = ray.get_runtime_context()
         variable = visibility_variable(kind)
@@ -127,7 +127,7 @@ class RankActor:
         )
 
     def hold_port(self) -> int:
-        """A port of this host that stays bound: only a server that reuses addresses, as torch's does, can take it."""
+        """Bind a port of this host, so that only a server that reuses addresses, as torch's does, can take it."""
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("", 0))
@@ -135,7 +135,7 @@ class RankActor:
         return int(held.getsockname()[1])
 
     def assign_rank(self, assignment: RankAssignment) -> int:
-        """Take a rank; returns the descriptor of this process's stack."""
+        """Become a rank; return the descriptor of this process's stack."""
         os.environ.update(assignment.environment)
         sys.path.extend(path for path in assignment.paths if path not in sys.path)
         seed_process(assignment.seed)
@@ -147,12 +147,12 @@ class RankActor:
         return offer_stack()
 
     def connect(self, groups: Sequence[RayGroup], agent: Any) -> None:
-        """Get to know all groups, so that components here can call components there, and the node's agent."""
+        """Connect this worker to all groups, whose components it may then call, and to the agent of its node."""
         self._store.agent = agent
         attach("ray", RayGroups(groups, self._store, {}))
 
     def end_output(self, token: str) -> None:
-        """Print a token behind everything that was printed here."""
+        """Print a token after everything that this worker has printed."""
         end_output(token)
 
     def run_and_cache(self, wire: bytes) -> bytes | tuple[Any, ...]:
@@ -174,7 +174,7 @@ class RankActor:
         return _run_task(self, wire, inputs)
 
     def run_gated(self, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]]) -> bytes | tuple[Any, ...]:
-        """Run one task with what a gate waited for."""
+        """Run one task with the inputs that a gate has waited for."""
         return _run_task(self, wire, inputs)
 
 
@@ -190,7 +190,7 @@ def _run_task(
             actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
             name_output(actor.info.label(actor.places[task.instance]))
         outcome = actor.worker.run(task, [outcome_from_wire(given) for given in inputs])
-    except BaseException as error:  # SystemExit would end the actor without a word of where it was raised
+    except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
         name = "reading the arguments of a call" if task is None else task.name
         label = actor.info.label(None if task is None else actor.places.get(task.instance))
         outcome = Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))

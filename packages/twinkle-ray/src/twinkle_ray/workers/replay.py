@@ -23,12 +23,12 @@ def rebuild(
     created: Mapping[str, Mapping[int, tuple[Task, InputReplies]]],
     timeout: float,
 ) -> None:
-    """Replay constructors in their order, each followed by the component's `restore` where its class has one.
+    """Run the constructors again in their order; call `restore` after each one whose class has it.
 
     Args:
         groups: The backend.
         group: The new workers.
-        created: What constructed each component, by instance and rank.
+        created: The tasks that constructed components, by instance, then by rank.
         timeout: Seconds that one constructor, or one `restore`, may take.
     """
     for by_rank in created.values():

@@ -1,4 +1,4 @@
-"""Where a worker is, also while it does not answer: a signal has it write its stack, which its node reads."""
+"""The stack of a worker that does not answer: a signal makes it write its stack, which its node reads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _NAME = "twinkle-stack"
 _ACTOR_FILE = "/twinkle_ray/workers/rank_actor.py"
 _QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/", "<frozen importlib")
-_OUTER, _INNER = 4, 10  # frames of a deep stack that are told
-_OWN = 6  # frames of Twinkle's and Ray's that are told where there is no other
+_OUTER, _INNER = 4, 10  # frames of a deep stack that are shown
+_OWN = 6  # frames of Twinkle's and Ray's that are shown where there is no other
 
 
 def offer_stack() -> int:
-    """Have a signal write this process's stack to a file that ends with the process; the file's descriptor, or -1.
+    """Make a signal write this process's stack to a file in memory; return the file's descriptor, or -1.
 
-    The signal is handled without Python, so that a worker that keeps the interpreter to itself still tells.
+    The signal is handled without Python, so that a worker that holds the GIL writes its stack too.
     """
     if sys.platform != "linux":
         return -1
@@ -83,9 +83,9 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _readable(told: str) -> str:
+def _readable(dump: str) -> str:
     """Of all threads the one that runs tasks, without Twinkle's and Ray's frames where there are others."""
-    threads = [block for block in re.split(r"\n(?=Thread |Current thread )", told) if _ACTOR_FILE in block]
+    threads = [block for block in re.split(r"\n(?=Thread |Current thread )", dump) if _ACTOR_FILE in block]
     if not threads:
         return "it runs nothing: it waits for what the call is to be given, or for the call itself"
     frames = re.findall(r'File "(.*?)", line (\d+) in (.*)', threads[0])

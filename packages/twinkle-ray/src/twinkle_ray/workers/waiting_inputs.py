@@ -1,4 +1,4 @@
-"""The inputs of calls that are not there yet, each call's once for all of its ranks."""
+"""Inputs that are not there yet: each call waits for them once, for all of its ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Refs = tuple[list[Any], list[Any]]
 
 
 class WaitingInputs:
-    """Answers of the gate of this process, by the inputs that they stand for; the gate starts with the first."""
+    """The answers of the gate of this process, by inputs; the gate starts with the first."""
 
     def __init__(self) -> None:
         self._gate: Any = None
@@ -27,11 +27,11 @@ class WaitingInputs:
         self._lock = threading.Lock()
 
     def answer(self, inputs: InputReplies, refs: Callable[[InputReplies], _Refs | None]) -> ray.ObjectRef[Any] | None:
-        """What a task waits for in place of its inputs; None where all of them are known to be there.
+        """Return what a task waits for in place of its inputs; None if all of them are there.
 
         Args:
             inputs: The same for all ranks of a call.
-            refs: The answers behind them and behind those that are watched; None where all are known.
+            refs: Returns the refs of the inputs and of the watched replies; None if all are there.
         """
         key = id(inputs)
         with self._lock:
