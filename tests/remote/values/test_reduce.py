@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,8 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinkle_remote import CollectError
+from twinkle_remote import CollectError, ReducibleSplitter, register_splitter
 from twinkle_remote.values.reduce import reduce
+from twinkle_remote.values.rows import equal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NUMBERS = st.floats(-1e6, 1e6) | st.integers(-1000, 1000)
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=6, max_size=6).filter(any)
@@ -115,3 +119,45 @@ def test_what_cannot_be_reduced_says_why(values: list[Any], message: str) -> Non
 def test_weights_below_zero_are_refused() -> None:
     with pytest.raises(CollectError, match=r"at or above 0 and not all 0, got \[1.0, -1.0\]"):
         reduce("sum", [1, 2], [1.0, -1.0], "result")
+
+
+class Degrees:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class DegreesSplitter:
+    """Angles: 360 is 0, and a mean is that of turns."""
+
+    def length(self, value: Degrees) -> int | None:
+        return None
+
+    def slice(self, value: Degrees, start: int, stop: int) -> Degrees:
+        return value
+
+    def concat(self, values: Sequence[Degrees]) -> Degrees:
+        return values[0]
+
+    def equal(self, left: Degrees, right: Degrees) -> bool:
+        return left.value % 360 == right.value % 360
+
+    def reduce(self, how: str, values: Sequence[Degrees], weights: Sequence[float] | None) -> Degrees:
+        return Degrees(loop(how, [value.value % 360 for value in values], None if weights is None else [*weights]))
+
+
+def test_a_reducible_splitter_reduces_and_compares_its_values() -> None:
+    splitter: ReducibleSplitter[Degrees] = DegreesSplitter()
+    register_splitter(Degrees, splitter)
+    assert isinstance(splitter, ReducibleSplitter)
+    angles = [Degrees(370), Degrees(20)]
+    assert reduce("mean", angles, None, "x").value == 15
+    assert reduce("mean", angles, [3.0, 1.0], "x").value == 12.5
+    assert reduce("sum", [{"angle": angle} for angle in angles], None, "x")["angle"].value == 30
+    assert equal(Degrees(370), Degrees(10)) and not equal(Degrees(370), Degrees(20))
+
+
+@pytest.mark.parametrize("name", ["equal", "reduce"])
+def test_a_splitter_with_half_of_the_optional_methods_is_refused(name: str) -> None:
+    half = type("Half", (), {n: vars(DegreesSplitter)[n] for n in ("length", "slice", "concat", name)})
+    with pytest.raises(TypeError, match=f"Half has {name}, but a splitter has both equal and reduce"):
+        register_splitter(Degrees, half())

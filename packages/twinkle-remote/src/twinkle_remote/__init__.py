@@ -26,7 +26,7 @@ from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.sessions.initialize import initialize, session, shutdown
 from twinkle_remote.sessions.runtime import stats
 from twinkle_remote.sessions.stats import CallRecord
-from twinkle_remote.values.rows import Splitter
+from twinkle_remote.values.rows import ReducibleSplitter, Splitter
 from twinkle_remote.values.taught import register_splitter
 
 __version__ = "0.1.0"
@@ -41,6 +41,7 @@ __all__ = [
     "Lazy",
     "NotInitializedError",
     "PlacementError",
+    "ReducibleSplitter",
     "RemoteCallError",
     "Replicate",
     "ReplyLostError",

@@ -1,7 +1,18 @@
 """Values with rows: how they are cut, joined and reduced."""
 
 from twinkle_remote.values.columns import columns, rebuild
-from twinkle_remote.values.rows import PLAIN, Splitter, rows_of, size_in_bytes, take
+from twinkle_remote.values.rows import PLAIN, ReducibleSplitter, Splitter, rows_of, size_in_bytes, take
 from twinkle_remote.values.taught import register_splitter, taught
 
-__all__ = ["PLAIN", "Splitter", "columns", "rebuild", "register_splitter", "rows_of", "size_in_bytes", "take", "taught"]
+__all__ = [
+    "PLAIN",
+    "ReducibleSplitter",
+    "Splitter",
+    "columns",
+    "rebuild",
+    "register_splitter",
+    "rows_of",
+    "size_in_bytes",
+    "take",
+    "taught",
+]

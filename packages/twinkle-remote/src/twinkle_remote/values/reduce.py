@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
-from twinkle_remote.values.rows import equal, shape_of, splitter_of
+from twinkle_remote.values.rows import equal, reducible_splitter_of, shape_of, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,9 +76,8 @@ def _leaf(how: str, values: Sequence[Any], weights: Sequence[float] | None, path
         if len(shapes) != 1:
             raise CollectError(f"{path}: arrays are reduced elementwise, but their shapes are {shapes}")
     try:
-        if splitter is not None and hasattr(splitter, "reduce"):
-            return splitter.reduce(how, values, weights)
-        return _plain(how, values, weights)
+        reducible = reducible_splitter_of(type(first))
+        return _plain(how, values, weights) if reducible is None else reducible.reduce(how, values, weights)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         kinds = ", ".join(sorted({type(value).__name__ for value in values}))
         raise CollectError(f"{path}: {how} of {kinds}: {error}") from error

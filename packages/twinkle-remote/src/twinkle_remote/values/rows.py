@@ -8,7 +8,7 @@ has a length and items by index, and is of no known type, is refused. Everything
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
@@ -32,6 +32,26 @@ class Splitter(Protocol[T]):
 
     def concat(self, values: Sequence[T]) -> T:
         """The rows of all values, one after the other; at least one value."""
+
+
+@runtime_checkable
+class ReducibleSplitter(Splitter[T], Protocol[T]):
+    """A splitter that may also compare and reduce its values.
+
+    A splitter without these two is complete: values are compared by `==`, and reduced by `+`, `*` and `/`.
+    """
+
+    def equal(self, left: T, right: T) -> bool:
+        """Whether two values of one type are the same as wholes; NaN is the same as NaN."""
+
+    def reduce(self, how: str, values: Sequence[T], weights: Sequence[float] | None) -> T:
+        """The sum or mean, element by element.
+
+        Args:
+            how: "sum" or "mean".
+            values: At least one; those that have a `shape` have the same one.
+            weights: One for each, at or above 0 and not all 0; None weighs all the same.
+        """
 
 
 class _Sequences(Generic[T]):
@@ -63,6 +83,7 @@ class _Ranges(_Sequences[range]):
 
 _registered: dict[type, Splitter[Any]] = {list: _Lists(), tuple: _Tuples(), range: _Ranges()}
 _found: dict[type, Splitter[Any] | None] = {}
+_reducible: dict[type, ReducibleSplitter[Any] | None] = {}
 _unknown: dict[type, bool] = {}
 _WITHOUT_ROWS = (str, bytes, bytearray, memoryview, type)
 _ADAPTERS = {
@@ -86,6 +107,7 @@ def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
     """Note the splitter of a type, in this process alone."""
     _registered[kind] = splitter
     _found.clear()
+    _reducible.clear()
     _unknown.clear()
 
 
@@ -95,6 +117,15 @@ def splitter_of(kind: type) -> Splitter[Any] | None:
         return _found[kind]
     except KeyError:
         return _found.setdefault(kind, _find(kind))
+
+
+def reducible_splitter_of(kind: type) -> ReducibleSplitter[Any] | None:
+    """The splitter for a type where it compares and reduces its values; None for every other type."""
+    try:
+        return _reducible[kind]
+    except KeyError:
+        splitter = splitter_of(kind)
+        return _reducible.setdefault(kind, splitter if isinstance(splitter, ReducibleSplitter) else None)
 
 
 def _find(kind: type) -> Splitter[Any] | None:
@@ -197,8 +228,8 @@ def equal(left: object, right: object) -> bool:
     """Whether two values are the same, arrays and tensors as wholes; NaN is the same as NaN."""
     if type(left) is not type(right):
         return False
-    splitter = splitter_of(type(left))
-    if splitter is not None and hasattr(splitter, "equal"):
+    splitter = reducible_splitter_of(type(left))
+    if splitter is not None:
         return bool(splitter.equal(left, right))
     try:
         return bool(left == right) or bool(left != left and right != right)

@@ -45,9 +45,19 @@ def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
 
     Args:
         kind: The type; a later registration replaces an earlier one.
-        splitter: Its length, slice and concat. It is sent to workers with the calls that follow, and so has to pickle,
-            unless it is registered in the module that defines the type.
+        splitter: Its length, slice and concat; a `ReducibleSplitter` has its own equal and reduce as well. It is sent
+            to workers with the calls that follow, and so has to pickle, unless it is registered in the module that
+            defines the type.
+
+    Raises:
+        TypeError: The splitter has one of equal and reduce without the other.
     """
+    optional = [name for name in ("equal", "reduce") if name in dir(splitter)]
+    if len(optional) == 1:
+        raise TypeError(
+            f"{type(splitter).__name__} has {optional[0]}, but a splitter has both equal and reduce (ReducibleSplitter), or "
+            "neither (Splitter)"
+        )
     set_splitter(kind, splitter)
     if kind.__module__ == "__main__" or sys._getframe(1).f_globals.get("__name__") != kind.__module__:
         Taught({kind: splitter}).learn()
