@@ -7,22 +7,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend
-    from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, SingleProcessCollective
+    from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, Meshes, SingleProcessCollective
     from twinkle_ray.restarting import restart
     from twinkle_ray.telemetry.timeline import write_timeline
-    from twinkle_ray.weights import Shard, WeightSync, WeightSyncError
+    from twinkle_ray.weights import (
+        ManifestError,
+        Shard,
+        SyncHandle,
+        WeightDelivery,
+        WeightSync,
+        WeightSyncError,
+        WeightSyncTimeoutError,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Collective",
     "CollectiveError",
+    "ManifestError",
     "MeshCollective",
+    "Meshes",
     "RayBackend",
     "Shard",
     "SingleProcessCollective",
+    "SyncHandle",
+    "WeightDelivery",
     "WeightSync",
     "WeightSyncError",
+    "WeightSyncTimeoutError",
     "restart",
     "write_timeline",
 ]
@@ -30,12 +43,17 @@ __all__ = [
 _HOMES = {
     "Collective": "collective",
     "CollectiveError": "collective",
+    "ManifestError": "weights",
     "MeshCollective": "collective",
+    "Meshes": "collective",
     "RayBackend": "backend",
     "Shard": "weights",
     "SingleProcessCollective": "collective",
+    "SyncHandle": "weights",
+    "WeightDelivery": "weights",
     "WeightSync": "weights",
     "WeightSyncError": "weights",
+    "WeightSyncTimeoutError": "weights",
     "restart": "restarting",
     "write_timeline": "telemetry.timeline",
 }

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from twinkle_ray.collective.base import Collective
-from twinkle_ray.collective.diagnose import Guard, Signature
+from twinkle_ray.collective.diagnostics import Diagnostics, Signature
 from twinkle_ray.collective.launcher import launched, own_device_type
 from twinkle_ray.collective.opened import OPENED
 from twinkle_ray.collective.process_groups import (
@@ -118,7 +118,7 @@ class MeshCollective(Collective):
         self._node_of = {int(rank): node for node, row in enumerate(rows) for rank in row}
         one_node = len({self._node_of.get(member) for member in self._ranks}) == 1
         self._local_group = None if one_node else physical.get_group(physical.ndim - 1)
-        self._guard = Guard(group, self._ranks, rank, self._timeout, debug=debug)
+        self._guard = Diagnostics(group, self._ranks, rank, self._timeout, debug=debug)
         OPENED.use(self, (group, *parallel.get_all_groups(), *physical.get_all_groups()))
 
     @classmethod

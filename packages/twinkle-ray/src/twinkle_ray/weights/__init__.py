@@ -1,15 +1,15 @@
 """Weight sync: parameters from one component's layout to another's, worker to worker."""
 
-from twinkle_ray.weights.delivery import Delivery
+from twinkle_ray.weights.delivery import WeightDelivery
 from twinkle_ray.weights.errors import ManifestError, WeightSyncError, WeightSyncTimeoutError
 from twinkle_ray.weights.shards.shard import Shard
 from twinkle_ray.weights.sync import SyncHandle, WeightSync
 
 __all__ = [
-    "Delivery",
     "ManifestError",
     "Shard",
     "SyncHandle",
+    "WeightDelivery",
     "WeightSync",
     "WeightSyncError",
     "WeightSyncTimeoutError",

@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class WeightDelivery:
     """What one sync delivered.
 
     Attributes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from twinkle_ray.weights.delivery import Delivery
+    from twinkle_ray.weights.delivery import WeightDelivery
 
 
 class WeightSync:
@@ -87,7 +87,7 @@ class WeightSync:
         self._timeout = timeout
         self._controller = Controller({"source": crew_of(source), "target": crew_of(target)}, options)
         self._version = 0
-        self._delivery: Delivery | None = None
+        self._delivery: WeightDelivery | None = None
         self._open: SyncHandle | None = None
 
     def __call__(self) -> int:
@@ -117,7 +117,7 @@ class WeightSync:
         return self._version
 
     @property
-    def delivery(self) -> Delivery | None:
+    def delivery(self) -> WeightDelivery | None:
         """What the latest sync that worked delivered; None before the first."""
         return self._delivery
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from twinkle_ray.weights.controller.steps import Ask, death_behind, run_last_step, run_step, run_where_alive
 from twinkle_ray.weights.controller.sync_group import SyncGroup
-from twinkle_ray.weights.delivery import Delivery, by_name, changed_names, check_arrival, check_replicas
+from twinkle_ray.weights.delivery import WeightDelivery, by_name, changed_names, check_arrival, check_replicas
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.messages import Order, Outcome, Place, Report, Side
 from twinkle_ray.weights.planning.blueprint import Blueprint, draw
@@ -104,7 +104,7 @@ class Controller:
         begun = self._step("begin", SIDES, order, deadline, endpoint.begin)
         return Begun(blueprint, order, deadline, begun["source"], sent)
 
-    def commit(self, begun: Begun) -> Delivery:
+    def commit(self, begun: Begun) -> WeightDelivery:
         """Wait until everything has arrived, and write it on every rank of the target, or on none."""
         blueprint, order, deadline = begun.blueprint, begun.order, begun.deadline
         self._collect(begun)
@@ -120,7 +120,7 @@ class Controller:
         for of_rank in bits:
             changed |= of_rank
         sent, plan = begun.sent, blueprint.plan
-        return Delivery(
+        return WeightDelivery(
             order.version,
             changed_names(plan, changed),
             {} if sent is None else by_name(plan, sent),

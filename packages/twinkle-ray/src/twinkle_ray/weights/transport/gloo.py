@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from torch._C._distributed_c10d import Work as TorchWork
 
-from twinkle_ray.collective.diagnose import close_connections
+from twinkle_ray.collective.diagnostics import close_connections
 from twinkle_ray.weights.rendezvous.session import JOIN_SECONDS
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ def close_connections(group: ProcessGroup, rank: int, size: int) -> None:
             group.recv([never], (rank + step) % size, NEVER_TAG).wait(timedelta(milliseconds=1))
 
 
-class Guard:
+class Diagnostics:
     """Runs one group's operations, and says more than torch when one fails.
 
     Args:
