@@ -55,8 +55,8 @@ def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
     optional = [name for name in ("equal", "reduce") if name in dir(splitter)]
     if len(optional) == 1:
         raise TypeError(
-            f"{type(splitter).__name__} has {optional[0]}, but a splitter has both equal and reduce (ReducibleSplitter), or "
-            "neither (Splitter)"
+            f"{type(splitter).__name__} has {optional[0]}, but a splitter has both equal and reduce "
+            "(ReducibleSplitter), or neither (Splitter)"
         )
     set_splitter(kind, splitter)
     if kind.__module__ == "__main__" or sys._getframe(1).f_globals.get("__name__") != kind.__module__:
