@@ -157,6 +157,16 @@ def test_a_late_call_says_who_is_late_and_where(fragile: Fragile) -> None:
     assert "in late" in str(caught.value)
 
 
+def test_a_rank_that_waits_for_its_input_says_so(fragile: Fragile) -> None:
+    other = twinkle.on("two").create(Fragile)
+    late = twinkle.submit(fragile.fail, "key", [], 3.0)
+    with pytest.raises(twinkle.CallTimeoutError) as caught:
+        twinkle.submit(other.count, late).result(0.5)
+    told = "  ranks 0, 1:\n    it runs nothing: it waits for what the call is to be given, or for the call itself"
+    assert told in str(caught.value)
+    assert late.result(30) == ["fine"] * 4
+
+
 def test_a_deep_stack_is_told_by_its_two_ends(fragile: Fragile) -> None:
     with pytest.raises(twinkle.CallTimeoutError) as caught:
         fragile.late(30)

@@ -33,6 +33,9 @@ COMPONENTS = """
                 os._exit(3)
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if how == "term":
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(600)
             if how == "segv":
                 ctypes.string_at(0)
             if how == "stop":
@@ -72,7 +75,7 @@ SERVER = (
     COMPONENTS
     + """
     if __name__ == "__main__":
-        names = ["exit", "kill", "segv", "stop", "gil", "ctor_exit", "ctor_hang", "bystander"]
+        names = ["exit", "kill", "term", "segv", "stop", "gil", "ctor_exit", "ctor_hang", "bystander"]
         groups = [DeviceGroup(name, 2, "CPU") for name in names]
         twinkle.initialize("ray", groups=groups, lazy_collect=False, start_timeout=240)
         bystander = Victim(remote_group="bystander", device_mesh=MESH)
@@ -110,7 +113,7 @@ def ask(server: Any, line: str, timeout: float = 40) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("how", ["exit", "kill", "segv"])
+@pytest.mark.parametrize("how", ["exit", "kill", "term", "segv"])
 def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
     told = ask(server, f"run {how} {how} 20")
     assert told["kind"] == "WorkerDiedError"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from twinkle_remote.sessions.runtime import running
 from twinkle_remote.values.taught import taught
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.protocol.backend import Reply, WorkerGroup
@@ -105,7 +104,7 @@ def start(
     group = runtime.backend.group(component.group)
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
-    with _unsent(name, group.name):
+    try:
         shares = dispatch(
             spec,
             names,
@@ -120,6 +119,8 @@ def start(
         record = runtime.stats.open(name, group.name, len(ranks))
         tasks = _tasks(component, kind, target, name, spec, shares)
         group.prepare(tasks)
+    except WorkerDiedError as error:
+        raise _unsent(name, group.name, error) from error
     call = _submit(runtime, group, component, name, spec, ranks, shares, tasks, record)
     record.driver_seconds = time.perf_counter() - began
     queue.add(call)
@@ -166,14 +167,9 @@ def _not_read(sources: Sequence[PendingCall], read: Sequence[Reply]) -> Sequence
     return [reply for source in sources for reply in source.replies() if id(reply) not in known]
 
 
-@contextmanager
-def _unsent(name: str, group: str) -> Iterator[None]:
-    """Say which call it was that what holds its arguments was lost for."""
-    try:
-        yield
-    except WorkerDiedError as error:
-        text = f"{name} was not sent to {group!r}: {error}\n  called from {driver_line()}"
-        raise WorkerDiedError(text) from error
+def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:
+    """The same error, which says which call it was whose arguments found no place."""
+    return WorkerDiedError(f"{name} was not sent to {group!r}: {error}\n  called from {driver_line()}")
 
 
 def _tasks(

@@ -1,0 +1,59 @@
+"""What a constructor that failed leaves behind on the workers: nothing that the end of the session waits for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.ray
+
+PROGRAM = """
+    import json, sys, time
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup
+
+    @twinkle.remote_class()
+    class Model:
+        def __init__(self, how):
+            rank = twinkle.current_worker().rank
+            if how == "hang" and rank == 1:
+                time.sleep(600)
+            if how == "raise" and rank == 1:
+                raise ValueError("no weights")
+            if how == "raise":
+                time.sleep(600)
+
+    if __name__ == "__main__":
+        how = sys.argv[1]
+        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], start_timeout=240)
+        twinkle.sessions.runtime.running().backend.start_timeout = 3 if how == "hang" else 120
+        kind = ""
+        while not kind:
+            try:
+                Model(how, remote_group="actor")
+            except (twinkle.TwinkleError, ValueError) as error:
+                kind = type(error).__name__
+        print("KIND", kind, flush=True)
+        began = time.monotonic()
+        twinkle.shutdown()
+        print("SECONDS", json.dumps(time.monotonic() - began), flush=True)
+"""
+LOSSES = {"num_failures": -1, "req_failure_prob": 0, "resp_failure_prob": 15}
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [("hang", "CallTimeoutError"), ("raise", "ValueError"), ("lost", "ReplyLostError")]
+)
+def test_a_session_ends_soon_after_it(program: Callable[..., Any], how: str, kind: str) -> None:
+    fault = json.dumps({"CoreWorkerService.grpc_client.PushTask": LOSSES})
+    running = program(PROGRAM, how, **({"RAY_testing_rpc_failure": fault} if how == "lost" else {}))
+    assert running.line("KIND ", 200) == kind
+    assert float(running.line("SECONDS ", 60)) < 20
+    out = running.finish(30)
+    assert "lost at" not in out and "results are lost" not in out and "nobody" not in out, out
+    assert running.left_over(10) == []
