@@ -1,7 +1,7 @@
-"""Numpy arrays that stay read-only on the reader's side, whatever their size; pandas frames are the reader's own.
+"""Numpy arrays of any size are read-only for their reader; pandas frames are the reader's own copies.
 
-Large arrays are views of the object store there, which nobody may write to. Small ones would be writable, so that code
-that writes in place would fail only with larger batches.
+Large arrays are views of the object store, which is read-only. Small ones would be writable without this module, and
+code that writes in place would fail with larger batches only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def reduce(value: Any) -> tuple[Any, ...] | None:
-    """How an array or frame anywhere inside a value is pickled; None for any other value."""
+    """Reduce an array or frame anywhere inside a value; None for any other value."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray:
         view = value.view() if value.flags.forc else value.copy()

@@ -1,6 +1,6 @@
-"""Slices of pyarrow tables without the buffers of the table that they are of.
+"""Slices of pyarrow tables, pickled without the other rows of the table.
 
-pyarrow pickles whole buffers, so that each rank would be sent the rows of all. Its IPC format writes the slice alone.
+pyarrow pickles whole buffers, so each rank would get the rows of all ranks. Its IPC format writes the slice alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _SLACK = 4096
 
 
 def reduce(value: Any) -> Any:
-    """How a pyarrow value anywhere inside a value is pickled; None for what is no slice."""
+    """Reduce a pyarrow slice anywhere inside a value; None for any other value."""
     arrow = sys.modules.get("pyarrow")
     if arrow is None or not isinstance(value, arrow.Table | arrow.RecordBatch | arrow.Array | arrow.ChunkedArray):
         return None

@@ -1,7 +1,7 @@
-"""Values in the form in which they are stored: their rows can be read without opening the others.
+"""The stored form of values: a reader of some rows does not open the others.
 
 Arrays are stored as they are and cut as views. Tensors are stored as arrays. Long lists of objects are stored as chunks
-that are pickled one by one, so that a reader of a few rows opens only the chunks that these are in.
+that are pickled one by one: a reader of a few rows opens only their chunks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORTH_CUTTING = 64 * 1024
 
 
 class Chunks:
-    """A list in pieces.
+    """A list, pickled in pieces.
 
     Args:
         bounds: First row of each piece, and the number of rows at the end.
@@ -49,7 +49,7 @@ class Chunks:
         return Chunks, (self.bounds, pickle.PickleBuffer(self.heads), self.ends, rests)
 
     def read(self, start: int | None, stop: int | None) -> tuple[list[Any], int]:
-        """Rows [start, stop), all of them by default, and the bytes that were opened for them."""
+        """Return rows [start, stop), all of them by default, and how many bytes were opened for them."""
         start, stop, _ = slice(start, stop).indices(self.bounds[-1])
         heads = memoryview(self.heads)
         out: list[Any] = []
@@ -64,7 +64,7 @@ class Chunks:
         return out, size
 
     def cut(self, start: int, stop: int) -> Chunks:
-        """The pieces that rows [start, stop) are in; what was row `start` is row 0."""
+        """Return the pieces that hold rows [start, stop); row `start` becomes row 0."""
         used = [i for i in range(len(self.ends)) if self.bounds[i] < stop and self.bounds[i + 1] > start]
         if not used:
             return Chunks((0,), b"", (), ())
@@ -78,7 +78,7 @@ class Chunks:
 
 
 def fold(value: Any) -> Any:
-    """The stored form of a value; never mutates it."""
+    """Return the stored form of a value, which is not changed."""
     if type(value) is list:
         return _chunked(value) if _is_long(value) else value
     torch = sys.modules.get("torch")
@@ -97,7 +97,7 @@ def fold(value: Any) -> Any:
 
 
 def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
-    """The value of a stored form, or rows [start, stop) of it, and the bytes of arrays and chunks that these take."""
+    """Return the value of a stored form, or rows [start, stop) of it, and how many bytes of it were opened."""
     if isinstance(value, Chunks):
         return value.read(start, stop)
     if isinstance(value, tensors.ArrayForm):
@@ -128,7 +128,7 @@ def cut(value: Any, start: int, stop: int) -> Any:
 
 
 def _is_long(value: list[Any]) -> bool:
-    """Whether a list is worth cutting, by the size of a few of its rows."""
+    """Whether a list is large enough to be cut; a few of its rows are measured."""
     if len(value) <= 1:
         return False
     sample = value[:: max(1, len(value) // _SAMPLE)]

@@ -1,4 +1,4 @@
-"""The data plane: results stay in the object store of the node that made them, and readers take the rows they need."""
+"""The data plane: a result stays in the object store of its worker's node, and readers take the rows that they need."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedErr
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-ARGUMENT_LIMIT = 100 * 1000  # Ray puts larger arguments again for each receiver
-RESULT_LIMIT = 16 * 1024  # larger results stay where they were made
+ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each receiver
+RESULT_LIMIT = 16 * 1024  # bytes; larger results stay on the node of their worker
 
 
 class Inline:
-    """A small value that travels inside its outcome, pickled, so that only its reader opens it."""
+    """A small pickled value that travels inside its outcome; only its reader opens it."""
 
     __slots__ = ("data",)
 
@@ -42,8 +42,8 @@ class Stored:
         ref: The pickled value.
         nbytes: Its size.
         node: Id of the node.
-        maker: Id of the process that put it.
-        label: Who that is, for messages.
+        maker: Id of the process that stored it.
+        label: Label of that process, for messages.
     """
 
     ref: ObjectRef[Pickled]
@@ -57,14 +57,14 @@ class Stored:
 
 
 class StoreFullError(TwinkleError):
-    """A value found no place in the object store, and none on the disk behind it."""
+    """A value fits neither into the object store nor onto the disk behind it."""
 
 
 class RayStore:
     """A `Store` over Ray's object store.
 
     Args:
-        label: Who this process is, for messages of those that read what it stored.
+        label: Label of this process, for errors of readers.
     """
 
     def __init__(self, label: str = "the driver") -> None:
@@ -133,13 +133,13 @@ class RayStore:
 
     def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
         check_raylet()
-        taught_none = values.taught() is None  # an agent does not know the splitters that a program registered
+        taught_none = values.taught() is None  # an agent does not have the splitters that a program registered
         cut_there = self.agent is not None and stored.node != self._node and taught_none
         if cut_there and start is not None and stop is not None:
             try:
                 (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, start, stop))
                 return _opened(ray.get(piece), 0, stop - start)
-            except ray.exceptions.RayTaskError:  # the agent may not know a class that this process does
+            except ray.exceptions.RayTaskError:  # the agent may not have a class that this process has
                 pass
         return _opened(ray.get(stored.ref), start, stop)
 

@@ -1,7 +1,7 @@
-"""A pickled value as Ray should see it: a small head, large buffers beside it, and the object refs it names.
+"""A pickled value in the form that suits Ray: a small head, large buffers beside it, and the object refs in it.
 
 Buffers beside the head go into the object store without a copy on the reader's side. Refs have to be visible to Ray, or
-it would free, or never free, what they name.
+it would free their objects too early, or never.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twinkle_remote.backends.support import reduce_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_BESIDE = 32 * 1024  # a buffer below this is cheaper inside the head
+_BESIDE = 32 * 1024  # bytes; a smaller buffer is cheaper inside the head
 _loading = threading.local()
 
 
@@ -31,7 +31,7 @@ class Pickled:
     Args:
         head: The pickle.
         buffers: Its out-of-band buffers.
-        refs: The object refs that it names, in order.
+        refs: The object refs in it, in order.
     """
 
     __slots__ = ("buffers", "head", "refs")
@@ -94,9 +94,9 @@ _USUAL = (object.__reduce_ex__, object.__reduce__, object.__getstate__)
 
 
 def _slots(value: Any) -> tuple[Any, ...] | None:
-    """How an object of a class of `__main__` with slots is pickled; None for any other value.
+    """Reduce an object of a class of `__main__` with slots; None for any other value.
 
-    On a worker its class was made by cloudpickle, whose objects keep in `__dict__` what the original keeps in slots.
+    On a worker, cloudpickle has built its class, whose objects keep in `__dict__` what the original keeps in slots.
     """
     kind: Any = type(value)
     if kind.__module__ != "__main__" or "__slots__" not in vars(kind) or not hasattr(value, "__dict__"):
@@ -105,19 +105,19 @@ def _slots(value: Any) -> tuple[Any, ...] | None:
         return None
     make, args, state, *rest = value.__reduce_ex__(5)
     slots = state[1] if isinstance(state, tuple) else {}
-    told = (state[0] if isinstance(state, tuple) else state) or {}
-    return make, args, (None, {**told, **slots}), *rest
+    plain = (state[0] if isinstance(state, tuple) else state) or {}
+    return make, args, (None, {**plain, **slots}), *rest
 
 
 class ErrorByValue(_CloudPickler):  # type: ignore[misc]  # as above
-    """Exceptions of classes of `__main__`, whose classes travel by value."""
+    """Pickles exceptions whose classes are defined in `__main__`: these classes travel by value."""
 
     def __init__(self, file: io.BytesIO, trusting: bool, inside: frozenset[int]) -> None:
         super().__init__(file, protocol=5)
         self.trusting, self.inside = trusting, inside
 
     def reducer_override(self, value: Any) -> Any:
-        """How an exception is pickled; the usual way for anything else."""
+        """Reduce an exception; anything else is pickled the usual way."""
         reduced = reduce_error(value, self)
         return super().reducer_override(value) if reduced is None else reduced
 

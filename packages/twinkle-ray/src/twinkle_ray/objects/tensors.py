@@ -1,7 +1,7 @@
-"""Torch tensors as numpy arrays of the same memory, which the object store holds without a copy on the reader's side.
+"""Torch tensors as numpy arrays of the same memory, which a reader opens in the object store without a copy.
 
-A reader who is given a tensor may write to it, and no other process must see that: what is opened is copied, but only
-the rows that this reader takes.
+A reader may write to a tensor, and no other process may see that. So a tensor is copied when it is opened, but only the
+rows that its reader takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """A tensor's bytes as an array, and what it takes to make it a tensor again.
+    """The memory of a tensor as an array, with all that is needed to restore the tensor.
 
     Attributes:
         array: The same memory; unsigned integers of the same width where numpy does not know the dtype.
@@ -75,7 +75,7 @@ def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -
 
 
 def reduce(value: torch.Tensor) -> tuple[Any, ...] | None:
-    """How a tensor anywhere inside a value is pickled; None for torch's own way."""
+    """Reduce a tensor anywhere inside a value; None where torch pickles it itself."""
     form = array_form(value)
     if form is None:
         return None

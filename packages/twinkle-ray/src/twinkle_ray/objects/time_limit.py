@@ -1,4 +1,4 @@
-"""A limit for what Ray itself does not limit: a read from a node whose raylet is stopped ignores Ray's own timeout."""
+"""A time limit for reads that Ray does not limit: with the raylet stopped, `ray.get` ignores its timeout."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ R = TypeVar("R")
 
 
 class TooLateError(Exception):
-    """The time was over."""
+    """A function did not return in time."""
 
 
 def within(seconds: float | None, function: Callable[[], R]) -> R:
-    """What a function returns; it goes on in a thread of its own where the time is over.
+    """Return what a function returns; a function that is too late goes on in a thread of its own.
 
     Args:
         seconds: How long it may take; None for no limit, and no thread.
         function: What is called.
 
     Raises:
-        TooLateError: The time was over.
+        TooLateError: The function did not return in time.
     """
     if seconds is None:
         return function()

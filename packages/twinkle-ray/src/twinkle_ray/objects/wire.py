@@ -1,4 +1,4 @@
-"""Tasks and outcomes as bytes: what every call sends and every answer carries, in the fewest steps."""
+"""The wire form of tasks and outcomes, which every call sends and every answer carries."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
 
 
 def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
-    """What is passed to the actors of a task: bytes where nothing stands beside them; a ref where it is large.
+    """Return what is passed to the actors of a task: bytes; with buffers or refs, a `Pickled`; a ref if it is large.
 
     Returns:
         It, and its size in bytes.
     """
-    told = _of_task(task)
+    parts = _of_task(task)
     plain = task.kind == "method" and task.taught is None
     if plain and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
-        data = pickle.dumps(told, protocol=5)  # nothing here needs the pickler of `pack`, which takes six times as long
+        data = pickle.dumps(parts, protocol=5)  # plain values do not need `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)
-    pickled = pack(told)
+    pickled = pack(parts)
     nbytes = pickled.nbytes
     if nbytes > ARGUMENT_LIMIT * 9 // 10:
         return put(pickled), nbytes
@@ -43,29 +43,29 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
 
 
 def unsendable(task: Task) -> str:
-    """Which part of a task that does not pickle is why."""
+    """Name the part of a task that does not pickle."""
     parts: dict[str, object] = {f"the {task.kind}'s target {task.target!r}": task.target}
     parts.update((f"positional argument {index} ({value!r:.80})", value) for index, value in enumerate(task.args))
     parts.update((f"argument {name} ({value!r:.80})", value) for name, value in task.kwargs.items())
-    for told, value in parts.items():
+    for name, value in parts.items():
         try:
             pack(value)
         except Exception:  # this is the one
-            return told
+            return name
     return "a part of the call"
 
 
 def task_from_wire(wire: Wire) -> Task:
-    """The task of what an actor was passed."""
+    """The task of a wire form."""
     return Task(*(Pickled(wire) if isinstance(wire, bytes) else wire).open())
 
 
 def outcome_to_wire(outcome: Outcome) -> bytes | tuple[Any, ...]:
-    """What an actor returns: bytes, unless a ref is among it, which Ray has to see."""
-    told = _of_outcome(outcome)
-    return told if isinstance(outcome.payload, Stored) else pickle.dumps(told, protocol=5)
+    """The wire form of an outcome: bytes; a tuple if it holds a ref, which Ray has to see."""
+    parts = _of_outcome(outcome)
+    return parts if isinstance(outcome.payload, Stored) else pickle.dumps(parts, protocol=5)
 
 
 def outcome_from_wire(wire: bytes | tuple[Any, ...]) -> Outcome:
-    """The outcome of what an actor returned."""
+    """The outcome of a wire form."""
     return Outcome(*(pickle.loads(wire) if isinstance(wire, bytes) else wire))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twinkle_ray.placement.reservation import Reserved
 
 
-ATTEMPTS = 100  # of what may be done twice, where messages get lost; the time is limited, and the dead do not answer
+ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
 class ActorSet:
@@ -46,7 +46,7 @@ class ActorSet:
             PlacementError: One did not start, or does not have the devices that it should.
         """
         kind = self.group.device_type
-        retried = {"max_task_retries": ATTEMPTS}  # what a worker is asked before it has a rank may be asked twice
+        retried = {"max_task_retries": ATTEMPTS}  # requests to a worker without a rank may run twice
         asked = [
             actor.locate.options(**retried).remote(kind, one.devices)
             for actor, one in zip(self.actors, self.reserved, strict=True)
@@ -71,12 +71,12 @@ class ActorSet:
 
         Args:
             seed: Seed of every process.
-            environment: Variables that they are given, beside those of ranks and devices.
-            timeout: Seconds until they must have answered.
-            replay: Keep how components were constructed, so that they can be constructed again.
+            environment: Variables of every process, beside those of ranks and devices.
+            timeout: Seconds in which every actor must answer.
+            replay: Keep the constructors' tasks, so that they can run again.
 
         Raises:
-            PlacementError: One was lost meanwhile.
+            PlacementError: An actor was lost meanwhile.
         """
         what = f"the workers of group {self.group.name!r} did not begin"
         port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
@@ -107,10 +107,10 @@ class ActorSet:
 
 
 def check_unique(actor_sets: Sequence[ActorSet]) -> None:
-    """See to it that no device went to two workers.
+    """Check that no device was given to two workers.
 
     Raises:
-        PlacementError: One did; the message names it and its holders.
+        PlacementError: One was; the message names it and its holders.
     """
     holders: dict[tuple[str, str, str], str] = {}
     for actor_set in actor_sets:
@@ -126,7 +126,7 @@ def check_unique(actor_sets: Sequence[ActorSet]) -> None:
 
 
 def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]) -> list[int]:
-    """Indices of the locations by node, then by device."""
+    """Return the indices of the locations, ordered by node, then by device."""
 
     def key(i: int) -> tuple[int, list[tuple[int, str]], int]:
         devices = [(int(device), "") if device.isdecimal() else (0, device) for device in locations[i].devices]
@@ -136,12 +136,12 @@ def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]
 
 
 def get_within(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
-    """Answers of workers that are starting.
+    """Return the answers of workers that are starting.
 
     Args:
         refs: The answers.
         timeout: Seconds.
-        what: What it means when they do not come.
+        what: Begin of the error's message.
 
     Raises:
         PlacementError: One is late, or its worker is lost.

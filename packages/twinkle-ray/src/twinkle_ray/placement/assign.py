@@ -1,4 +1,4 @@
-"""Which node, and where asked for which devices, each worker is to get: pure arithmetic over what the nodes have."""
+"""The assignment of workers to nodes, and to devices where these are named: pure arithmetic over free resources."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAssignment:
-    """Where one worker goes.
+    """The node of one worker, and its devices where these are named.
 
     Attributes:
         node: Index of the node.
-        devices: Indices of its devices on that node; None where any will do.
+        devices: Indices of its devices on that node; None for any.
     """
 
     node: int
@@ -28,7 +28,7 @@ class DeviceAssignment:
 
 
 class InfeasibleError(PlacementError):
-    """The cluster cannot hold the groups, however long one waits."""
+    """The cluster cannot hold the groups, even if all of it were free."""
 
 
 class BusyError(PlacementError):
@@ -36,7 +36,7 @@ class BusyError(PlacementError):
 
 
 def assign(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str, Sequence[DeviceAssignment]]:
-    """A place for every worker of every group: named devices first, then the groups that are hardest to fit.
+    """Assign every worker of every group: named devices first, then the groups that are hardest to fit.
 
     A group goes to one node where one can hold it, and to as few as possible otherwise.
 
@@ -61,7 +61,7 @@ def assign(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str,
 
 
 def report(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> str:
-    """What is asked for and what each node has, one line each."""
+    """List what each group asks for and what each node has, one line each."""
     rows = [f"  asked: {group.name} = {_asked(group)}" for group in groups]
     kinds = dict.fromkeys(resource(group.device_type, nodes) for group in groups)
     for node in nodes:
@@ -73,7 +73,7 @@ def report(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> str:
 
 
 def resource(device_type: str, nodes: Sequence[Node]) -> str:
-    """Ray's name of a device type: names of custom resources are found whatever their case."""
+    """Ray's name of a device type; upper and lower case of custom resources do not matter."""
     names = {name for node in nodes for name in node.total}
     if device_type in names:
         return device_type
@@ -87,7 +87,7 @@ def _asked(group: DeviceGroup) -> str:
 
 
 def named_devices(group: DeviceGroup) -> Sequence[int] | None:
-    """The devices that a group names, counted from the first node on; None where any will do.
+    """The devices that a group names, counted from the first node on; None for any.
 
     `ranks` names devices itself; where `visible_devices` does not hold these, they count within it.
 
@@ -112,7 +112,7 @@ def named_devices(group: DeviceGroup) -> Sequence[int] | None:
 def _fit(
     groups: Sequence[DeviceGroup], nodes: Sequence[Node], free: Sequence[Mapping[str, float]]
 ) -> dict[str, Sequence[DeviceAssignment]] | str:
-    """Assignments by group, or why they do not fit."""
+    """Assignments by group, or the reason why they do not fit."""
     left = [dict(node) for node in free]
     assigned: dict[str, Sequence[DeviceAssignment]] = {}
     holders: dict[tuple[str, int], str] = {}

@@ -35,7 +35,7 @@ def local_ranks(locations: Sequence[WorkerLocation]) -> Sequence[Mapping[str, st
 
 
 def import_paths() -> list[str]:
-    """Where the driver finds the user's own modules: what is on its `sys.path`, but for what is installed."""
+    """The directories of the user's own modules: the driver's `sys.path` without the installed packages."""
     paths = sysconfig.get_paths()
     installed = tuple(paths[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     paths_here = dict.fromkeys(os.path.abspath(path or os.getcwd()) for path in (*sys.path, ""))
@@ -43,7 +43,7 @@ def import_paths() -> list[str]:
 
 
 def hidden_devices(device_type: str) -> Mapping[str, str]:
-    """The variables that keep a worker from the devices of other types, which are others' to use."""
+    """The variables that hide devices of other types from a worker."""
     own = visibility_variable(device_type)
     others = {variable for kind in _HIDDEN if (variable := visibility_variable(kind)) not in (None, own)}
     return dict.fromkeys(others, "")

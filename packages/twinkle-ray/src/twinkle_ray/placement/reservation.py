@@ -1,4 +1,4 @@
-"""Reserving a place for every worker, with a deadline, and giving all of it back when one is not to be had."""
+"""The reservation of resources for every worker within a deadline; all or nothing is reserved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinkle_ray.cluster.nodes import Node
     from twinkle_ray.placement.assign import DeviceAssignment
 
-_POLL = 0.2  # seconds between looks at what is free
+_POLL = 0.2  # seconds between checks of what is free
 _NODE = "ray.io/node-id"
 
 
@@ -44,7 +44,7 @@ class Reserved:
     devices: tuple[int, ...] | None = None
 
     def options(self) -> dict[str, Any]:
-        """The options of an actor or task that takes this place."""
+        """The options of an actor or task that runs in this reservation."""
         rest = dict(self.resources)
         cpus, gpus = rest.pop("CPU", 0), rest.pop("GPU", 0)
         strategy = PlacementGroupSchedulingStrategy(self.placement_group, placement_group_bundle_index=self.bundle)
@@ -52,7 +52,7 @@ class Reserved:
 
 
 class Reservation:
-    """The places of all groups.
+    """What is reserved for all groups.
 
     Args:
         groups: The groups.
@@ -68,10 +68,10 @@ class Reservation:
         self.take(groups, timeout)
 
     def take(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
-        """Reserve places for groups that have none.
+        """Reserve resources for further groups.
 
         Raises:
-            PlacementError: As above; these groups then have none again.
+            PlacementError: As above; nothing is reserved for these groups then.
         """
         until = time.monotonic() + timeout
         names = [group.name for group in groups]
@@ -93,7 +93,7 @@ class Reservation:
                 return
 
     def give_back(self, names: Sequence[str] | None = None, timeout: float = 5.0) -> None:
-        """Return what groups hold, all of it by default, and wait until it is returned."""
+        """Free what groups hold, all of it by default, and wait until it is free."""
         held = [one for name in list(self._held if names is None else names) for one in self._held.pop(name, [])]
         for reserved in held:
             remove_placement_group(reserved)
@@ -128,7 +128,7 @@ class Reservation:
     def _take_named(
         self, group: DeviceGroup, assigned: Sequence[DeviceAssignment], nodes: Sequence[Node], until: float
     ) -> Sequence[Reserved]:
-        """Ray hands out devices as it likes: take single ones until the named ones are among them, return the rest."""
+        """Reserve single devices until the named ones are among them, then free the rest: Ray lets no one choose."""
         kind = resource(group.device_type, nodes)
         holders: dict[tuple[int, int], Any] = {}
         for index in dict.fromkeys(one.node for one in assigned):
