@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinkle_ray.cluster.environment import carried, left_behind, tell_left_behind
+from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
 
 HARMLESS = {
     "NCCL_DEBUG": "INFO",
@@ -62,10 +62,10 @@ def test_patterns_are_names_with_wildcards() -> None:
 def test_well_known_names_that_stay_are_told_without_their_values(caplog: pytest.LogCaptureFixture) -> None:
     assert left_behind(EVERYTHING) == sorted(SECRET)
     assert left_behind(EVERYTHING, tuple(SECRET)) == [] == left_behind(HARMLESS | OF_THIS_HOST)
-    tell_left_behind.cache_clear()
+    warn_left_behind.cache_clear()
     for _ in range(2):
-        tell_left_behind(tuple(left_behind(EVERYTHING)))
-    tell_left_behind(())
+        warn_left_behind(tuple(left_behind(EVERYTHING)))
+    warn_left_behind(())
     (told,) = caplog.messages
     assert told.startswith("workers of this cluster, which was joined, are not given AWS_SECRET_ACCESS_KEY, HF_TOKEN, ")
     assert 'env_allow=("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HTTP_PROXY", ' in told and "secret" not in told

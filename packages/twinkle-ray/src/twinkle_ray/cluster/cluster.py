@@ -1,4 +1,4 @@
-"""The Ray cluster under a session: joined where there is one, started and ended with the session otherwise."""
+"""The Ray cluster of a session: it is joined where an address is given, else started and ended with the session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.cluster.environment import carried, left_behind, tell_left_behind
+from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("twinkle.ray")
-# Ray ends a node whose agents are not there after 15 s, waits 30 s for the node, and lets nobody change either.
+# Ray ends a node whose agents do not start in 15 s, and waits 30 s for the node; neither time has an option.
 _GIVEN_UP = "node timed out during startup"
 _ATTEMPTS = 3
 _OWN = "local"
-_WITHOUT_HEAD = 600  # seconds until Ray ends processes without a word, this one too; `Pulse` tells of it after three
+_WITHOUT_HEAD = (
+    600  # seconds without a head after which Ray ends this process without an error; `Pulse` notices after three
+)
 _MOST_SPARE_CPUS = 8  # Ray starts a process for each CPU
 
 
 class Cluster:
-    """A connection to a cluster, and the cluster itself where it was started here.
+    """A connection to a cluster, and the cluster itself if this object has started it.
 
     Args:
         address: Address of a cluster; "local" for one of this session's own; None for RAY_ADDRESS, or one of its own.
@@ -83,18 +85,18 @@ class Cluster:
             ray.init(address=_OWN, **arguments)
 
     def environment(self, env_allow: Sequence[str]) -> Mapping[str, str]:
-        """The variables that workers are to be given: none where they inherit the driver's.
+        """Return the variables to set on workers; none where workers inherit those of the driver.
 
         Args:
             env_allow: Names beside the harmless ones; `*` and `?` are wildcards.
         """
         if self._watchdog is not None:
             return {}
-        tell_left_behind(tuple(left_behind(os.environ, env_allow)))
+        warn_left_behind(tuple(left_behind(os.environ, env_allow)))
         return carried(os.environ, env_allow)
 
     def close(self) -> None:
-        """Disconnect; end the cluster where it was started here, and remove what it wrote."""
+        """Disconnect; end the cluster if it was started here, and remove its files."""
         if self._joined_before:
             return
         watchdog, self._watchdog = self._watchdog, None

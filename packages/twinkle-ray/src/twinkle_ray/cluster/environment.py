@@ -1,7 +1,7 @@
-"""Which of the driver's environment variables reach workers of a cluster that was joined: names on a list, never all.
+"""The environment variables that workers of a joined cluster get from the driver: names on a list, never all.
 
-Workers of a cluster of the session's own inherit everything, as children do. In neither case does a value go through
-Ray's runtime environment, which anyone who may look at the cluster can read.
+Workers of a cluster of the session's own inherit all variables. In neither case does a value go through Ray's runtime
+environment, which everyone with access to the cluster can read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOGIN_IN_URL = re.compile(r"://[^/\s]*@")
 
 
 def carried(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that are set on workers of a joined cluster: nothing secret, nothing that describes this host.
+    """Return the variables to set on workers of a joined cluster: none is secret, and none describes this host.
 
     Args:
         environment: All variables.
@@ -52,7 +52,7 @@ def carried(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dic
 
 
 def left_behind(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> list[str]:
-    """Names of variables that workers of a joined cluster are not given, though programs like this one often need them.
+    """Return names of variables that programs often need, but that workers of a joined cluster do not get.
 
     Args:
         environment: All variables.
@@ -66,8 +66,8 @@ def left_behind(environment: Mapping[str, str], patterns: Sequence[str] = ()) ->
 
 
 @cache
-def tell_left_behind(names: tuple[str, ...]) -> None:
-    """Say which variables stay here; once for the same ones.
+def warn_left_behind(names: tuple[str, ...]) -> None:
+    """Log which variables workers do not get; once for the same names.
 
     Args:
         names: Their names.

@@ -1,4 +1,4 @@
-"""A process that was forked from one with a connection to Ray: the connection, and the cluster, are the parent's."""
+"""A process forked from one with a connection to Ray: the connection, and the cluster, belong to the parent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _parent = 0
 
 
 def leave_to_parent() -> None:
-    """Called in the forked process: its end shall neither end the parent's cluster nor be a crash.
+    """Make the end of a forked process harmless: without this it ends the parent's cluster, or crashes.
 
-    Ray's exit function would do the first. The second is what destructors of its library do where its threads are not.
+    Ray's exit function ends the cluster. Destructors of Ray's library crash, because its threads are not in the fork.
     """
     global _parent
     _parent = os.getppid()
@@ -28,7 +28,7 @@ def leave_to_parent() -> None:
 
 
 def _keep_what_ray_holds() -> None:
-    """Have the interpreter's end free nothing that Ray's modules hold."""
+    """Keep the interpreter from freeing what Ray's modules hold when it ends."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "ray":
             for value in list(vars(module).values()):
@@ -37,7 +37,7 @@ def _keep_what_ray_holds() -> None:
 
 
 def _skip_destructors() -> None:
-    """Have the process end, with its status, right after the interpreter: what on_exit was given last runs first."""
+    """End the process, with its status, right after the interpreter: the handler of on_exit added last runs first."""
     libc = ctypes.CDLL(None)
     try:
         on_exit, now = libc.on_exit, libc._exit
@@ -48,10 +48,10 @@ def _skip_destructors() -> None:
 
 
 def check_not_forked() -> None:
-    """See to it that this process may connect to Ray.
+    """Check that this process may connect to Ray.
 
     Raises:
-        TwinkleError: It has the connection of the process that it was forked from.
+        TwinkleError: It was forked from a process with a connection to Ray.
     """
     if _parent:
         raise TwinkleError(

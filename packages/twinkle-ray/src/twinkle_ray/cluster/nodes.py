@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have, and how much of it is free."""
+"""The nodes of a cluster: their resources, and what is free of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node.
+    """One node of a cluster.
 
     Attributes:
         id: Ray's id of it.
         name: Its name and address, for messages.
         total: Resources by name.
-        free: What nobody has reserved.
+        free: Resources that are not reserved.
     """
 
     id: str
@@ -32,10 +32,10 @@ class Node:
 
 
 def alive_nodes() -> Sequence[Node]:
-    """The nodes that are alive, in the order in which devices are counted: the head, then by address and name."""
+    """Return the nodes that are alive, as devices are counted: the head first, then by address and name."""
     free = import_module("ray._private.state").available_resources_per_node()
-    told: Sequence[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
-    found = [node for node in told if node["Alive"]]
+    nodes: Sequence[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
+    found = [node for node in nodes if node["Alive"]]
     found.sort(key=_order)
     names = Counter(_name(node) for node in found)
     out = []
@@ -46,8 +46,8 @@ def alive_nodes() -> Sequence[Node]:
     return out
 
 
-def _name(told: Mapping[str, Any]) -> str:
-    name, address = told["NodeName"], told["NodeManagerAddress"]
+def _name(node: Mapping[str, Any]) -> str:
+    name, address = node["NodeName"], node["NodeManagerAddress"]
     return str(address) if name == address else f"{name} ({address})"
 
 
@@ -57,11 +57,11 @@ def _named(resources: Mapping[str, float]) -> Mapping[str, float]:
     }
 
 
-def _order(told: Mapping[str, Any]) -> tuple[bool, bytes, str, int, str]:
-    address = told["NodeManagerAddress"]
+def _order(node: Mapping[str, Any]) -> tuple[bool, bytes, str, int, str]:
+    address = node["NodeManagerAddress"]
     try:
         number = ipaddress.ip_address(address).packed
     except ValueError:  # a host name
         number = address.encode()
-    is_head = "node:__internal_head__" in told["Resources"]
-    return not is_head, number, told["NodeName"], told["NodeManagerPort"], told["NodeID"]
+    is_head = "node:__internal_head__" in node["Resources"]
+    return not is_head, number, node["NodeName"], node["NodeManagerPort"], node["NodeID"]

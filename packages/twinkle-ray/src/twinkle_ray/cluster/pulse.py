@@ -1,4 +1,4 @@
-"""Whether the cluster's head and nodes still accept connections, which Ray itself looks at for up to a minute."""
+"""Checks that the cluster's head and nodes accept connections; Ray itself notices a loss after up to a minute."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Address = tuple[str, int]
 HEAD = "head"
 _INTERVAL = 1.0  # seconds between two rounds
 _PATIENCE = 3.0  # seconds that one connection may take
-_MISSES = 3  # in a row, before a place is lost: 3 s where it refuses, 12 s where it is silent
+_MISSES = 3  # in a row until a node is lost: 3 s if it refuses, 12 s if it is silent
 
 _log = logging.getLogger("twinkle.ray")
 
 
 class Pulse:
-    """Connects to every place, again and again.
+    """Connects to the head and the nodes again and again, in a thread.
 
     Args:
-        places: Host and port by name.
+        places: Host and port of each, by name.
         interval: Seconds between two rounds.
         patience: Seconds that one connection may take.
     """
@@ -40,7 +40,7 @@ class Pulse:
     ) -> None:
         self._places = dict(places)
         self._interval, self._patience = interval, patience
-        self._misses = {HEAD: 0}  # a node that never answered is not looked at: a firewall may be before it
+        self._misses = {HEAD: 0}  # a node that has never answered is not counted: a firewall may block it
         self._lost: dict[str, str] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="twinkle-pulse", daemon=True)
@@ -48,23 +48,23 @@ class Pulse:
 
     @property
     def has_lost(self) -> bool:
-        """Whether any place is lost."""
+        """Whether the head or a node is lost."""
         return bool(self._lost)
 
     def lost(self, name: str) -> str | None:
-        """Why a place is lost; None where it is not."""
+        """Why the head or a node is lost; None if it is not."""
         return self._lost.get(name)
 
     def watch(self, places: Mapping[str, Address]) -> None:
-        """Look at these places too.
+        """Watch further nodes.
 
         Args:
-            places: Host and port by name.
+            places: Host and port of each, by name.
         """
         self._places = {**self._places, **places}
 
     def during(self, function: Callable[[], object]) -> None:
-        """Run what hangs without the head, in a thread that is left alone where the head is lost meanwhile.
+        """Run a function that hangs without the head; return without its result if the head is lost meanwhile.
 
         Args:
             function: Called without arguments; what it raises is raised.
@@ -79,7 +79,7 @@ class Pulse:
                 return
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop the thread."""
         self._closed.set()
         self._thread.join(self._interval + self._patience)
 
@@ -111,10 +111,10 @@ def _run(function: Callable[[], object], running: Future[object]) -> None:
 
 
 def connect_all(places: Mapping[str, Address], timeout: float) -> dict[str, str | None]:
-    """Connect to every place at once, and say of each what was wrong.
+    """Connect to all at once; return for each name what is wrong, or None.
 
     Args:
-        places: Host and port by name.
+        places: Host and port of each, by name.
         timeout: Seconds for all of them.
     """
     out: dict[str, str | None] = {}
@@ -150,7 +150,7 @@ def _ended(waiting: selectors.BaseSelector, trying: object) -> str | None:
 
 
 def places_of(nodes: Iterable[str]) -> dict[str, Address]:
-    """Where the head and these nodes of the cluster accept connections.
+    """Return the host and port of the head and of some nodes of the cluster.
 
     Args:
         nodes: Ray's ids of them.
@@ -158,8 +158,8 @@ def places_of(nodes: Iterable[str]) -> dict[str, Address]:
     host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
     wanted = set(nodes)
     found = {
-        str(told["NodeID"]): (str(told["NodeManagerAddress"]), int(told["NodeManagerPort"]))
-        for told in ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
-        if told["NodeID"] in wanted
+        str(node["NodeID"]): (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
+        for node in ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
+        if node["NodeID"] in wanted
     }
     return {HEAD: (host.strip("[]"), int(port)), **found}

@@ -1,4 +1,4 @@
-"""Whether the raylet of this node is there: without it, Ray silently ends a process that uses the object store."""
+"""Checks that the raylet of this node lives: without it, Ray ends a process that uses the object store, silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Raylet:
         self._ended.register(self._descriptor, select.POLLIN)
 
     def check(self) -> None:
-        """See to it that the object store can be used.
+        """Check that the object store can be used.
 
         Raises:
             WorkerDiedError: The raylet has ended.
@@ -38,7 +38,7 @@ class Raylet:
             )
 
     def close(self) -> None:
-        """Stop looking at it."""
+        """Stop watching it."""
         os.close(self._descriptor)
 
 
@@ -46,7 +46,7 @@ _watched: Raylet | None = None
 
 
 def watch_raylet() -> None:
-    """Look at the raylet of this node from now on, where the system allows that."""
+    """Watch the raylet of this node from now on, where the system allows it."""
     global _watched
     forget_raylet()
     here = ray.get_runtime_context().get_node_id()
@@ -58,7 +58,7 @@ def watch_raylet() -> None:
 
 
 def forget_raylet() -> None:
-    """Stop looking at it."""
+    """Stop watching it."""
     global _watched
     watched, _watched = _watched, None
     if watched is not None:
@@ -66,7 +66,7 @@ def forget_raylet() -> None:
 
 
 def check_raylet() -> None:
-    """See to it that the object store can be used, where its process is looked at.
+    """Check that the object store can be used, if its process is watched.
 
     Raises:
         WorkerDiedError: The raylet has ended.
@@ -76,7 +76,7 @@ def check_raylet() -> None:
 
 
 def _listening(name: str) -> int | None:
-    """The process of this host that was started to listen on a socket."""
+    """The id of the raylet that listens on a socket; None if there is none on this host."""
     wanted = f"--raylet_socket_name={name}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile, or is hidden from this user

@@ -1,4 +1,4 @@
-"""How a cluster of the session's own is started: a private folder, the driver's environment, the loopback device."""
+"""The start of a cluster of the session's own: a private folder, the driver's environment, the loopback device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from twinkle_ray.cluster.watchdog import MARK
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # tells the cluster's processes what `on_loopback` tells this one
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # does in the cluster's processes what `on_loopback` does in this one
 _TOKEN_LOG = "ray._private.authentication.authentication_token_setup"
-_LONGEST = 24  # bytes of a parent folder below which Ray's sockets have names that are short enough for a socket
+_LONGEST = 24  # most bytes of a parent folder: the paths of Ray's sockets inside it have a limit of the system
 
 
 def private_folder() -> Path:
-    """A new folder for Ray's own, which nobody else can enter; Ray opens what is in it to everyone, again and again."""
+    """Make a folder for Ray's files that only this user can enter: Ray makes the files readable for everyone."""
     parent = os.environ.get("RAY_TMPDIR")
     if not parent:
         parent = tempfile.gettempdir()
@@ -31,7 +31,7 @@ def private_folder() -> Path:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the advice that Ray gives at each start on how to turn its protection off."""
+    """Silence the advice, which Ray logs at each start, to turn its token off."""
     logger = logging.getLogger(_TOKEN_LOG)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -43,7 +43,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Have Ray's processes listen on the loopback device alone, as Ray does by default on systems other than Linux."""
+    """Make Ray's processes listen on the loopback device alone, as Ray does by default outside of Linux."""
     constants: Any = import_module("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
     constants.ENABLE_RAY_CLUSTER = False
@@ -55,7 +55,7 @@ def on_loopback() -> Iterator[None]:
 
 @contextmanager
 def marked_children(mark: str) -> Iterator[None]:
-    """What the cluster's processes inherit beside the driver's environment: a mark, by which they are found again.
+    """Set what the cluster's processes inherit beside the driver's environment: a mark, by which they are found.
 
     Args:
         mark: Its value.
@@ -63,7 +63,7 @@ def marked_children(mark: str) -> Iterator[None]:
     own: Mapping[str, str] = {
         MARK: mark,
         _LOOPBACK: "0",
-        "SPT_NOENV": "1",  # otherwise the titles of Ray's agents overwrite what /proc tells of their environment
+        "SPT_NOENV": "1",  # otherwise the titles of Ray's agents overwrite their environment in /proc
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
     }
     before = {name: os.environ.pop(name, None) for name in (*own, "RAY_ADDRESS")}

@@ -1,4 +1,4 @@
-"""The token that protects this user's clusters: a file that nobody else can read."""
+"""The token that protects this user's clusters: a file that only this user can read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make_token() -> None:
-    """See to it that there is a token, and that nobody else can read it."""
+    """Create the token file if there is none, readable by its owner only."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return
     path = _path()
@@ -21,12 +21,12 @@ def make_token() -> None:
 
 
 def tighten_token() -> None:
-    """Take the token file, which Ray makes readable by everyone, from all but its owner."""
+    """Make the token file readable by its owner only; Ray makes it readable by everyone."""
     try:
         path = _path()
         if path.stat().st_uid == os.getuid():
             path.chmod(0o600)
-    except OSError:  # there is none, or its folder cannot be written: it is as private as it was
+    except OSError:  # there is no file, or its mode cannot be changed
         return
 
 

@@ -1,4 +1,4 @@
-"""A small process that outlives its driver by seconds, and ends what is left of the cluster that the driver started.
+"""A small process that outlives its driver by seconds and ends what is left of the driver's cluster.
 
 Ray's agents notice by themselves that their node is gone, but may take half a minute to. Processes of one cluster carry
 a variable by which they are found. Run as a script, this file imports little, so that it starts in milliseconds.
@@ -47,19 +47,19 @@ class Watchdog:
             )
 
     def let_go_on(self) -> None:
-        """Have processes that are stopped (SIGSTOP) go on, so that they can be asked to end."""
+        """Continue processes that are stopped (SIGSTOP), so that they can end."""
         if self._process is not None:
             for pid in marked(self._mark):
                 with suppress(ProcessLookupError):  # it ended meanwhile
                     os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Have what is left ended and removed, and wait until it is."""
+        """End the processes that are left, remove the folder, and wait for both."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
             try:
-                if process.wait(10 * _GRACE) != 0:  # it was ended itself
+                if process.wait(10 * _GRACE) != 0:  # the watchdog was killed
                     end_marked(self._mark)
             except subprocess.TimeoutExpired:  # a slow disk: it goes on alone
                 return
@@ -68,7 +68,7 @@ class Watchdog:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes of this user that carry a mark."""
+    """Return the ids of this user's processes that carry a mark."""
     found = []
     wanted = f"{MARK}={mark}".encode()
     for entry in Path("/proc").iterdir():

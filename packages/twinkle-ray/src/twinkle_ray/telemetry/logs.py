@@ -1,4 +1,4 @@
-"""Workers' output on the driver: each line says whose it is, and equal lines of several ranks are one line."""
+"""Workers' output on the driver: each line has its worker's label, and equal lines of several ranks are folded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _LABEL = re.compile(r"(?P<group>.+)\[(?P<rank>\d+)/(?P<size>\d+)(?P<place>[^\]]*)\]")
 _WHO = ("group", "rank", "size")
 _HANDLER = "ray_print_logs"
-_WINDOW = 0.4  # seconds in which equal lines of other ranks are waited for
+_WINDOW = 0.4  # seconds to wait for equal lines of other ranks
 _SAID_BY_US = re.compile(
     r"A worker died or was killed while executing|PYTHON worker processes have been started on node"
 )
 
 
 class Fold:
-    """Lines that wait a moment for their equals.
+    """Folds equal lines of several ranks into one; lines wait a moment for equal ones.
 
     Args:
         write: Called with a line and whether it is from standard error.
@@ -37,7 +37,7 @@ class Fold:
         self._sizes: dict[str, int] = {}
 
     def add(self, label: str, line: str, is_error: bool) -> None:
-        """Take in a line; the n-th equal line of one rank is folded with the n-th of the others."""
+        """Add a line; the n-th equal line of one rank is folded with the n-th of the others."""
         found = _LABEL.fullmatch(label)
         if found is None:
             self._write(f"{label} {line}", is_error)
@@ -74,14 +74,14 @@ def _ranges(ranks: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in out)
 
 
-def relabelled(label: str, told: object) -> str:
-    """The label of a worker whose output names itself: what it tells may change its coordinate, not who it is.
+def relabelled(label: str, claimed: object) -> str:
+    """Return the new label of a worker whose output names one: its coordinate may change, its group and rank may not.
 
     Args:
         label: Its label so far.
-        told: What its output says.
+        claimed: The label that its output names.
     """
-    before, now = _LABEL.fullmatch(label), _LABEL.fullmatch(printable(str(told)))
+    before, now = _LABEL.fullmatch(label), _LABEL.fullmatch(printable(str(claimed)))
     is_same = before is not None and now is not None and before.group(*_WHO) == now.group(*_WHO)
     return now[0] if is_same and now is not None else label
 
@@ -105,7 +105,7 @@ class WorkerLogs:
             self._dispatcher.add_handler(_HANDLER, self._take)
 
     def add_labels(self, labels: Mapping[Source, str]) -> None:
-        """Take the lines of these workers from now on, and no others'.
+        """Take the lines of these workers too, from now on.
 
         Args:
             labels: Label of each worker, without a coordinate, by its node's address and its process id.
@@ -114,7 +114,7 @@ class WorkerLogs:
             self._labels.update(labels)
 
     def expect(self, token: str, workers: int) -> threading.Event | None:
-        """An event that is set when all workers have printed a token on both streams; None where logs do not come."""
+        """Return an event that is set when all workers have printed a token twice; None if Ray sends no logs."""
         if not self._others:
             return None
         with self._lock:
@@ -122,7 +122,7 @@ class WorkerLogs:
         return self._ended
 
     def close(self) -> None:
-        """Write what waits, and leave."""
+        """Write the lines that wait, and let Ray print again what it skipped."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -131,7 +131,7 @@ class WorkerLogs:
             printer.skip_re = before
 
     def _skip_ours(self) -> None:
-        """Have Ray not tell at length, on its own way to the terminal, what our errors tell in a line."""
+        """Keep Ray from printing at length what the errors raised here say in one line."""
         printing = import_module("ray._private.ray_logging")
         for printer in (printing.stdout_deduplicator, printing.stderr_deduplicator):
             before = printer.skip_re

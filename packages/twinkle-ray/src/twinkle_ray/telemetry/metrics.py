@@ -1,4 +1,4 @@
-"""The figures of calls as Ray's metrics, told by a thread of the driver, so that calls do not wait for it."""
+"""The figures of calls as metrics of Ray: a thread of the driver exports them, so that calls do not wait."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TAGS = ("group", "method")
 
 
 class Exporter:
-    """Tells Ray of calls that are done.
+    """Exports the figures of finished calls to Ray.
 
     Args:
-        interval: Seconds between two looks.
+        interval: Seconds between two exports.
 
     Attributes:
-        counted: Calls that were told, by group and method.
+        counted: Number of exported calls, by group and method.
     """
 
     def __init__(self, interval: float = 5.0) -> None:
@@ -39,29 +39,29 @@ class Exporter:
         self._failed = Counter("twinkle_failed_calls", "Calls that failed", tag_keys=_TAGS)
         self._bytes = Counter("twinkle_bytes", "Bytes stored and fetched", tag_keys=(*_TAGS, "way"))
         self.counted: Counts[tuple[str, str]] = Counts()
-        self._told: set[int] = set()
+        self._exported: set[int] = set()
         self._interval = interval
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="twinkle-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Tell what is left, and stop."""
+        """Export what is left, and stop."""
         self._ended.set()
         self._thread.join(self._interval)
 
     def _loop(self) -> None:
         while not self._ended.wait(self._interval):
-            self._tell()
-        self._tell()
+            self._export()
+        self._export()
 
-    def _tell(self) -> None:
+    def _export(self) -> None:
         runtime = active()
         records = [] if runtime is None else runtime.stats.records()
         for record in finished(records):
-            if id(record) not in self._told:
+            if id(record) not in self._exported:
                 self._add(record)
-        self._told = {id(record) for record in finished(records)}
+        self._exported = {id(record) for record in finished(records)}
 
     def _add(self, record: CallRecord) -> None:
         tags = {"group": record.group, "method": record.method}
@@ -84,5 +84,5 @@ class Exporter:
 
 
 def finished(records: Sequence[CallRecord]) -> list[CallRecord]:
-    """Records of calls whose every rank has answered."""
+    """Return the records of calls that every rank has answered."""
     return [record for record in records if len(record.seconds) == record.workers]

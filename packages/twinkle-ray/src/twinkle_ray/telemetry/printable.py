@@ -1,4 +1,4 @@
-"""Text of other processes that is to appear on a terminal, without what would command the terminal."""
+"""Text of other processes, made safe for a terminal: no control sequence is left in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def printable(line: str) -> str:
-    """A line as text: without colours, what a progress bar overwrites, and with control characters spelled out.
+    """Return a line without colours and overwritten parts of progress bars, with control characters spelled out.
 
     Args:
         line: One line, of whatever a process wrote.

@@ -20,7 +20,7 @@ _MICRO = 1e6
 def write_timeline(path: str | Path) -> Path:
     """Write the latest calls of this session as trace events; https://ui.perfetto.dev opens the file.
 
-    Times are the workers' wall clocks: between nodes they are as exact as those are.
+    Times are those of the workers' clocks; between nodes they are only as exact as these agree.
 
     Args:
         path: A `.json` file, which is replaced.
@@ -57,8 +57,8 @@ def trace_events(records: Sequence[CallRecord]) -> list[dict[str, Any]]:
             if fetching > 0:
                 fetched = {"bytes": record.worker_fetched[rank]}
                 events.append(_span("fetch", "fetch", process, rank, started - fetching, fetching, fetched))
-            told = {"produced": record.produced[rank], "failed": rank in record.failed}
-            events.append(_span(record.method, "run", process, rank, started, record.seconds[rank], told))
+            done = {"produced": record.produced[rank], "failed": rank in record.failed}
+            events.append(_span(record.method, "run", process, rank, started, record.seconds[rank], done))
             events.append(_flow("f", number, process, rank, started))
     return events
 

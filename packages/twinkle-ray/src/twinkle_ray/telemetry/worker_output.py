@@ -1,4 +1,4 @@
-"""What a worker prints for the driver, beside its own lines: its label, and a mark behind its last line."""
+"""What a worker prints for the driver beside its own lines: its label, and a token after its last line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib import import_module
 
 
 def name_output(label: str) -> None:
-    """Have the lines that this worker prints from now on carry a label."""
+    """Label the lines that this worker prints from now on."""
     marker = import_module("ray._private.ray_constants").LOG_PREFIX_ACTOR_NAME
     for stream in (sys.stdout, sys.stderr):
         print(f"{marker}{label}", file=stream, flush=True)
 
 
 def end_output(token: str) -> None:
-    """Print a token behind everything that this worker has printed."""
+    """Print a token after everything that this worker has printed."""
     for stream in (sys.stdout, sys.stderr):
         print(token, file=stream, flush=True)
