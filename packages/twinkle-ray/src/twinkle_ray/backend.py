@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Outcome, Reply
 
 
-_UNCONNECTED = "workers did not hear of the groups"
+_UNCONNECTED = "workers did not connect to the groups"
 _LAST_LINES = 0.5  # seconds that the end of a session waits for the last lines of its workers
 
 

@@ -78,7 +78,7 @@ class ActorSet:
         Raises:
             PlacementError: An actor was lost meanwhile.
         """
-        what = f"the workers of group {self.group.name!r} did not begin"
+        what = f"the workers of group {self.group.name!r} did not take their ranks"
         port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
         name, size = self.group.name, len(self.actors)
         shared = {**environment, **rendezvous(self.locations, port)}
