@@ -2,11 +2,12 @@
 
     python benchmarks/bench_data.py [--sizes 10000000 100000000] [--repeats 5] [--skip-loader]
 
-The order: one rank of eight, global batches of 256. Each figure comes from a fresh process, whose peak memory counts
-from after its imports. torchdata's StatefulDataLoader joins where it is installed. The loader: rows of 512 token ids
-out of a dataset object, default collate, shuffled, in this process and with two loader processes; the runs take turns,
-and medians of the ratios to the torch run beside them count. On a busy machine trust the ratio of CPU times, which has
-those of the loader processes in it.
+The order: one rank of eight, global batches of 256. Each figure is measured in a new process; its peak memory counts
+from the end of its imports. torchdata's StatefulDataLoader is measured too where it is installed.
+
+The loader: rows of 512 token ids of a dataset object, default collate, shuffled, in this process and with two loader
+processes. The runs take turns, and each ratio is the median of the ratios to the torch run next to it. On a busy
+machine trust the ratio of CPU times, which includes the loader processes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ AIMS = {"first batch": 50, "resume at half": 50, "epoch": 4, "peak memory": 20}
 
 
 class Length:
-    """A dataset that is nothing but long."""
+    """A dataset with a length, whose samples are their indices."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -51,7 +52,7 @@ def torch_batches(length: int, resume: bool) -> Iterator[list[int]]:
 
     sampler: Any = DistributedSampler(Length(length), RANKS, 3, shuffle=True, drop_last=True)  # type: ignore[arg-type]  # len() is all it uses
     batches = iter(BatchSampler(sampler, BATCH // RANKS, drop_last=True))
-    # torch has no position to go to: what comes before it is drawn and left out.
+    # torch cannot go to a position: the batches before it are drawn and dropped.
     return islice(batches, length // BATCH // 2 if resume else 0, None)
 
 
@@ -85,7 +86,7 @@ if find_spec("torchdata"):
 
 
 def measure(subject: str, aspect: str, length: int) -> float:
-    """One figure, in this very process."""
+    """Measure one figure in this process."""
     for module in (
         "torch.utils.data",
         "twinkle_data",
@@ -111,8 +112,8 @@ def measure(subject: str, aspect: str, length: int) -> float:
 
 def in_a_process(subject: str, aspect: str, length: int) -> float:
     command = [sys.executable, __file__, "--measure", subject, aspect, str(length)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1800)
-    return float(json.loads(told.stdout))
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1800)
+    return float(json.loads(done.stdout))
 
 
 def orders(sizes: list[int], repeats: int) -> None:

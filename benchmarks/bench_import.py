@@ -21,7 +21,7 @@ def seconds(program: str) -> float:
 
 
 def main() -> None:
-    """Interleave the programs, so that a drifting machine moves all of them, and print medians and ratios."""
+    """Time the programs in turns, so that a busy machine slows all of them, and print medians and ratios."""
     times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for program in PROGRAMS.values():
         seconds(program)

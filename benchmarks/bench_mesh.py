@@ -1,6 +1,6 @@
-"""Building a mesh and looking into it, against torch's DeviceMesh and plain numpy, from 8 to 131,072 ranks.
+"""Building and reading a mesh, against torch's DeviceMesh and plain numpy, from 8 to 131,072 ranks.
 
-torch's mesh is built over the fake backend without process groups, so that only topology is compared; with its groups
+torch's mesh is built over the fake backend without process groups, so only topology is compared; with process groups
 it takes far longer. Times are the best of interleaved rounds in microseconds; ratios are within this run.
 """
 
@@ -27,7 +27,7 @@ GOAL = 3.0
 
 
 def ours(world: int, shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
-    """What is timed of this package, all about the last rank."""
+    """The operations of this package that are timed, all for the last rank."""
     pp, dp, tp = shape
     mesh = DeviceMesh.from_sizes(pp_size=pp, dp_size=dp, tp_size=tp)
     last = world - 1
@@ -42,7 +42,7 @@ def ours(world: int, shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
 
 
 def with_numpy(world: int, shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
-    """The same with an array of ranks."""
+    """The same operations on an array of ranks."""
     array = np.arange(world).reshape(shape)
     last = world - 1
 
@@ -68,7 +68,7 @@ def with_numpy(world: int, shape: tuple[int, ...]) -> dict[str, Callable[[], obj
 
 
 def with_torch(world: int, shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
-    """The same with torch's mesh, as far as it has it: it looks at the process's own rank only."""
+    """The operations that torch's mesh has; it reads them for the process's own rank only."""
     ranks = torch.arange(world, dtype=torch.int).view(shape)
 
     def build() -> TorchDeviceMesh:
@@ -80,7 +80,7 @@ def with_torch(world: int, shape: tuple[int, ...]) -> dict[str, Callable[[], obj
 
 
 def best(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Best time of each call in microseconds; rounds go through all calls, so that a busy machine slows all of them."""
+    """Best time of each call in microseconds; each round times all calls, so that a busy machine slows all of them."""
     timers = {name: timeit.Timer(call) for name, call in calls.items()}
     counts = {name: max(1, min(1000, round(2e-3 / max(timer.timeit(1), 1e-7)))) for name, timer in timers.items()}
     rounds = [{name: timers[name].timeit(counts[name]) / counts[name] for name in timers} for _ in range(ROUNDS)]
@@ -95,7 +95,7 @@ def main() -> None:
         dist.init_process_group("fake", rank=world - 1, world_size=world, store=FakeStore())
         for label, made in (("mesh", ours), ("numpy", with_numpy), ("torch", with_torch)):
             calls.update({f"{name} {label} {world}": call for name, call in made(world, shape).items()})
-        # torch's mesh asks for the world that it was built in, so every size is timed in its own.
+        # torch's mesh needs the process group that it was built in, so every size is timed in its own.
         times = best({name: call for name, call in calls.items() if name.endswith(f" {world}")})
         calls = {name: call for name, call in calls.items() if " mesh " in name}
         dist.destroy_process_group()

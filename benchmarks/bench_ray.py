@@ -1,8 +1,8 @@
-"""What a call costs over hand-written Ray, in pairs within one run on one embedded cluster.
+"""The cost of a call against hand-written Ray, in pairs within one run on one local cluster.
 
     python benchmarks/bench_ray.py [--rounds 300] [--megabytes 64] [--skip-start]
 
-Calls take turns with the hand-written loop they are compared with, so that a drifting machine moves both. Times are
+Each call takes turns with its hand-written counterpart, so that a busy machine slows both. Times are
 medians; bytes are counted by the workers and the driver themselves (`twinkle.stats()`).
 """
 
@@ -76,7 +76,7 @@ Plain: Any = ray.remote(num_cpus=0)(Hand)
 
 
 def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Median seconds of both, which take turns."""
+    """Median seconds of two functions that take turns."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + max(2, rounds // 10)):
         for function, taken in zip((ours, theirs), times, strict=True):
@@ -170,7 +170,7 @@ def starting() -> None:
 
 
 def main() -> None:
-    """Run all of it."""
+    """Run all benchmarks."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--rounds", type=int, default=300)
     options.add_argument("--megabytes", type=int, default=64)

@@ -1,7 +1,7 @@
-"""What the call protocol costs: calls against calling the function, splitting and collecting against plain slicing.
+"""The cost of the call protocol: calls against plain functions, split and collect against plain slicing.
 
-Times are the best of interleaved rounds in microseconds; ratios are within this run. Where a type allows views, cutting
-a large payload costs what cutting a small one does; joining copies it once, as concatenating does.
+Times are the best of interleaved rounds in microseconds; ratios are within this run. Where a type allows views, a split
+of a large payload takes as long as one of a small payload; a join copies it once, as concatenate does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESH = DeviceMesh.from_sizes(dp_size=WORKERS)
 
 @dataclass
 class Rollout:
-    """Columns of one length, two of them in a dict."""
+    """Columns of the same length, two of them in a dict."""
 
     tokens: Any
     rest: dict[str, Any]
@@ -38,7 +38,7 @@ class Rollout:
 
 @remote_class()
 class Echo:
-    """Does nothing, and gives rows back."""
+    """Returns its rows."""
 
     @remote_function(dispatch="all")
     def nothing(self) -> None:
@@ -51,7 +51,7 @@ class Echo:
 
 
 def best(timed: dict[str, Callable[[], object]], number: int) -> dict[str, float]:
-    """Microseconds of each, the best of interleaved rounds."""
+    """Microseconds of each call, the best of interleaved rounds."""
     found = dict.fromkeys(timed, float("inf"))
     for _ in range(ROUNDS):
         for name, call in timed.items():
@@ -60,7 +60,7 @@ def best(timed: dict[str, Callable[[], object]], number: int) -> dict[str, float
 
 
 def show(title: str, times: dict[str, float], against: str) -> None:
-    """A table of times and ratios."""
+    """Print a table of times and ratios."""
     print(f"\n{title}")
     for name, time in times.items():
         print(f"  {name:<44} {time:>11.1f} us  {time / times[against]:>8.2f} x")

@@ -1,10 +1,10 @@
-"""Weight sync against what it replaces, in one run: raw Gloo broadcast, and gather to rank 0 and broadcast.
+"""Weight sync against a raw Gloo broadcast, and against gather to rank 0 and broadcast, in one run.
 
     python benchmarks/bench_weights.py [--quick] [--transport auto,gloo] [--device cpu] [--json FILE]
 
-With `--device cuda` the ranks share out the GPUs, and the broadcasts are NCCL's; on a single GPU, where NCCL has no
-second rank, the bytes are compared with a plain copy of them on that GPU.
-Every figure is a ratio of two medians taken in the same run, in turns. Absolute times on a shared machine mean little.
+With `--device cuda` the ranks share the GPUs, and the broadcasts use NCCL; with a single GPU, where NCCL has no second
+rank, the sync is compared with a plain copy on that GPU. Each ratio is of two medians from the same run, in turns.
+Absolute times on a shared machine mean little.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Model:
         return [value.tensor if isinstance(value, Shard) else value for value in self.tensors.values()]
 
 
-class Crew:
-    """Worker processes behind pipes."""
+class PipeWorkers:
+    """Worker processes that take calls over pipes."""
 
     polled = True
 
@@ -72,10 +72,10 @@ class Crew:
             self.processes.append(process)
             self.pipes.append(ours)
 
-    def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
+    def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> PendingCall:
         for pipe, argument in zip(self.pipes, arguments, strict=True):
             pipe.send_bytes(pickle.dumps((function, argument)))
-        return Pending(self.pipes)
+        return PendingCall(self.pipes)
 
     def run(self, function: Callable[..., object], *arguments: object) -> list[Any]:
         return self.start(function, [arguments] * self.size).results(LIMIT_SECONDS)
@@ -86,7 +86,7 @@ class Crew:
             process.join(10)
 
 
-class Pending:
+class PendingCall:
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self.pipes, self.values = pipes, dict[int, Any]()
         self.error: Any = None
@@ -131,7 +131,7 @@ def serve(pipe: Connection, rank: int, world: int, port: int, on_gpus: bool, arg
 
 
 def raw_broadcast(model: Model, buffers: list[Tensor]) -> float:
-    """All of the bytes from rank 0 to everybody in one call: what the network can do."""
+    """Broadcast all bytes from rank 0 in one call: the limit of the network."""
     if not buffers:
         buffers = KEPT.setdefault("flat", [torch.cat([block.flatten() for block in model.blocks()])])
     _meet()
@@ -142,7 +142,7 @@ def raw_broadcast(model: Model, buffers: list[Tensor]) -> float:
 
 
 def plain_copy(model: Model, buffers: list[Tensor]) -> float:
-    """All of the bytes once more, where they are."""
+    """Copy all bytes on the same device."""
     if "copy" not in KEPT:
         flat = torch.cat([block.flatten() for block in model.blocks()])
         KEPT["copy"] = [flat, torch.empty_like(flat)]
@@ -167,7 +167,7 @@ KEPT: dict[str, list[Tensor]] = {}
 
 
 def gather_and_broadcast(model: Model, sources: int, rows: int) -> float:
-    """What most frameworks do, tensor by tensor: gather a whole one on rank 0, broadcast it, keep one's own part."""
+    """Gather each tensor on rank 0, broadcast it, and keep this rank's part, as most frameworks do."""
     rank = dist.get_rank()
     group = GROUPS.setdefault(sources, dist.new_group(list(range(sources))) if sources not in GROUPS else None)
     _meet()
@@ -215,9 +215,11 @@ def measure(
     world = sources + targets
     model = (count, rows, columns)
     near = on_gpus and torch.cuda.device_count() < world
-    source = Crew("trainer", [(r, sources, *model, 1.0) for r in range(sources)], 0, world, store.port, on_gpus)
+    source = PipeWorkers("trainer", [(r, sources, *model, 1.0) for r in range(sources)], 0, world, store.port, on_gpus)
     parts = 1 if replicated else targets
-    target = Crew("sampler", [(r, parts, *model, 0.0) for r in range(targets)], sources, world, store.port, on_gpus)
+    target = PipeWorkers(
+        "sampler", [(r, parts, *model, 0.0) for r in range(targets)], sources, world, store.port, on_gpus
+    )
     try:
         before = [*source.run(held_mib), *target.run(held_mib)]
         sync = WeightSync(source, target, transport=transport, timeout=LIMIT_SECONDS)
@@ -231,10 +233,10 @@ def measure(
             sync()
             ours.append(time.perf_counter() - began)
             both = []
-            for crew in (source, target):
+            for workers in (source, target):
                 function = plain_copy if near else raw_broadcast if replicated else gather_and_broadcast
                 arguments: tuple[Any, ...] = ([],) if replicated else (sources, rows)
-                both.append(crew.start(function, [arguments] * crew.size))
+                both.append(workers.start(function, [arguments] * workers.size))
             theirs.append(max(seconds for pending in both for seconds in pending.results(LIMIT_SECONDS)))
         assert target.run(first_values)[0] == [1.0 + i for i in range(count)]
         payload = count * rows * columns * 4

@@ -1,11 +1,11 @@
-"""How often a word occurs, told from its letters: one data-parallel component, unchanged wherever it runs.
+"""Predict how often a word occurs from its letters: one data-parallel component, the same in every mode.
 
     python examples/data_parallel.py                                # this process alone
     python examples/data_parallel.py --mode threads                 # four threads
     torchrun --nproc-per-node 4 examples/data_parallel.py           # four processes of one program
-    python examples/data_parallel.py --mode ray                     # four workers on a Ray cluster of its own
+    python examples/data_parallel.py --mode ray                     # four workers on a Ray cluster that it starts
 
-Every way prints the same losses.
+All of them print the same losses.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def train(mode: str, steps: int) -> list[float]:
         while len(losses) < steps:
             for batch in loader:
                 step = model.gradient(batch)
-                model.apply(step, 0.05)  # passed on as it is: the workers read one another's gradients
+                model.apply(step, 0.05)  # a lazy result: the workers read one another's gradients
                 losses.append(step.loss)
     return losses[:steps]
 

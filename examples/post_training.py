@@ -27,15 +27,15 @@ from twinkle import Batch, DataLoader, DeviceGroup, DeviceMesh, remote_class, re
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROMPT = 8  # words that the model is given
-GROUP = 8  # texts that it writes for each prompt, compared with one another
+PROMPT = 8  # words of a prompt
+GROUP = 8  # texts for each prompt, whose rewards are compared
 PASSES = 2  # steps of the actor on each batch of texts
-CLIP = 0.2  # how far they may change the probability of a word, as a share of it
+CLIP = 0.2  # largest relative change of the probability of a word
 
 
 @dataclass
 class Rollouts:
-    """One row for each prompt: the texts that were written for it, and what is known of them."""
+    """One row for each prompt: its texts, with their log-probabilities, rewards and advantages."""
 
     words: Tensor  # (prompts, GROUP, words of a text)
     logprobs: Tensor  # (prompts, GROUP, words that were written)
@@ -71,7 +71,7 @@ class Sampler:
 
 @remote_class()
 class Rewards:
-    """Grades texts by the share of their phrases that real text holds, and compares those of one prompt."""
+    """Grades a text by the share of its phrases that occur in the reference, relative to those of its prompt."""
 
     def __init__(self, size: Size, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.size = size
@@ -135,7 +135,7 @@ def grpo_loss(logits: Tensor, rows: Rows) -> Tensor:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     mode: str = "ray"
     sft_steps: int = 120
@@ -144,7 +144,7 @@ class Options:
 
 
 def train(options: Options, size: Size) -> History:
-    """Run the loop; the figures of the run."""
+    """Run the loop and return the figures of the run."""
     seed, history = options.seed, History(options.mode)
     gpus = torch.cuda.device_count()
     device = "cuda" if gpus >= (1 if options.mode == "local" else 8) else "cpu"
@@ -190,7 +190,7 @@ def train(options: Options, size: Size) -> History:
 
 
 def batches(loader: DataLoader[Batch[str]], steps: int) -> Iterator[Batch[str]]:
-    """So many batches, over as many epochs as that takes."""
+    """A number of batches, over as many epochs as they take."""
     return islice(chain.from_iterable(repeat(loader)), steps)
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: where things are, how it goes, where time and bytes went, both curves."""
+"""The output of a run: placement, progress, time, bytes and curves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class History:
     """The figures of a run.
 
     Attributes:
-        mode: Where it ran.
+        mode: Mode of the run.
         losses: Mean loss of each supervised step, in nats per word.
         rewards: Mean reward of each GRPO step.
         before: A text for each of a few prompts, written before GRPO.
@@ -57,7 +57,7 @@ class History:
 
 
 def placement(mode: str, meshes: Mapping[str, DeviceMesh]) -> None:
-    """Where each component is going to be."""
+    """Print the mesh of each component."""
     for name, mesh in meshes.items():
         where = "whole, in this process instead of:" if mode == "local" else f"{mesh.world_size} workers"
         console.rule(f"[bold]{name}[/]: {where}", align="left")
@@ -66,7 +66,7 @@ def placement(mode: str, meshes: Mapping[str, DeviceMesh]) -> None:
 
 @contextmanager
 def progress(name: str, steps: int) -> Iterator[Callable[..., None]]:
-    """A bar, and the function that moves it on by a step, given figures to show."""
+    """Show a progress bar; gives the function that advances it by a step and shows figures."""
     with tqdm(total=steps, desc=name, mininterval=0.2 if sys.stderr.isatty() else 10.0) as bar:
 
         def step(**figures: float) -> None:

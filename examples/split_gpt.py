@@ -1,4 +1,4 @@
-"""The small GPT over a mesh, by torch's own parts: tensor parallelism, sharded data parallelism and a pipeline."""
+"""The small GPT over a mesh, with torch's tensor parallelism, sharded data parallelism and pipeline."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Loss = Callable[[Tensor, Rows], Tensor]
 
 
 class SplitGPT:
-    """A TinyGPT over a mesh with the dims pp, dp and tp, where a dim of size 1 means whole.
+    """A TinyGPT over a mesh with the dims pp, dp and tp; a dim of size 1 does not split it.
 
     Args:
         size: Size of the whole model.
         seed: Seed of its first weights.
-        mesh: The mesh; every rank of it builds its part.
-        micro_batches: Parts of a batch that follow one another through the stages.
+        mesh: The mesh; every rank builds its part of the model.
+        micro_batches: Parts of a batch, which the stages run one after the other.
     """
 
     def __init__(self, size: Size, seed: int, mesh: DeviceMesh, micro_batches: int) -> None:
@@ -41,7 +41,7 @@ class SplitGPT:
         columns = {f"blocks.*.{name}": ColwiseParallel() for name in ("q", "k", "v", "up")}
         rows = {f"blocks.*.{name}": RowwiseParallel() for name in ("out", "down")}
         parallelize_module(self.model, mesh["tp"], {**columns, **rows})
-        # A stage runs several micro-batches: keep its parameters whole from the first to the last.
+        # Keep the parameters gathered over all micro-batches of a stage.
         for part in (*self.model.blocks.values(), self.model):
             fully_shard(part, mesh=mesh["dp"], reshard_after_forward=False)
         self._schedules: dict[torch.Size, ScheduleGPipe] = {}
@@ -52,8 +52,8 @@ class SplitGPT:
 
         Args:
             words: Ids of the words, one row for each text.
-            rows: What the loss needs beside the logits, one row for each text.
-            loss: The mean loss of some of the texts, from their logits and their rows.
+            rows: Inputs of the loss beside the logits, one row for each text.
+            loss: Computes the mean loss of some texts from their logits and rows.
 
         Returns:
             This data rank's loss on the last stage, None on the others.
@@ -73,7 +73,7 @@ class SplitGPT:
         return torch.stack(losses).mean().item() if losses else None
 
     def parameter_groups(self) -> list[dict[str, list[nn.Parameter]]]:
-        """The parameters by torch mesh, as an optimizer takes them together: those of the norms have no tp dim."""
+        """The parameters by torch mesh, as groups of an optimizer; those of the norms have no tp dim."""
         groups: dict[DeviceMesh, list[nn.Parameter]] = {}
         for parameter in self.model.parameters():
             assert isinstance(parameter, DTensor)
@@ -81,7 +81,7 @@ class SplitGPT:
         return [{"params": group} for group in groups.values()]
 
     def _schedule(self, words: Tensor) -> ScheduleGPipe:
-        """The way of one micro-batch: shapes are told beforehand, so that the stages need not ask each other."""
+        """The schedule for batches of a shape; given shapes, the stages exchange none."""
         shape = (len(words) // self.micro_batches, words.shape[1])
         hidden = torch.empty(*shape, self.size.width, device=self.device, requires_grad=True)
         logits = torch.empty(*shape, self.size.vocabulary, device=self.device)
@@ -99,7 +99,7 @@ class SplitGPT:
 
 
 def torch_mesh(mesh: twinkle.DeviceMesh) -> DeviceMesh:
-    """Torch's form of a mesh, its groups among all workers of the component."""
+    """Torch's mesh for a mesh; starts the process group of the component's workers."""
     if not dist.is_initialized():
         backend = "nccl" if own_device(mesh).type == "cuda" else "gloo"
         if mesh.world_size > 1:

@@ -1,4 +1,4 @@
-"""The text that the examples learn from: the English reference inside Python's own standard library."""
+"""The text that the examples learn from: the language reference in Python's standard library."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def encode(passage: str, size: int) -> list[int]:
 
 
 def decode(ids: Iterable[int], size: int) -> str:
-    """The passage that these ids stand for."""
+    """The passage of some ids."""
     words = vocabulary(size)
     return " ".join(words[i] for i in ids)
 
@@ -56,9 +56,9 @@ def _phrases(size: int) -> frozenset[tuple[int, int, int]]:
 
 
 def share_of_real_phrases(ids: Sequence[int], size: int) -> float:
-    """The share of three-word phrases that stand in the reference, word for word.
+    """The share of three-word phrases that occur in the reference, word for word.
 
-    A phrase counts once, however often it is repeated, and one with an unknown word never does.
+    A repeated phrase counts once, and a phrase with an unknown word does not count.
 
     Args:
         ids: At least three ids.

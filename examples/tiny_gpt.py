@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a model: words of its vocabulary, words of its context, and what lies between."""
+    """The size of a model: words of its vocabulary and of its context, width, heads and blocks."""
 
     vocabulary: int = 1024
     context: int = 32
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class TinyGPT(nn.Module):
-    """Words in, logits of the next words out; or one pipeline stage of that, its parameters named the same."""
+    """Maps words to logits of the next words; or one pipeline stage of that, with the same parameter names."""
 
     def __init__(self, size: Size, seed: int, stage: int = 0, stages: int = 1) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class TinyGPT(nn.Module):
 
     @torch.no_grad()
     def reset(self, seed: int) -> None:
-        """Draw each matrix from a seed of its own, so that the first weights do not depend on the layout."""
+        """Draw each matrix from its own seed, so that the first weights do not depend on the layout."""
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
@@ -92,12 +92,12 @@ class TinyGPT(nn.Module):
 
 @torch.no_grad()
 def write_on(model: TinyGPT, words: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Append one word per column of `draws`, numbers in [0, 1) that choose it; also the words' log-probabilities."""
+    """Append one word for each column of `draws`, in [0, 1); returns all words and the log-probabilities of the new."""
     chosen = []
     for draw in draws.unbind(1):
         logprobs = F.log_softmax(model.logits(model.hidden(words)[:, -1]), dim=-1)
         upto = logprobs.exp().cumsum(dim=-1)
-        # The last sum may be just below 1, and the draw above it.
+        # Rounding may leave the last sum below 1, and the draw above it.
         word = torch.searchsorted(upto, draw[:, None].contiguous()).clamp(max=logprobs.shape[1] - 1)
         chosen.append(logprobs.gather(1, word))
         words = torch.cat([words, word], dim=1)
@@ -105,7 +105,7 @@ def write_on(model: TinyGPT, words: Tensor, draws: Tensor) -> tuple[Tensor, Tens
 
 
 def own_device(mesh: DeviceMesh) -> torch.device:
-    """This worker's device; one thread where it is the CPU, which a model of this size does not fill."""
+    """This worker's device; on a CPU, one thread is enough for a model of this size."""
     if mesh.device_type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         return torch.device("cuda", torch.cuda.current_device())

@@ -1,7 +1,7 @@
 """Write a distributed post-training loop as plain Python over meshes of workers.
 
-Everything that a loop needs, under one name. Each name is loaded from its package on first use, so that
-`import twinkle` loads neither torch, ray nor numpy.
+The names of all packages that a loop needs. Each name is loaded from its package on first use, so `import twinkle`
+loads neither torch, ray nor numpy.
 """
 
 from __future__ import annotations

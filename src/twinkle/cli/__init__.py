@@ -1,4 +1,4 @@
-"""The `twinkle` command: each subcommand is a module with `add_parser` and, behind it, `run(args) -> exit code`."""
+"""The `twinkle` command: each subcommand is a module with `add_parser` and `run(args) -> exit code`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`twinkle doctor`: what of this machine a loop would run on, and what would stand in its way."""
+"""`twinkle doctor`: reports versions, devices and limits of this machine, and what to fix."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Finding(NamedTuple):
     """One line of the report.
 
     Attributes:
-        what: What was looked at.
-        found: What is there.
-        remedy: What would help; empty when all is well.
+        what: What was checked.
+        found: What was found.
+        remedy: What to do; empty when all is well.
     """
 
     what: str
@@ -63,7 +63,7 @@ def _backends() -> Iterator[Finding]:
     for entry in sorted(entry_points(group="twinkle.backends"), key=lambda entry: entry.name):
         try:
             entry.load()
-        except Exception as error:  # whatever an import raises is what the user needs to see
+        except Exception as error:  # an import can raise anything, and the user must see it
             yield Finding(f"backend {entry.name}", f"does not load: {type(error).__name__}: {error}", "reinstall it")
         else:
             yield Finding(f"backend {entry.name}", entry.value)

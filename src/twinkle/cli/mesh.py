@@ -1,4 +1,4 @@
-"""`twinkle mesh`: a mesh from its sizes, as a picture, as groups and in figures."""
+"""`twinkle mesh`: draws a mesh, lists its groups and estimates their communication."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a mesh; return 2 for sizes that do not fit, with what would do on stderr."""
+    """Print a mesh; return 2 for sizes that do not fit, with a remedy on stderr."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

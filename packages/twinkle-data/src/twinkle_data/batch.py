@@ -1,4 +1,4 @@
-"""A batch: a list of samples that knows where in the run it belongs."""
+"""A batch: a list of samples with its position in the run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class BatchInfo(NamedTuple):
-    """Where a batch belongs.
+    """Position and rows of a batch.
 
     Attributes:
         epoch: Epoch, from 0.
-        position: Samples of the epoch before the global batch, so the position of its first sample.
+        position: Number of samples of the epoch before the global batch.
         indices: Index in the dataset of each of this rank's rows.
-        valid: False for rows that are fillers or stand for bad samples; apply it before averaging.
+        valid: False for fillers and for rows in place of bad samples; apply it before averaging.
         rows: Samples of the global batch, fillers not counted.
     """
 
@@ -35,10 +35,10 @@ class Batch(list[T], Generic[T]):
 
     Attributes:
         epoch: Epoch, from 0.
-        position: Samples of the epoch before the global batch, so the position of its first sample.
+        position: Number of samples of the epoch before the global batch.
         indices: Index in the dataset of each row.
-        valid: False for rows that are fillers or stand for bad samples.
-        sharded: The rows are one rank's share, made in its worker; a dispatch hands them on whole.
+        valid: False for fillers and for rows in place of bad samples.
+        sharded: The rows are one rank's share, made in its worker; a dispatch does not divide them again.
     """
 
     __slots__ = ("epoch", "indices", "position", "sharded", "valid")
@@ -104,7 +104,7 @@ def _rebuild(
 
 
 class _BatchSplitter:
-    """How dispatch and collect cut and join batches: rows with their indices and flags, the place stays."""
+    """Splits and joins batches: rows with their indices and flags; epoch and position stay."""
 
     def length(self, value: Batch[Any]) -> int:
         return len(value)

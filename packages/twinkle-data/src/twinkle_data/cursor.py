@@ -1,4 +1,4 @@
-"""The position in a run, and the small state that brings it back."""
+"""The position in a run, and the state that saves it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE_VERSION: Final = 1
 
 
 class Cursor(NamedTuple):
-    """How far a run has come: whole epochs, and samples delivered in the current one."""
+    """A position in a run: the epoch, and the number of samples delivered in it."""
 
     epoch: int = 0
     position: int = 0
@@ -22,12 +22,12 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an order of samples is a function of; two runs agree on their samples exactly when these agree.
+    """What determines the order of samples; two runs have the same order exactly when these are equal.
 
     Attributes:
         algorithm: Name and version of the rule that orders the samples.
         seed: Seed of the order and of the samples' randomness.
-        length: Samples in an epoch; None where the source does not tell.
+        length: Samples in an epoch; None where the source has no length.
         fingerprint: Digest of the dataset.
     """
 
@@ -39,13 +39,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `state_dict` saves: an identity, a cursor, and what was learnt on the way.
+    """What `state_dict` saves: an identity, a cursor and the bad samples.
 
     Attributes:
-        identity: The order that the cursor counts in.
+        identity: The order of samples that the cursor belongs to.
         cursor: The position, at the first sample that was not delivered.
         quarantine: Indices of bad samples, ascending.
-        source: Where an iterable source is, in its own words.
+        source: State of an iterable source, as the source gives it.
     """
 
     identity: Identity
@@ -115,7 +115,7 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state out of those of all ranks, which agree on everything but the bad samples that each has met.
+    """Merge the states of all ranks; they may differ only in the bad samples that each rank found.
 
     Raises:
         StateMismatchError: They were not saved at the same step of the same run.

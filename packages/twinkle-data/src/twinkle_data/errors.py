@@ -1,4 +1,4 @@
-"""What goes wrong with data, under the project's one root."""
+"""The errors of loading data; all of them are `TwinkleError`s."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class StateMismatchError(TwinkleError, ValueError):
 
 
 class NotResumableError(TwinkleError):
-    """A position was asked for that an iterable dataset cannot be brought back to."""
+    """An iterable dataset cannot go to the position that was asked for."""
 
 
 class LoaderProcessError(TwinkleError, RuntimeError):
-    """Loader processes died or stood still more often than the restarts allow."""
+    """Loader processes died or hung more often than `restarts` allows."""
 
 
 class BadSampleError(TwinkleError):
     """A sample cannot be read.
 
-    What a loop sees is also an instance of the type that was raised while reading.
+    The error that a loop sees is also an instance of the type that was raised while reading.
 
     Attributes:
-        index: Index of the sample in the dataset; -1 where no single sample is to blame.
+        index: Index of the sample in the dataset; -1 where no single sample caused it.
     """
 
     index: int = -1
@@ -41,7 +41,7 @@ class BadSampleError(TwinkleError):
 def bad_sample(text: str, index: int, cause: Exception | None) -> BadSampleError:
     """An error that names a sample and can be caught by the type of its cause."""
     error = BadSampleError()
-    # Raised by a loader's __next__, StopIteration would be the end of the epoch (PEP 479).
+    # A StopIteration out of a loader's __next__ would end the epoch (PEP 479).
     if cause is not None and not isinstance(cause, (BadSampleError, StopIteration)):
         try:
             both = _both(type(cause))
@@ -55,7 +55,7 @@ def bad_sample(text: str, index: int, cause: Exception | None) -> BadSampleError
     return error
 
 
-# One class for each type: a copy from another process is an instance of the same.
+# One class for each type, so that a copy from another process is an instance of the same class.
 _CLASSES: dict[type[Exception], type[BadSampleError]] = {}
 
 

@@ -1,4 +1,4 @@
-"""The data loader: a cursor in an order of samples, and a loop that moves it by what it delivers."""
+"""The data loader: batches of a dataset in an exact order, from any position."""
 
 from __future__ import annotations
 
@@ -41,30 +41,31 @@ class DataLoader(Generic[B]):
 
     Args:
         dataset: A list of samples, a dict of columns, an object with `__len__` and `__getitem__`, a
-            `Mixture`, `Shards`, an iterable, or a callable that builds one of these where the loader lives.
+            `Mixture`, `Shards`, an iterable, or a callable that builds one of these in the process that reads.
         batch_size: Samples of a global batch, a multiple of the data world size.
-        device_mesh: In a worker of this mesh, batches are that rank's slice; without one, or on the driver,
-            they are global. Under a launcher, without one and outside of a session, each process has its slice.
-        remote_group: Load on this group's workers: batches are lazy, stand for the global batch, and stay there until
-            they are used. With a mesh there is one loader for each data rank; without one, one on the first worker.
-        shuffle: Another permutation in each epoch, rather than the dataset's own order.
+        device_mesh: In a worker of this mesh, a batch is that rank's slice; on the driver, or without a mesh, it is
+            the global batch. Under a launcher, without a mesh and without a session, each process gets its slice.
+        remote_group: Load on the workers of this group. A batch is then lazy: it stands for the global batch, and
+            its rows stay on the workers until they are used. With a mesh each data rank has a loader; without a
+            mesh the first worker has one.
+        shuffle: Use a new permutation in each epoch; otherwise the dataset's own order.
         seed: Seed of the order and of the samples' randomness, in [0, 2**64 - 1].
-        tail: What becomes of an epoch's last rows: `drop`, `short` (fewer rows on each rank), `pad` (equally
-            many, with masked fillers).
+        tail: What happens to the last rows of an epoch, if they do not fill a batch: `drop`, `short` (fewer rows
+            on each rank) or `pad` (the same number of rows on each rank, with masked fillers).
         num_workers: Loader processes of each rank; 0 reads in the loop itself.
-        collate_fn: Makes what the loop sees of a `Batch`; without one the loop sees the `Batch`.
-        on_error: A sample that cannot be read: `raise`, `skip` (its row shows another and is masked) or
-            `replace` (its row shows another, the same in every run).
+        collate_fn: Turns a `Batch` into what the loop gets; without it the loop gets the `Batch`.
+        on_error: What to do with a sample that cannot be read: `raise`, `skip` (another sample takes its row, which
+            is masked) or `replace` (another sample takes its row, the same one in every run).
         retries: Further attempts after a transient error: OSError, ConnectionError, TimeoutError.
-        backoff_s: Seconds before the first of them, doubled for each further one.
-        max_bad: Bad samples that `skip` and `replace` tolerate.
-        sample_seeds: Make what `random`, numpy and torch draw while a sample is read a function of (seed,
-            epoch, index).
-        progress: Show a bar (with tqdm) over what is left of each epoch, on one rank.
-        fingerprint: Says what the dataset is; without it, a digest of some samples or of the dataset's own.
-        processes: How loader processes read ahead, in place of `num_workers` and the keywords of its fields.
-        packing: Batches by tokens, in place of the keywords of its fields; `batch_size` then bounds the samples of
-            all packs of a step.
+        backoff_s: Seconds before the first retry; doubled for each further one.
+        max_bad: Number of bad samples that `skip` and `replace` accept.
+        sample_seeds: Seed `random`, numpy and torch before each sample, by (seed, epoch, index).
+        fingerprint: Name of the dataset's contents; without it, the loader takes a digest of some samples, or the
+            fingerprint of the dataset itself.
+        progress: Show a progress bar for each epoch (needs tqdm), on one rank.
+        processes: How loader processes read ahead; replaces `num_workers` and the keywords of its fields.
+        packing: Batches by tokens; replaces the keywords of its fields. `batch_size` is then the most samples that a
+            step holds, over all packs.
         **options: The fields of `ProcessOptions` and `Packing` as keywords (`LoaderOptions`).
     """
 
@@ -119,7 +120,7 @@ class DataLoader(Generic[B]):
 
     @property
     def info(self) -> BatchInfo | None:
-        """Where the latest batch belongs; None before the first."""
+        """Epoch, position and rows of the latest batch; None before the first."""
         return self._progress.info
 
     @property
@@ -134,12 +135,12 @@ class DataLoader(Generic[B]):
 
     @property
     def plan(self) -> StepPlan:
-        """Where steps begin and end, and which indices each part of one has."""
+        """The steps of each epoch, and the indices that each data rank reads in them."""
         return self._progress.engine.plan
 
     @property
     def batch_sampler(self) -> BatchIndices:
-        """The same batches as lists of indices; going over them moves nothing."""
+        """The same batches as lists of indices; iterating over them does not move the loader."""
         return BatchIndices(self)
 
     def __len__(self) -> int:
@@ -147,7 +148,7 @@ class DataLoader(Generic[B]):
         return self._progress.engine.plan.steps_left(self._progress.position.cursor)
 
     def __iter__(self) -> Iterator[B]:
-        """Go through what is left of this epoch; a loop that was left early goes on where it stopped."""
+        """Iterate over the rest of this epoch; after a `break`, a new loop goes on where the old one stopped."""
         return Loop(self._progress)
 
     def __next__(self) -> B:
@@ -173,10 +174,10 @@ class DataLoader(Generic[B]):
             self._progress.move(Cursor(number))
 
     def state_dict(self) -> dict[str, Any]:
-        """What brings a loader back to this position: small, JSON-able, counting what was delivered.
+        """The position as JSON values; counts the samples that the loop got.
 
         Raises:
-            NotResumableError: The dataset is a stream that no state brings back to this position.
+            NotResumableError: The dataset is a stream that cannot resume at this position.
         """
         cursor, source = self._progress.position.cursor, self._progress.position.source
         if cursor.position and not self._progress.engine.resumable:
@@ -184,11 +185,11 @@ class DataLoader(Generic[B]):
         return State(self._progress.engine.identity, cursor, tuple(sorted(self._progress.quarantine)), source).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position, whatever the batch size, tail, mesh and number of workers are now.
+        """Go to a saved position; batch size, tail, mesh and number of workers may have changed.
 
         Raises:
             StateMismatchError: The state was saved over another dataset, seed or algorithm.
-            NotResumableError: The dataset is a stream that no state brings back to that position.
+            NotResumableError: The dataset is a stream that cannot resume at that position.
         """
         saved = read_state(state, self._progress.engine.identity)
         if saved.cursor.position and self._progress.engine.identity.length is None and saved.source is None:
@@ -197,7 +198,7 @@ class DataLoader(Generic[B]):
         self._progress.move(self._progress.engine.plan.normalize(saved.cursor), saved.source)
 
     def close(self) -> None:
-        """End loader processes that are kept in this process; a later loop starts them again."""
+        """End the loader processes; a later loop starts them again."""
         self._next = None
         self._progress.close()
 

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 class DeviceMeshSampler:
     """One data rank's share of what a torch sampler or batch sampler yields.
 
-    From a batch sampler come lists: each global batch cut by data rank. From a sampler of single indices come indices:
-    of every `data_world_size` in a row, this rank's one. Every rank takes the same number of steps. Samplers whose
-    `generator` is None (torch's random ones) are given one that is a function of (seed, epoch), so that ranks agree;
-    one that draws from elsewhere must itself yield the same on every rank.
+    A batch sampler gives lists: this rank's slice of each global batch. A sampler of single indices gives indices: one
+    of every `data_world_size` in a row. Every rank takes the same number of steps. A sampler whose `generator` is None
+    (torch's random ones) gets one that is seeded by (seed, epoch), so that all ranks agree. A sampler that draws from
+    another source must yield the same on every rank.
 
     Args:
-        sampler: A sampler of ints or of lists of ints, shared with nobody else: its `generator` may be set.
-        device_mesh: Whose data ranks; on the driver the global batches come through whole.
-        seed: Seed of the generator that is given to a random sampler.
-        tail: For rows that do not divide: `drop` leaves out those of the last batch, `short` (batches only) splits each
-            batch as evenly as possible, `pad` repeats a row where one is missing. Without it the last rows are padded,
-            so that none is lost, and the batches before them must divide.
-        batched: Whether the sampler yields lists; None finds out from its `batch_size`, or from its first element.
+        sampler: A sampler of ints or of lists of ints. Do not use it elsewhere: its `generator` may be set.
+        device_mesh: Mesh with the data ranks; on the driver the global batches are not divided.
+        seed: Seed of the generator that a random sampler gets.
+        tail: What to do with a batch that does not divide over the data ranks: `drop` leaves out the last one, `short`
+            (batches only) splits each batch as evenly as possible, `pad` repeats rows. None pads the last batch, so
+            that no row is lost, and raises for an earlier one.
+        batched: Whether the sampler yields lists; None looks at its `batch_size`, or at its first element.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DeviceMeshSampler:
         self._seed = whole_number("seed", seed)
         self._tail = tail
         self._batched = _is_batched(sampler) if batched is None else batched
-        # Elements of the wrapped sampler: those before this pass, and those that it took so far.
+        # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
         self._begin = 0
         self._taken = 0
         self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
@@ -68,7 +68,7 @@ class DeviceMeshSampler:
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; the wrapped sampler is told, where it listens."""
+        """Go to the start of an epoch; calls `set_epoch` of the wrapped sampler where it has one."""
         if epoch != self.epoch:
             self._begin = self._taken = 0
         self.epoch = epoch
@@ -86,7 +86,7 @@ class DeviceMeshSampler:
         return self._steps_left(self._begin)
 
     def __iter__(self) -> Iterator[Any]:
-        """This rank's share, from the loaded position on; a pass moves nothing before its first step is taken."""
+        """This rank's share, from the loaded position on; only taking a step moves the position."""
         for number, one in enumerate(self._seeded):
             one.generator = _generator(derive(self._seed, self.epoch, number))
         self._taken = 0
@@ -94,11 +94,11 @@ class DeviceMeshSampler:
         return self._batches(elements) if self._batched else self._indices(elements)
 
     def state_dict(self, delivered: int | None = None) -> dict[str, int]:
-        """The position as JSON values; good for another number of ranks too.
+        """The position as JSON values; it can be loaded on another number of ranks.
 
         Args:
-            delivered: Steps of the current pass that were delivered; None counts what was asked for, which runs ahead
-                when a loader prefetches.
+            delivered: Steps of the current pass that the loop got; None counts the steps that were taken, which
+                are more when a loader prefetches.
         """
         taken = self._taken if delivered is None else delivered * self._stride()
         epoch, position = self.epoch, self._begin + taken
@@ -108,7 +108,7 @@ class DeviceMeshSampler:
         return {"version": 1, "seed": self._seed, "length": length, "epoch": epoch, "position": position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a saved position; elements before it are drawn again and left out.
+        """Go to a saved position; the elements before it are drawn again and skipped.
 
         Raises:
             StateMismatchError: The state was saved with another seed, or over another number of elements.
@@ -123,7 +123,7 @@ class DeviceMeshSampler:
         self._begin, self._taken = state["position"], 0
 
     def _stride(self) -> int:
-        """Elements of the wrapped sampler that one step takes."""
+        """Number of elements of the wrapped sampler that one step takes."""
         shard = shard_here(self.device_mesh)
         return 1 if self._batched or shard.data_rank is None else shard.data_world_size
 
@@ -136,7 +136,7 @@ class DeviceMeshSampler:
         return groups * (world if self._stride() == 1 else 1)
 
     def _uneven_last(self) -> int:
-        """Whether `drop` leaves out the last batch, as far as torch's own batch sampler tells."""
+        """1 when `drop` leaves out the last batch; 0 where the sampler is not one of torch's batch samplers."""
         size, inner = getattr(self.sampler, "batch_size", None), getattr(self.sampler, "sampler", None)
         if self._tail != "drop" or size is None or inner is None or getattr(self.sampler, "drop_last", False):
             return 0
@@ -156,7 +156,7 @@ class DeviceMeshSampler:
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
         shard = shard_here(self.device_mesh)
         uneven_last = self._uneven_last()
-        waiting: list[int] | None = None  # an uneven batch: whether it is the last shows when the next is asked for
+        waiting: list[int] | None = None  # an uneven batch; the next one shows whether it is the last
         for batch in elements:
             rows = list(batch)
             if waiting is not None:
@@ -169,7 +169,7 @@ class DeviceMeshSampler:
         if waiting is None:
             return
         if self._tail == "drop" and not uneven_last:
-            # len() did not know of it, and every rank relies on len().
+            # len() did not count it out, and every rank relies on len().
             self._check(len(waiting))
         self._taken += 1
         if self._tail != "drop":

@@ -1,4 +1,4 @@
-"""Whole numbers of any library as Python's own."""
+"""Checks that an option is a whole number."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from operator import index
 
 
 def whole_number(name: str, value: object) -> int:
-    """A whole number as an int: numpy's are not JSON-able, and would end up in a state.
+    """Convert a whole number to an int; numpy's integers, in a saved state, would not be JSON.
 
     Args:
-        name: What is given, for the message.
-        value: An int, or what can stand for one.
+        name: Name of the option, for the error.
+        value: An int, or an object with `__index__`.
 
     Raises:
-        TypeError: It is not whole, as a float is not.
+        TypeError: It is something else, such as a float.
     """
     try:
-        return index(value)  # type: ignore[arg-type]  # that is what is asked
+        return index(value)  # type: ignore[arg-type]  # index() checks the type
     except TypeError:
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number") from None

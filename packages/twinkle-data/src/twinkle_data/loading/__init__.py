@@ -1,1 +1,1 @@
-"""Where a loader reads: in this process, in loader processes, or on a remote group."""
+"""Loading: in the process of the loop, in loader processes, or on a remote group."""

@@ -1,4 +1,4 @@
-"""A progress bar in samples, right after a resume too."""
+"""A progress bar that counts samples, correct after a resume too."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A bar over what is left of an epoch: epoch, position, samples per second, time left.
+    """A progress bar for one epoch: epoch, position, samples per second, time left.
 
     Args:
-        at: Where it begins.
-        samples_left: Samples that are left in the epoch; None when nobody knows.
+        at: Position at which it begins.
+        samples_left: Samples that are left in the epoch; None for a stream, which has no length.
 
     Raises:
         ImportError: tqdm is not installed.
@@ -28,7 +28,7 @@ class Bar:
             from tqdm.auto import tqdm
         except ImportError as error:
             raise ImportError("progress=True needs tqdm: pip install 'twinkle-data[progress]'") from error
-        # What was delivered before a resume counts as done, and not into the rate.
+        # Samples before a resume count as done, but not for the rate.
         self._bar: Any = tqdm(
             desc=f"epoch {at.epoch}",
             total=None if samples_left is None else at.position + samples_left,
@@ -39,7 +39,7 @@ class Bar:
         )
 
     def delivered(self, rows: int) -> None:
-        """Move on.
+        """Advance the bar.
 
         Args:
             rows: Samples of a global batch.
@@ -47,12 +47,12 @@ class Bar:
         self._bar.update(rows)
 
     def close(self) -> None:
-        """Leave the bar where it is."""
+        """Stop updating the bar."""
         self._bar.close()
 
 
 def shows_here(device_mesh: DeviceMesh | None) -> bool:
-    """Whether this is the one process of a run that shows a bar."""
+    """Whether this process shows the bar; one process of a run does."""
     rank = current_rank()
     if rank is None:
         rank = int(os.environ.get("RANK", "0"))

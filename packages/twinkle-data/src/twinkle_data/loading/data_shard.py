@@ -1,4 +1,4 @@
-"""Whose rows are wanted here: one data rank's in a worker of a mesh, the global batch elsewhere."""
+"""The rows that this process takes: one data rank's in a worker of a mesh, the global batch elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from twinkle_remote.backends.support import active
 
 
 def mesh_here(device_mesh: DeviceMesh | None) -> DeviceMesh | None:
-    """The mesh over whose data ranks batches are divided: under a launcher, one of all its processes.
+    """The mesh that divides batches; under a launcher and without a mesh, one of all its processes.
 
-    Within a session a program without a mesh works on global batches in every process, and calls of components divide
+    In a session, a program without a mesh gets global batches in every process, and the calls of components divide
     them.
 
     Raises:
-        ValueError: The mesh has not as many ranks as the launcher has processes.
+        ValueError: The mesh and the launcher have different numbers of processes.
     """
     session = active()
     world = _launched()
@@ -35,17 +35,17 @@ def mesh_here(device_mesh: DeviceMesh | None) -> DeviceMesh | None:
 
 
 def _launched() -> int:
-    """Number of processes that a launcher started; 1 without one, and in a block that stands for some rank."""
+    """Number of processes that a launcher started; 1 without a launcher, and inside of `use_rank`."""
     if current_rank() is not None or "RANK" not in os.environ:
         return 1
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def shard_here(device_mesh: DeviceMesh | None) -> DataShard:
-    """The part of each batch that the running code takes.
+    """The shard of each batch that this process takes.
 
-    A worker, or a process that a launcher gave its RANK, takes its data rank's rows. The driver takes the
-    global batch, of which a dispatch will give each data rank its slice.
+    A worker, or a process with RANK from a launcher, takes its data rank's rows. The driver takes the global batch,
+    and a dispatch sends each data rank its slice.
     """
     if device_mesh is None:
         return DataShard()
@@ -54,12 +54,12 @@ def shard_here(device_mesh: DeviceMesh | None) -> DataShard:
         return DataShard(world)
     context = current_worker()
     if context.rank is not None and context.world_size == 1 < device_mesh.world_size:
-        # One process stands for the whole component, as in "local" mode.
+        # In "local" mode one process is the whole component.
         return DataShard(world)
     return DataShard(world, device_mesh.data_rank())
 
 
 def shards_of(device_mesh: DeviceMesh | None) -> list[DataShard]:
-    """Every data rank's part, in data order."""
+    """The shard of every data rank, in data order."""
     world = 1 if device_mesh is None else device_mesh.data_world_size
     return [DataShard(world, data_rank) for data_rank in range(world)]

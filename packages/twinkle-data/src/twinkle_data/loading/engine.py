@@ -1,4 +1,4 @@
-"""What delivers batches in one process: a dataset, the order of its samples, the plan of steps and their readers."""
+"""Engines deliver batches in one process; each joins a dataset, an order, a plan of steps and a reader."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class IndexedEngine:
-    """Delivers samples that are read by index.
+    """Delivers the batches of a dataset with samples by index.
 
     Args:
         source: The samples.
         order: Their order.
-        recipe: How batches are made of them.
+        recipe: Options of the loader.
     """
 
     resumable = True
@@ -64,7 +64,7 @@ class IndexedEngine:
         self.identity = Identity(order.algorithm, recipe.seed, order.length, known)
 
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
-        """Deliver from a position on: to the end of its epoch, or for ever where processes persist."""
+        """Deliver from a position to the end of its epoch, or without an end where processes persist."""
         recipe = self._recipe
         randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
         sizes = self.plan.lengths if isinstance(self.plan, PackPlan) else None
@@ -75,12 +75,12 @@ class IndexedEngine:
 
 
 class StreamEngine:
-    """Delivers samples that are gone through.
+    """Delivers the batches of a stream.
 
     Args:
         stream: The samples.
-        recipe: How batches are made of them.
-        name: What the dataset is called in messages.
+        recipe: Options of the loader.
+        name: Name of the dataset in error texts.
     """
 
     keeps = True
@@ -95,7 +95,7 @@ class StreamEngine:
             raise ValueError("packing needs samples by index; pack inside of a stream")
         self._stream = stream
         self._name = name
-        # A second process would go through the same samples, and only to leave them out.
+        # A second process would read all samples again, only to drop them.
         workers = min(recipe.processes.num_workers, 1)
         self._recipe = replace(recipe, processes=replace(recipe.processes, num_workers=workers, persistent=False))
         self.plan: StepPlan = StreamPlan(recipe.batch_size)
@@ -120,11 +120,11 @@ class StreamEngine:
 
 
 def open_engine(dataset: object, recipe: Recipe) -> Engine:
-    """Find out what a dataset is, and how it is delivered.
+    """The engine for a dataset of any kind.
 
     Args:
         dataset: Anything that `DataLoader` takes.
-        recipe: How batches are made of it.
+        recipe: Options of the loader.
     """
     built, factory = build(dataset)
     seed, shuffle = recipe.seed, recipe.shuffle

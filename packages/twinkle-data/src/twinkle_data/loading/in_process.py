@@ -1,4 +1,4 @@
-"""Steps that are read in the loop's own process."""
+"""Reads steps in the process of the loop."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Direct:
-    """Deliveries of steps that are read in the loop itself, when they are asked for.
+    """A pipeline that reads each step when the loop asks for it.
 
     Args:
         reader: Reads one step.
-        steps: Gives the steps from the first undelivered one on, whenever it is called.
+        steps: Returns the steps from the first undelivered one on, at each call.
         pin_memory: Copy tensors into page-locked memory.
     """
 
@@ -36,10 +36,10 @@ class Direct:
         try:
             delivery = self._reader.read(next(self._running))
         except BaseException:
-            # A step that could not be read stays the next one.
+            # The next call tries the same step again.
             self._running = None
             raise
         return delivery.pin_memory() if self._pin_memory else delivery
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no process runs for it."""

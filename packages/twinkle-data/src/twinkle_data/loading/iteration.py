@@ -1,4 +1,4 @@
-"""Loops over a loader: what is left of an epoch, and the iterator of a `for` loop."""
+"""Iteration over a loader: the rest of an epoch, and the iterator of a `for` loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ B = TypeVar("B")
 
 
 class EpochIteration(Generic[B]):
-    """What is left of an epoch.
+    """Delivers the rest of an epoch.
 
     Args:
-        progress: Of the loader.
+        progress: Progress of the loader.
     """
 
     def __init__(self, progress: Progress[B]) -> None:
@@ -49,7 +49,7 @@ class EpochIteration(Generic[B]):
                     self._bar.delivered(delivery.info.rows)
 
     def follow(self) -> None:
-        """Go on where `next(loader)` has gone meanwhile."""
+        """Move to the position that `next(loader)` has reached meanwhile."""
         if self._progress.position.cursor != self.at:
             self.at, self._run = self._progress.position.cursor, None
 
@@ -58,7 +58,7 @@ class Loop(Generic[B]):
     """The iterator of a `for` loop.
 
     Args:
-        progress: Of the loader.
+        progress: Progress of the loader.
     """
 
     def __init__(self, progress: Progress[B]) -> None:

@@ -1,4 +1,4 @@
-"""The loader's options of reading ahead and of packing: grouped, or each as a keyword of the loader."""
+"""The loader's options for loader processes and for packing, as groups or as keywords."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PACKING = ("lengths", "max_tokens", "micro_batches")
 def grouped(
     num_workers: int, processes: ProcessOptions | None, packing: Packing | None, options: Mapping[str, Any]
 ) -> tuple[ProcessOptions, Packing | None]:
-    """Both groups, each given as a whole or by its keywords.
+    """Both groups of options; a user gives each as one object or as keywords.
 
     Raises:
         TypeError: There is no such keyword, or a group is given in both ways.

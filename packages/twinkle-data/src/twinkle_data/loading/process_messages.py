@@ -1,4 +1,4 @@
-"""What goes between the loop and its loader processes: steps one way, pickled deliveries or errors the other."""
+"""The messages between the loop and its loader processes: steps, and pickled deliveries or errors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from twinkle_data.loading.protocol import StepReader
     from twinkle_data.reading.delivery import Delivery
 
-# A tensor in shared memory takes a file descriptor on both sides; small ones are quicker inside of the message.
+# A tensor in shared memory takes a file descriptor on both sides; a small one is faster in the message.
 _SHARED_BYTES = 1 << 16
 _SHARED_MOST = 16
 
 
 class StepKey(tuple[Any, ...]):
-    """A step on its way to a loader process; plain tuples unpickle in half the time."""
+    """A step that is sent to a loader process; a plain tuple unpickles in half the time."""
 
     __slots__ = ()
 
 
 class Message:
-    """A delivery or a problem, pickled where it was made: there, what cannot be pickled is an error like any other."""
+    """A delivery or a problem, pickled in the loader process, so that an error of pickling is reported too."""
 
     __slots__ = ("content", "is_problem", "pickled")
 
@@ -40,7 +40,7 @@ class Message:
         self.content: Delivery | Problem | None = None
 
     def pin_memory(self) -> Message:
-        """The same with its tensors in page-locked memory; torch's loader calls this, in a thread of its own."""
+        """Copy the tensors into page-locked memory; torch's loader calls this in a thread."""
         try:
             content: Delivery | Problem = pickle.loads(self.pickled)
             self.content = content if isinstance(content, Problem) else content.pin_memory()
@@ -49,10 +49,10 @@ class Message:
         return self
 
     def open(self) -> Delivery:
-        """What was read.
+        """Return the delivery.
 
         Raises:
-            Exception: What was raised in the loader process, with its traceback as a note.
+            Exception: The error of the loader process, with its traceback as a note.
         """
         content: Delivery | Problem = pickle.loads(self.pickled) if self.content is None else self.content
         if isinstance(content, Problem):
@@ -69,13 +69,13 @@ def _message(pickled: bytes, is_problem: bool) -> Message:
 
 @dataclass(slots=True)
 class Problem:
-    """An error on its way out of a loader process.
+    """An error of a loader process, ready to be sent.
 
     Attributes:
-        error: What was raised; None where that cannot be pickled.
+        error: The error; None where it cannot be pickled.
         text: Its text.
-        index: Index of the sample to blame; -1 where there is none.
-        trace: Its traceback, with a line before it that says where it was raised.
+        index: Index of the sample that caused it; -1 where there is none.
+        trace: Its traceback, after a line that names the process.
     """
 
     error: Exception | None
@@ -85,18 +85,18 @@ class Problem:
 
     @classmethod
     def of(cls, error: Exception, where: str = "in a loader process") -> Problem:
-        """Make an error ready to travel."""
+        """Make an error ready to be sent."""
         index = error.index if isinstance(error, BadSampleError) else -1
         cause = error.__cause__ if isinstance(error, BadSampleError) else error
         trace = "".join(traceback.format_exception(error)).rstrip()
         try:
             pickle.loads(pickle.dumps(cause))
-        except Exception:  # such an exception cannot travel: its text does
+        except Exception:  # it cannot be sent: its text is
             cause = None
         return cls(cause if isinstance(cause, Exception) else None, str(error), index, f"{where}:\n{trace}")
 
     def error_here(self) -> Exception:
-        """The error, to be raised in the loop."""
+        """The error to raise in the loop."""
         own = self.index < 0 and self.error is not None and not isinstance(self.error, StopIteration)
         error = self.error if own else bad_sample(self.text, self.index, self.error)
         assert error is not None
@@ -105,9 +105,9 @@ class Problem:
 
 
 class Served:
-    """The dataset that torch's DataLoader sees: a `StepKey` gives a step's message, all else is the user's dataset.
+    """The dataset that torch's DataLoader gets: a `StepKey` reads a step; everything else goes to the user's dataset.
 
-    So `get_worker_info().dataset` in a loader process reads and sets what the user's own dataset has.
+    So `get_worker_info().dataset` in a loader process reads and sets attributes of the user's dataset.
 
     Args:
         reader: Reads the steps.
@@ -146,7 +146,7 @@ class Served:
             if self._problem is not None:
                 return Message(_pickled(self._problem), is_problem=True)
             delivery = self._reader.read(Step(*key))
-        except Exception as error:  # raised again in the loop's own process
+        except Exception as error:  # raised again in the process of the loop
             return Message(_pickled(Problem.of(error)), is_problem=True)
         try:
             return Message(_pickled(delivery))
@@ -160,22 +160,22 @@ class Served:
 
 
 class Beginning:
-    """What a loader process does first; an error in it is the answer to every step.
+    """Runs the user's `worker_init_fn`; every step then answers with its error, if it raised one.
 
     Args:
-        worker_init_fn: The user's function, called with the number of the process.
+        worker_init_fn: The user's function; takes the number of the process.
     """
 
     def __init__(self, worker_init_fn: Callable[[int], None]) -> None:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, number: int) -> None:
-        """Run it."""
+        """Run it in loader process `number`."""
         from torch.utils.data import get_worker_info
 
         try:
             self._worker_init_fn(number)
-        except Exception as error:  # raised again in the loop's own process
+        except Exception as error:  # raised again in the process of the loop
             info = get_worker_info()
             assert info is not None
             served: Any = info.dataset
@@ -189,7 +189,7 @@ def _pickled(content: Delivery | Problem) -> bytes:
 
 
 class _Pickler(ForkingPickler):
-    """Puts small tensors into the message, and those beyond the first few large ones."""
+    """Pickles small tensors into the message, and large ones after the first few."""
 
     def __init__(self, buffer: io.BytesIO, protocol: int) -> None:
         super().__init__(buffer, protocol)
@@ -200,7 +200,7 @@ class _Pickler(ForkingPickler):
 
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
-        # torch would lose the bits of a lazy conjugate and of a lazy negative.
+        # torch would lose the conjugate and negative bits.
         lazy = value.is_conj() or value.is_neg()
         if value.nbytes >= _SHARED_BYTES and self._shared < _SHARED_MOST and not lazy:
             self._shared += 1

@@ -1,4 +1,4 @@
-"""Loader processes: torch's own DataLoader reads ahead, and is started anew where its processes die."""
+"""Loader processes: torch's DataLoader reads ahead, and is started again where its processes die."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from twinkle_data.order.steps import Step
     from twinkle_data.reading.delivery import Delivery
 
-# How often torch looks whether its processes are alive while it waits; its own default is five seconds.
+# How often torch checks that its processes are alive while it waits; its default is five seconds.
 _TICK_S = 0.2
 _TIDY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How batches are read ahead.
+    """Options of loader processes.
 
     Attributes:
-        num_workers: Loader processes of each rank; 0 reads in the loop itself.
-        prefetch_factor: Batches that each of them reads ahead.
+        num_workers: Loader processes of each rank; 0 reads in the process of the loop.
+        prefetch_factor: Batches that each process reads ahead.
         pin_memory: Copy tensors into page-locked memory.
-        persistent: Keep the processes, and read ahead, over the end of an epoch.
+        persistent: Keep the processes after the end of an epoch, and read ahead into the next one.
         multiprocessing_context: "fork", "spawn", "forkserver" or a context; None is the platform's default.
         worker_init_fn: Called in each process with its number.
-        timeout_s: Seconds that one batch may take before its processes are given up.
-        restarts: Times that processes are started anew without a batch in between before it is an error.
+        timeout_s: Seconds to wait for one batch; after that the processes are killed and started again.
+        restarts: Number of restarts without a batch in between; one more is an error.
     """
 
     num_workers: int = 0
@@ -63,17 +63,17 @@ class ProcessOptions:
 
 
 class Processes:
-    """Deliveries of steps that loader processes read ahead.
+    """A pipeline of loader processes that read ahead.
 
-    A process that dies takes with it what it had read, and not all of that was its death. So after a loss one process
-    reads one step at a time, until the steps that were under way are delivered: each of them that can be read is, and
-    the one that cannot is at the front when the restarts are used up.
+    A process that dies loses the steps that it had read, and usually one of them killed it. So after a loss, one
+    process reads one step at a time until as many steps are delivered as were read ahead. Every step that can be read
+    is delivered, and the error names the step that cannot.
 
     Args:
-        reader: Reads one step; sent to the processes.
-        steps: Gives the steps from the first undelivered one on, whenever it is called.
-        options: How they are read.
-        key: With the first step that they read, what `torch.initial_seed()` in the processes is a function of.
+        reader: Reads one step; it is sent to the processes.
+        steps: Returns the steps from the first undelivered one on, at each call.
+        options: The options.
+        key: Determines `torch.initial_seed()` in the processes, together with the first step.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Processes:
         self._options = options
         self._key = key
         self._running: Any = None
-        self._asked: deque[Step] = deque()  # steps that are read ahead, the next to be delivered in front
+        self._asked: deque[Step] = deque()  # steps that are read ahead; the next one to deliver is in front
         self._one_by_one = 0  # steps to deliver before several are read ahead again
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -115,8 +115,7 @@ class Processes:
                 if len(lost) > self._options.restarts:
                     raise LoaderProcessError(self._loss_message(lost)) from loss.__cause__
             except BaseException:
-                # What was read ahead is behind a step that nobody got: the next call begins at that step
-                # again.
+                # The loop did not get this step, so the next call begins at it again.
                 self.close()
                 raise
 
@@ -132,7 +131,7 @@ class Processes:
             return
         for process in running._workers:
             process.kill()
-        # A process that died holding a lock of torch's may hold up the tidying for ever.
+        # A process that died with a lock of torch's can block this shutdown for ever.
         tidy = threading.Thread(target=running._shutdown_workers, name="twinkle-loader-end", daemon=True)
         tidy.start()
         tidy.join(_TIDY_S)
@@ -147,7 +146,7 @@ class Processes:
         options = self._options
         self._asked.clear()
         first = next(self._steps(), None)
-        # Drawing the processes' seed from the program's own generator would move that.
+        # Otherwise torch would draw the seed from the program's generator.
         generator = torch.Generator()
         generator.manual_seed(derive(*self._key, *((first.epoch, first.position) if first else ())) >> 1)
         loader: Any = DataLoader(
@@ -163,8 +162,7 @@ class Processes:
             generator=generator,
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
         )
-        # torch's SIGCHLD handler raises wherever the main thread happens to be; in another thread it is not
-        # installed.
+        # Started in a thread, torch installs no SIGCHLD handler, which would raise anywhere in the main thread.
         return _in_a_thread(lambda: _unlisted(iter(loader)))
 
     def _wait(self) -> Message:
@@ -174,7 +172,7 @@ class Processes:
                 message: Message = next(self._running)
             except StopIteration:
                 raise
-            except Exception as error:  # readers' errors come as messages: this is torch's word on its processes
+            except Exception as error:  # errors of reading come as messages: this one is about the processes
                 if _is_out_of_descriptors(error):
                     raise self._out_of_descriptors() from error
                 if not (isinstance(error, RuntimeError) and "timed out after" in str(error)):
@@ -212,16 +210,16 @@ class Processes:
         )
 
 
-class _Lost(Exception):  # noqa: N818 - an event, and never seen outside
+class _Lost(Exception):  # noqa: N818 - an event, caught in this module
     pass
 
 
 class _Steps:
-    """The sampler that torch's DataLoader sees.
+    """The sampler that torch's DataLoader gets.
 
     Args:
-        steps: Gives the steps.
-        asked: Takes each that is sent to a process; batches come back in this order.
+        steps: Returns the steps.
+        asked: Collects the steps that are sent to the processes; batches come back in this order.
     """
 
     def __init__(self, steps: Callable[[], Iterator[Step]], asked: deque[Step]) -> None:
@@ -241,10 +239,10 @@ def _is_out_of_descriptors(error: Exception) -> bool:
 
 
 def _unlisted(running: Any) -> Any:
-    """Take processes off torch's list of those whose death its SIGCHLD handler raises in the main thread.
+    """Remove the processes from the list of torch's SIGCHLD handler, which raises in the main thread when one dies.
 
-    The handler is there where the program has used a loader of torch's own, and it would strike whatever the main
-    thread is doing. Deaths are looked for where batches are waited for.
+    A program that has used a loader of torch's has that handler. This module checks for dead processes itself, while
+    it waits for a batch.
     """
     from torch._C import _remove_worker_pids
 

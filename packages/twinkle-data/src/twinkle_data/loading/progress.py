@@ -1,4 +1,4 @@
-"""How far a loader is, and the run that reads ahead of it."""
+"""The progress of a loader: its position, and the run that reads ahead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ B = TypeVar("B")
 
 
 class Run:
-    """A pipeline, and where it runs from."""
+    """A pipeline, with the position and the shard that it runs for."""
 
     __slots__ = ("pipeline", "position", "shard")
 
@@ -31,18 +31,18 @@ class Run:
 
 
 class Progress(Generic[B]):
-    """How far a loader is; one for all loops over it.
+    """The progress of a loader, shared by all loops over it.
 
     Args:
         engine: Delivers the batches.
-        mesh: Mesh of the loader.
-        bar: Show a bar over each epoch.
+        mesh: Mesh of the loader; None without one.
+        bar: Show a progress bar for each epoch.
 
     Attributes:
-        position: Where the loader is.
-        quarantine: Indices that are known to be bad.
-        info: Where the latest batch belongs; None before the first.
-        moves: Steps of loops and jumps; those of `next(loader)` leave loops as they are.
+        position: Position of the loader.
+        quarantine: Indices of bad samples.
+        info: Position and rows of the latest batch; None before the first.
+        moves: Number of steps of loops and of jumps; a step of `next(loader)` is not counted.
     """
 
     def __init__(self, engine: Engine, mesh: DeviceMesh | None, *, bar: bool) -> None:
@@ -62,20 +62,20 @@ class Progress(Generic[B]):
     def move(self, cursor: Cursor, source: Any = None) -> None:
         """Go to another position."""
         with self.guard:
-            # A new position rather than a moved one: what still runs from the old one stays consistent.
+            # A new object: a run that still has the old one stays consistent.
             self.close()
             self.position = Position(cursor, source)
             self.info = None
             self.moves += 1
 
     def close(self) -> None:
-        """End the run that is kept."""
+        """End the run that is kept, if there is one."""
         if self._kept is not None:
             self._kept.pipeline.close()
             self._kept = None
 
     def run(self) -> Run:
-        """The run from the position on: the one that is kept where it fits, else a fresh one."""
+        """The run from the position on: the kept one where it fits, else a new one."""
         shard = shard_here(self.mesh)
         kept, self._kept = self._kept, None
         if kept is not None:
@@ -92,16 +92,16 @@ class Progress(Generic[B]):
         """Count a batch as delivered.
 
         Raises:
-            StopIteration: It was a stream's end and has no rows.
+            StopIteration: It has no rows: the stream has ended.
         """
         info = delivery.info
         behind = self.engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
-        if delivery.last:  # of a stream: only what was read tells that it is the end
+        if delivery.last:  # only of a stream, whose plan has no end
             behind = Cursor(info.epoch + 1)
         if behind.epoch == info.epoch or self.engine.endless:
             self.position.cursor, self.position.source = behind, delivery.source
         else:
-            # The pipeline ends with the epoch, and its position with it.
+            # The pipeline ends with the epoch; the next one gets a new position.
             self._kept = None
             self.position = Position(behind)
         if not info.rows:

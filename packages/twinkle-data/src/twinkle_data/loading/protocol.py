@@ -1,4 +1,4 @@
-"""The contracts of loading: where a loader is, what reads a step, and what delivers the steps from a position on."""
+"""The contracts of loading: the position, the reader of a step, the pipeline and the engine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Position:
-    """Where a loader is: moved by what it delivers, read by what begins anew.
+    """The position of a loader: deliveries move it, and a restart reads it.
 
     Attributes:
         cursor: The first sample that was not delivered.
-        source: the stream's own state there.
+        source: State of a stream at that position.
     """
 
     __slots__ = ("cursor", "source")
@@ -28,23 +28,23 @@ class Position:
 
 
 class Pipeline(Protocol):
-    """Deliveries from a position on."""
+    """An iterator of deliveries from a position on."""
 
     def __next__(self) -> Delivery: ...
 
     def close(self) -> None:
-        """End what runs for it."""
+        """End the processes that run for it."""
 
 
 class Engine(Protocol):
-    """Delivers batches of one dataset.
+    """Delivers the batches of one dataset.
 
     Attributes:
-        identity: What the order is a function of.
-        plan: Where steps begin and end.
-        resumable: Any position can be come back to, rather than only the front of an epoch.
-        keeps: What was read ahead is kept when a loop is left.
-        endless: A pipeline goes on over the end of an epoch.
+        identity: What determines the order.
+        plan: The steps of each epoch.
+        resumable: It can go to any position; otherwise only to the start of an epoch.
+        keeps: A pipeline is kept when a loop is left, with what it has read ahead.
+        endless: A pipeline goes on after the end of an epoch.
     """
 
     identity: Identity
@@ -54,12 +54,12 @@ class Engine(Protocol):
     endless: bool
 
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
-        """Deliver from a position on: at least to the end of its epoch.
+        """Deliver from a position on, at least to the end of its epoch.
 
         Args:
-            position: Read again whenever reading begins anew.
-            shard: Whose rows.
-            quarantine: Indices that are known to be bad.
+            position: The position; it is read again at each restart.
+            shard: The data rank whose rows are delivered.
+            quarantine: Indices of bad samples.
             whole: Batches are part of a global batch that others see, so they are not marked as one rank's share.
         """
 
@@ -69,7 +69,7 @@ class StepReader(Protocol):
 
     @property
     def dataset(self) -> Any:
-        """What the user gave."""
+        """The dataset as the user gave it."""
 
     def read(self, step: Step) -> Delivery:
         """Read one step."""

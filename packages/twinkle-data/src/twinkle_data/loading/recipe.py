@@ -1,4 +1,4 @@
-"""How batches are made of a dataset: the options of a loader, checked once."""
+"""The options of a loader, checked once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How batches are made of a dataset; `DataLoader` documents each field.
+    """The options of a loader; `DataLoader` documents each field.
 
     Attributes:
-        data_world_size: Number of data ranks that the global batches are for.
+        data_world_size: Number of data ranks.
     """
 
     batch_size: int

@@ -1,8 +1,8 @@
-"""Loaders on a group of workers: one for each data rank, driven from one loop, which moves positions and no payload.
+"""Loading on a group of workers: one loader for each data rank, driven by one loop on the driver.
 
-A step is a remote call for a position. Its result stays on the workers that made it, is there once for all ranks that
-see the same samples, and goes from them straight to whatever worker uses it. So the position lives with the driver:
-what counts is what its loop was given, however far ahead of it was asked.
+A step is a remote call with a position. Its result stays on the workers that read it, once for all ranks that see the
+same samples, and goes from there to the workers that use it. The driver has the position, and counts only the steps
+that its loop got.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class StepReport(NamedTuple):
-    """What the driver learns of one data rank's part of a step."""
+    """What a data rank reports to the driver about its rows of a step."""
 
     info: BatchInfo
     bad: tuple[int, ...]
@@ -40,7 +40,7 @@ class StepReport(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-    """What the driver learns of the dataset."""
+    """What a worker reports to the driver about the dataset."""
 
     identity: Identity
     plan: StepPlan
@@ -57,11 +57,11 @@ def _answers(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
 
 
 class GroupLoader:
-    """A worker's side: reads the steps that it is asked for, and goes on reading where they follow one another.
+    """The worker's side: reads the steps that the driver asks for, and reads ahead while they are consecutive.
 
     Args:
-        dataset: The dataset, or a callable that builds it, here.
-        recipe: How batches are made of it.
+        dataset: The dataset, or a callable that builds it on the worker.
+        recipe: Options of the loader.
     """
 
     def __init__(self, dataset: object, recipe: Recipe) -> None:
@@ -74,7 +74,7 @@ class GroupLoader:
 
     @remote_function(dispatch="all", collect=_first_answer, lazy_collect=False)
     def open(self) -> DatasetInfo | None:
-        """Open the dataset on the ranks that read: one of those that see the same samples."""
+        """Open the dataset on the ranks that read; of the ranks that see the same samples, one does."""
         context = current_worker()
         if context.mesh is not None and context.rank not in context.mesh.collect_ranks:
             return None
@@ -87,8 +87,8 @@ class GroupLoader:
 
         Args:
             cursor: The position.
-            source: Where a stream is there.
-            quarantine: Indices that are known to be bad.
+            source: State of a stream at that position.
+            quarantine: Indices of bad samples.
         """
         if self._engine is None:
             return None
@@ -103,7 +103,7 @@ class GroupLoader:
             self._pipeline = self._engine.run(self._position, self._shard(), quarantine, whole=True)
         delivery = next(self._pipeline)
         info = delivery.info
-        # What reads ahead begins anew from here, should its processes die.
+        # Loader processes restart from here, should they die.
         self._position.cursor = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         self._position.source = delivery.source
         self._report = StepReport(info, delivery.bad, delivery.source, delivery.last)
@@ -113,12 +113,12 @@ class GroupLoader:
 
     @remote_function(dispatch="all", collect=_answers)
     def report(self) -> list[StepReport]:
-        """What the driver needs to know of the step that was read last, from each rank that read."""
-        return self._report  # type: ignore[return-value]  # on a worker one rank's; the collect makes the list
+        """The reports on the last step, one of each rank that reads."""
+        return self._report  # type: ignore[return-value]  # a worker returns one report; the collect makes the list
 
     @remote_function(dispatch="all", sync=True)
     def stop(self) -> None:
-        """End what reads ahead."""
+        """End the loader processes."""
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
@@ -132,21 +132,21 @@ class GroupLoader:
 
 @remote_class(execute="all")
 class RankLoader(GroupLoader):
-    """One reader for each data rank of a mesh."""
+    """A loader on each data rank of a mesh."""
 
 
 @remote_class(execute="first")
 class FirstRankLoader(GroupLoader):
-    """One reader of global batches."""
+    """A loader of global batches on the first worker."""
 
 
 class GroupEngine:
-    """Delivers lazy batches that loaders on a group make.
+    """Delivers lazy batches of the loaders on a group.
 
     Args:
         workers: The handle of those loaders.
-        recipe: How they make batches.
-        info: What they report of the dataset.
+        recipe: Options of the loader.
+        info: Their report on the dataset.
     """
 
     keeps = True
@@ -158,12 +158,12 @@ class GroupEngine:
         self.identity, self.plan, self.resumable = info
 
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
-        """Ask for the steps from a position to the end of its epoch, some of them ahead."""
+        """Ask for the steps from a position to the end of its epoch, `prefetch_factor` of them ahead."""
         return RemotePipeline(self._workers, self.plan, position, quarantine, self._recipe)
 
 
 class RemotePipeline:
-    """Steps that are asked for ahead of the loop that takes them."""
+    """A pipeline that asks the workers for steps ahead of the loop."""
 
     def __init__(
         self, workers: GroupLoader, plan: StepPlan, position: Position, quarantine: Iterable[int], recipe: Recipe
@@ -187,42 +187,42 @@ class RemotePipeline:
                 at = Cursor(step.epoch, step.position)
                 batch = submit(self._workers.read, at, step.source, tuple(self._quarantine))
                 report = submit(self._workers.report)
-                # A step ahead of a loop that ends before it is missed by nobody, nor is its failure.
+                # A loop may end before it takes this step; then a failure of it does not matter.
                 call_of(batch).prefetched = call_of(report).prefetched = True
                 self._asked.append((batch, report))
             if not self._asked:
                 raise StopIteration
             batch, report = self._asked[0]
-            # Waited for, so that a step that failed is not counted, and not fetched.
+            # A step that failed is not counted. wait() does not fetch the rows.
             batch.wait(self._recipe.processes.timeout_s)
-            parts = report.result(self._recipe.processes.timeout_s)
+            reports = report.result(self._recipe.processes.timeout_s)
         except BaseException:
             self.close()
             raise
         self._asked.popleft()
-        bad = tuple(sorted({index for part in parts for index in part.bad}))
+        bad = tuple(sorted({index for own in reports for index in own.bad}))
         self._quarantine.update(bad)
-        first = parts[0]
+        first = reports[0]
         info = first.info._replace(
-            indices=[index for part in parts for index in part.info.indices],
-            valid=[flag for part in parts for flag in part.info.valid],
+            indices=[index for own in reports for index in own.info.indices],
+            valid=[flag for own in reports for flag in own.info.valid],
         )
         return Delivery(info, batch, bad, first.source, first.last)
 
     def close(self) -> None:
-        """Forget what was asked for: the next step asked for is the first that was not delivered."""
+        """Drop the steps that were asked for; the next one is the first that was not delivered."""
         self._steps = None
         self._asked.clear()
 
 
 def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh | None) -> Engine:
-    """Loaders on a group; in this process where components of that group are built in it.
+    """The engine for a group; its loaders are in this process where the group's components are.
 
     Args:
         dataset: The dataset, or a callable that builds it on the workers.
-        recipe: How batches are made of it.
+        recipe: Options of the loader.
         group: Name of the group.
-        mesh: Mesh of the group's workers; None makes one loader of global batches, on the first worker.
+        mesh: Mesh of the group's workers; None puts one loader of global batches on the first worker.
     """
     workers: GroupLoader
     placed: Any = {"remote_group": group}
@@ -239,7 +239,7 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
 
 
 def mesh_of_group(group: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
-    """The mesh of a component on a group: its own, or the program's where that fits the group."""
+    """The mesh of a loader on a group: the given one, or the session's where it fits the group."""
     runtime = active()
     if mesh is not None or runtime is None or runtime.mesh is None or group not in runtime.groups:
         return mesh

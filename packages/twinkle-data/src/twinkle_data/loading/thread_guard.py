@@ -1,4 +1,4 @@
-"""One thread at a time for what has one position."""
+"""Keeps a second thread out of a loader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class ThreadGuard:
-    """Lets one thread at a time move a loader, and refuses a second one; travels as a fresh one."""
+    """Lets one thread at a time move a loader, and raises in a second one; a pickled copy is a new guard."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,1 +1,1 @@
-"""Which sample comes when: permutation, steps, tails and packs."""
+"""The order of samples: permutations, steps, tails and packs."""

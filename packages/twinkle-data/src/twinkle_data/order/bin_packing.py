@@ -1,4 +1,4 @@
-"""Samples into packs of bounded length, and how many samples in a row fit: the bin packing under packed batches."""
+"""Bin packing: divides samples over packs of bounded length, and finds how many samples fit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PRECISION: Final = 64
 def pack(lengths: Sequence[int] | NDArray[np.int64], packs: int, max_tokens: int) -> list[list[int]] | None:
     """Divide samples over packs of at most `max_tokens` tokens; None when this method does not make them fit.
 
-    Longest first into the emptiest pack, which evens the packs out; where that fails, into the fullest pack
-    with room, which wastes less. Within a pack, samples keep their order.
+    The longest sample goes first, into the emptiest pack, which makes the packs even; where that fails, into the
+    fullest pack with room, which wastes less. Within a pack, samples keep their order.
 
     Args:
         lengths: Tokens of each sample.
@@ -41,10 +41,10 @@ def pack(lengths: Sequence[int] | NDArray[np.int64], packs: int, max_tokens: int
 
 
 def most_rows(lengths: NDArray[np.int64], packs: int, max_tokens: int) -> int:
-    """The number of samples, from the first on, that `pack` makes fit; within 1/64 the most that it can.
+    """The number of samples, from the first on, that `pack` can fit; within 1/64 of the maximum.
 
     Args:
-        lengths: Tokens of each sample, each in [1, max_tokens]; no more samples than `bounds` says.
+        lengths: Tokens of each sample, each in [1, max_tokens]; at most as many samples as `bounds` gives.
         packs: Number of packs, at least 1.
         max_tokens: Tokens that a pack holds.
     """
@@ -65,11 +65,11 @@ def most_rows(lengths: NDArray[np.int64], packs: int, max_tokens: int) -> int:
 
 
 def bounds(lengths: NDArray[np.int64], packs: int, max_tokens: int) -> list[int]:
-    """For each sample, how many samples from it on could fit at most; whatever the way to pack, no more do.
+    """For each sample, an upper bound of the samples from it on that fit, for every way to pack.
 
-    Beside the tokens themselves, samples are counted by size class: of those longer than max_tokens / (k + 1), a pack
-    holds at most k (the dual feasible functions of Fekete and Schepers, "New classes of fast lower bounds for bin
-    packing problems", 2001).
+    Two things bound it: the number of tokens, and the number of samples of each size class. Of samples longer than
+    max_tokens / (k + 1), a pack holds at most k (the dual feasible functions of Fekete and Schepers, "New classes of
+    fast lower bounds for bin packing problems", 2001).
 
     Args:
         lengths: Tokens of each sample, each in [1, max_tokens].

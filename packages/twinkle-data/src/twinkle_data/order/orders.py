@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Order(Protocol):
-    """The order of samples of every epoch, the same on every rank, readable at any position."""
+    """The order of samples in every epoch: the same on every rank, with access to any position."""
 
     @property
     def algorithm(self) -> str:
@@ -44,7 +44,7 @@ class Sequential:
 
 
 class Shuffled:
-    """Another permutation in each epoch.
+    """A new permutation in each epoch.
 
     Args:
         length: Samples in one epoch.

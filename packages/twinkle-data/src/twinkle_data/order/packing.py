@@ -1,8 +1,8 @@
-"""Batches by token budget: as many samples in a row as fit, packed into equally many micro-batches on every rank.
+"""Batches by a token budget: a step takes the next samples that fit into its packs.
 
-A step takes a run of the order that fills its packs, so the position stays a count of samples and a run
-resumes exactly, under another budget or on another number of ranks too. Where a step ends follows from
-its first sample alone.
+Every rank has the same number of packs. A step takes consecutive samples of the order, so the position stays a count of
+samples, and a run resumes exactly, also with another budget or another number of ranks. The first sample of a step
+determines its end.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _AHEAD: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Batches by tokens: a batch is a list of packs, equally many on each data rank, each of them a `Batch`.
+    """Options of batches by tokens: a batch is a list of packs, and each pack is a `Batch`.
 
     Attributes:
         lengths: Tokens of each sample of the dataset, each in [1, max_tokens].
-        max_tokens: Tokens that a pack holds at most, at least 1.
+        max_tokens: The most tokens that a pack holds, at least 1.
         micro_batches: Packs of each data rank in every step, at least 1.
     """
 
@@ -52,16 +52,15 @@ class Packing:
 
 
 class PackPlan:
-    """Steps of a number of tokens.
+    """The steps of batches by tokens.
 
     Args:
         order: Order of the samples.
         packing: The lengths and the budget.
         dataset_length: Samples of the dataset.
-        batch_size: Samples that a global batch has at most.
+        batch_size: The most samples that a global batch has.
         data_world_size: Number of data ranks.
-        tail: `drop` leaves out a last step that ends for want of samples; otherwise some of its packs may be
-            empty.
+        tail: `drop` leaves out a last step that samples do not fill; otherwise some of its packs may be empty.
     """
 
     def __init__(
@@ -94,14 +93,14 @@ class PackPlan:
             )
 
     def normalize(self, cursor: Cursor) -> Cursor:
-        """The same place, with the end of an epoch said as the start of the next."""
+        """The same cursor; the end of an epoch becomes the start of the next."""
         left = self._order.length - cursor.position
-        # A full batch makes a full step: in most cases nothing is looked at.
+        # As many samples as a full batch are always a full step, so most calls cut nothing.
         more = left > 0 and (self._tail != "drop" or left >= self._batch_size or any(True for _ in self._cuts(cursor)))
         return cursor if more else Cursor(cursor.epoch + 1, 0)
 
     def steps_left(self, cursor: Cursor) -> int:
-        """Steps from the cursor to the end of its epoch: they are gone through once, then remembered."""
+        """Steps from the cursor to the end of its epoch; the first call counts them, later ones remember."""
         if cursor not in self._counted:
             begins = [Cursor(cursor.epoch, position) for position, _ in self._cuts(cursor)]
             # Only one epoch is remembered: memory stays bounded.
@@ -109,7 +108,7 @@ class PackPlan:
         return self._counted.get(cursor, 0)
 
     def samples_left(self, cursor: Cursor) -> int | None:
-        """Samples that are left, those of a last step that is dropped among them."""
+        """Samples that are left, with those of a last step that is dropped."""
         return self._order.length - cursor.position
 
     def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
@@ -153,7 +152,7 @@ class PackPlan:
         return bins
 
     def _is_dropped(self, rows: NDArray[np.int64]) -> bool:
-        """Whether the last step of an epoch ends for want of samples, and is left out."""
+        """Whether the last step of an epoch is left out, because samples do not fill it."""
         if self._tail != "drop" or len(rows) >= self._batch_size:
             return False
         emptiest = min(int(self.lengths[rows[own]].sum()) for own in self._packed(rows))

@@ -1,9 +1,9 @@
-"""The order of an epoch: a bijection of [0, n) that needs no memory and starts at once.
+"""The order of an epoch: a bijection of [0, n) that needs no memory and no start-up time.
 
-A generalised Feistel network (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002) over a grid
-of rows * columns >= n cells, walking its cycles until it lands below n. Small n, where few rounds would be
-biased, take a sort of 64-bit hashes instead. All arithmetic is on integers modulo 2**64: the order is the
-same on every platform and in every version.
+It is a generalised Feistel network (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002) over a grid of
+rows * columns >= n cells; it walks a cycle until it reaches a cell below n. A small n, for which few rounds would be
+biased, takes a sort of 64-bit hashes instead. All arithmetic is on integers modulo 2**64, so the order is the same on
+every platform and in every version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mix64(value: int) -> int:
 
 
 def derive(*parts: int) -> int:
-    """One 64-bit key out of several integers; order matters."""
+    """One 64-bit key from several integers; their order matters."""
     key = 0
     for part in parts:
         key = mix64(key + _GOLDEN + mix64(part + _GOLDEN))
@@ -45,10 +45,10 @@ def derive(*parts: int) -> int:
 
 
 def derive_each(prefix: int, parts: NDArray[np.uint64]) -> list[int]:
-    """`derive(..., part)` of many parts at once, given what the parts before them derived to.
+    """`derive(..., part)` for many parts at once, given the key of the parts before them.
 
     Args:
-        prefix: The key so far.
+        prefix: The key of the parts before.
         parts: The last part of each key.
     """
     golden = np.uint64(_GOLDEN)
@@ -64,7 +64,7 @@ def mix_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def small_permutations(length: int, seed: int, epochs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What `Permutation(length, seed, epoch)` is for each of several epochs, as the rows of one array.
+    """`Permutation(length, seed, epoch)` for each of several epochs, as the rows of one array.
 
     Args:
         length: In [1, SORTED_BELOW - 1].
@@ -77,7 +77,7 @@ def small_permutations(length: int, seed: int, epochs: NDArray[np.int64]) -> NDA
 
 
 def _operand(value: int) -> NDArray[np.uint64]:
-    """A number as an array without dimensions, which numpy takes at half the cost of its own scalars."""
+    """A number as an array without dimensions; numpy computes with it twice as fast as with a scalar."""
     return np.array(value, dtype=np.uint64)
 
 
@@ -108,7 +108,7 @@ class Permutation:
         self._turns = [(_operand(derive(key, turn)), _operand(columns if turn % 2 else rows)) for turn in range(ROUNDS)]
         self._sorted: NDArray[np.int64] | None = None
         if length < SORTED_BELOW:
-            # Distinct inputs of a bijection have distinct hashes: there are no ties to break.
+            # Distinct inputs of a bijection have distinct hashes, so there are no ties.
             steps = np.arange(length, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
             self._sorted = np.argsort(mix_array(steps), kind="stable").astype(np.int64)
 
@@ -163,11 +163,11 @@ class Permutation:
             np.bitwise_xor(hashes, spare, out=hashes)
             np.multiply(hashes, _SECOND, out=hashes)
             np.right_shift(hashes, _HALF, out=hashes)
-            # A 32-bit hash becomes a number below `size` by its product with it: no division.
+            # The product maps a 32-bit hash to a number below `size` without a division.
             np.multiply(hashes, size, out=hashes)
             np.right_shift(hashes, _HALF, out=hashes)
             np.add(side, hashes, out=side)
-            # side < 2 * size: one subtraction reduces it; where it would go below zero it wraps to a larger number.
+            # side < 2 * size, so one subtraction reduces it; below zero it wraps to a larger number.
             np.subtract(side, size, out=spare)
             np.minimum(side, spare, out=side)
             side, other = other, side

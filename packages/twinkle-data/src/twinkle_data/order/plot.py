@@ -1,4 +1,4 @@
-"""A picture of an order: which rank is given which sample when, and what an epoch covers."""
+"""An order as a table and as a plot: which rank gets which sample when, and how often."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _BINS = 200
 
 
 def order_table(loader: DataLoader[Any], *, epochs: int = 1) -> dict[str, Any]:
-    """What a loader will deliver, from its position on, without reading a sample.
+    """The rows that a loader will deliver from its position on; reads no sample.
 
     Args:
         loader: A loader over samples by index.
-        epochs: Epochs to look at, the rest of the current one being the first.
+        epochs: Number of epochs; the rest of the current one is the first.
 
     Returns:
         Arrays with one element for each row that will be delivered: `row` (rows delivered before it), `index`,
         `data_rank`, `epoch` and `valid` (False for fillers).
 
     Raises:
-        TypeError: The loader is over a stream, whose order nobody knows.
+        TypeError: The loader is over a stream, whose order is known only by reading it.
     """
     len(loader)
     columns: dict[str, list[Any]] = {"row": [], "index": [], "data_rank": [], "epoch": [], "valid": []}
@@ -49,12 +49,12 @@ def order_table(loader: DataLoader[Any], *, epochs: int = 1) -> dict[str, Any]:
 
 
 def plot_order(loader: DataLoader[Any], path: str | PathLike[str] | None = None, *, epochs: int = 1) -> Any:
-    """Draw what a loader will deliver: the order of samples, and how often each is covered.
+    """Plot the rows that a loader will deliver: the order of samples, and how often each comes.
 
     Args:
         loader: A loader over samples by index, on the driver.
-        path: Where to save the picture; its ending says the format.
-        epochs: Epochs to look at, the rest of the current one being the first.
+        path: File to save the plot in; its suffix is the format.
+        epochs: Number of epochs; the rest of the current one is the first.
 
     Returns:
         The matplotlib figure.

@@ -1,4 +1,4 @@
-"""The steps of a run, as index lists: the global batch is cut first and divided over data ranks last."""
+"""The steps of a run as lists of indices: a global batch is cut from the order, then divided over data ranks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
     from twinkle_data.order.orders import Order
 
-_AT_FIRST = 1 << 10  # rows: fewer are not faster
+_AT_FIRST = 1 << 10  # rows: a smaller block is not faster
 _AHEAD = 1 << 15
 
 
 class Step(NamedTuple):
-    """One rank's part of one global batch.
+    """One shard of one global batch.
 
     Attributes:
         epoch: Epoch, from 0.
-        position: Samples of the epoch before the global batch.
+        position: Number of samples of the epoch before the global batch.
         rows: Samples of the global batch, fillers not counted.
-        indices: Indices of this rank's rows.
-        fillers: Rows of this rank that are fillers, ascending.
-        packs: Where the rows are cut into packs; None without packing.
-        source: Where an iterable source is before these rows; only in the first step of a run.
+        indices: Indices of the shard's rows.
+        fillers: Rows of the shard that are fillers, ascending.
+        packs: The rows [start, stop) of each pack; None without packing.
+        source: State of an iterable source before these rows; only in the first step of a run.
     """
 
     epoch: int
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataShard:
-    """Whose rows are wanted: one data rank's, or the global batch that will be divided over all of them.
+    """The rows that a process takes of each batch: one data rank's, or the global batch.
 
     Attributes:
         data_world_size: Number of data ranks.
@@ -57,21 +57,21 @@ class DataShard:
 
     @property
     def ranks(self) -> range:
-        """The data ranks whose rows are wanted."""
+        """The data ranks whose rows it takes."""
         return range(self.data_world_size) if self.data_rank is None else range(self.data_rank, self.data_rank + 1)
 
 
 class StepPlan(Protocol):
-    """Where steps begin and end, and what each part of one reads."""
+    """The steps of each epoch, and the indices that each shard reads in them."""
 
     def normalize(self, cursor: Cursor) -> Cursor:
-        """The same place, with the end of an epoch said as the start of the next."""
+        """The same cursor; the end of an epoch becomes the start of the next."""
 
     def steps_left(self, cursor: Cursor) -> int:
         """Steps from the cursor to the end of its epoch, the same on every rank."""
 
     def samples_left(self, cursor: Cursor) -> int | None:
-        """Samples that those steps deliver; None when nobody knows."""
+        """Samples that those steps deliver; None for a stream, which has no length."""
 
     def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
@@ -83,7 +83,7 @@ class BatchPlan:
     Args:
         order: Order of the samples.
         batch_size: Samples of a global batch.
-        tail: What becomes of the last rows of an epoch.
+        tail: What happens to the last rows of an epoch.
     """
 
     def __init__(self, order: Order, batch_size: int, tail: Tail) -> None:
@@ -99,8 +99,8 @@ class BatchPlan:
         self._tail: Tail = tail
 
     def normalize(self, cursor: Cursor) -> Cursor:
-        """The same place, with the end of an epoch said as the start of the next."""
-        full = self._order.length - cursor.position >= self._batch_size  # in most steps, and in no time
+        """The same cursor; the end of an epoch becomes the start of the next."""
+        full = self._order.length - cursor.position >= self._batch_size  # true for most steps, and cheap
         return cursor if full or self.steps_left(cursor) else Cursor(cursor.epoch + 1, 0)
 
     def steps_left(self, cursor: Cursor) -> int:
@@ -119,7 +119,7 @@ class BatchPlan:
         width = self._batch_size if shard.data_rank is None else each
         position, ahead = cursor.position, max(_AT_FIRST // width, 1)
         while self._order.length - position >= self._batch_size:
-            # Blocks grow: the first batch is there at once, and an epoch costs few calls.
+            # Blocks grow, so the first batch comes at once and an epoch takes few calls.
             many = min(ahead, (self._order.length - position) // self._batch_size)
             begins = position + np.arange(many, dtype=np.int64) * self._batch_size
             wanted = (begins + first)[:, None] + np.arange(width, dtype=np.int64)

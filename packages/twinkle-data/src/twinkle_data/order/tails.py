@@ -1,4 +1,4 @@
-"""The end of an epoch, where fewer rows are left than a batch takes: how many steps, whose rows."""
+"""The last rows of an epoch, where they do not fill a batch: number of steps, and rows of each rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RankRows(NamedTuple):
     Attributes:
         start: First row, in [0, rows].
         stop: One past the last.
-        fillers: Rows (of the same global batch) that are repeated behind them, to be masked.
+        fillers: Rows of the same global batch that are repeated after them, and masked.
     """
 
     start: int
@@ -28,7 +28,7 @@ def check_batch_size(batch_size: int, data_world_size: int) -> None:
     """Check that a global batch size divides over the data ranks.
 
     Raises:
-        ValueError: With the nearest sizes that would do.
+        ValueError: It does not; the message names the nearest sizes that do.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1")
@@ -67,6 +67,6 @@ def share(rows: int, data_world_size: int, data_rank: int, tail: Tail) -> RankRo
     if tail != "pad":
         return RankRows(own.start, own.stop)
     missing = -(-rows // data_world_size) - (own.stop - own.start)
-    # A rank repeats its own last row; one without a row takes some other rank's.
+    # A rank repeats its own last row; a rank without a row takes one of another rank.
     filler = own.stop - 1 if own.stop > own.start else data_rank % rows
     return RankRows(own.start, own.stop, (filler,) * missing)

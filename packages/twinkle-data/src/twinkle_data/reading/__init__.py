@@ -1,1 +1,1 @@
-"""From indices to a batch: reading, retries and the randomness of samples."""
+"""Reading: from indices to a batch, with retries and the randomness of samples."""

@@ -1,4 +1,4 @@
-"""What reading a step gave, on its way to the loop."""
+"""The result of reading one step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Delivery:
-    """What reading a step gave.
+    """The result of reading one step.
 
     Attributes:
-        info: Where the batch belongs.
-        payload: What the loop sees.
+        info: Position and rows of the batch.
+        payload: What the loop gets.
         bad: Indices of the samples that could not be read.
-        source: Where an iterable source is behind these rows.
-        last: Nothing is left behind these rows in the epoch.
+        source: State of an iterable source after these rows.
+        last: These are the last rows of the epoch.
     """
 
     info: BatchInfo
@@ -28,7 +28,7 @@ class Delivery:
     last: bool = False
 
     def pin_memory(self) -> Delivery:
-        """The same with its tensors in page-locked memory, where there is an accelerator; torch's loader calls this."""
+        """Copy the tensors into page-locked memory, where there is an accelerator; torch's loader calls this."""
         import torch
         from torch.utils.data._utils.pin_memory import pin_memory
 

@@ -1,4 +1,4 @@
-"""Reading one step: from index lists to the batch that a loop sees, in whichever process that happens."""
+"""Reads one step: from a list of indices to the batch that the loop gets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Reader:
     """Reads the samples of a step and makes a batch of them; picklable when its parts are.
 
     Args:
-        sampling: How samples are read, seeded and, where bad, dealt with.
-        collate: Makes what the loop sees of a `Batch`; None keeps the batch.
-        randomness: What samples and `collate` draw from.
+        sampling: Reads and seeds samples, and handles bad ones.
+        collate: Turns a `Batch` into what the loop gets; None keeps the batch.
+        randomness: Seeds the generators for samples and for `collate`.
         sharded: The rows are one rank's share.
     """
 
@@ -44,16 +44,16 @@ class Reader:
 
     @property
     def dataset(self) -> Any:
-        """What the user gave."""
+        """The dataset as the user gave it."""
         return self._sampling.source.dataset
 
     def read(self, step: Step) -> Delivery:
         """Read one step.
 
         Raises:
-            BadSampleError: A sample cannot be read, and the policy is not to go on without it.
+            BadSampleError: A sample cannot be read, and the policy does not allow to go on.
         """
-        # Where no user code runs, nothing can draw.
+        # Where no user code runs, nothing draws.
         if self._sampling.source.plain and not self._collates:
             return self._read(step)
         with self._randomness.held():
@@ -68,7 +68,7 @@ class Reader:
 
 
 def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:
-    """The mask of a batch: False in the rows that are named."""
+    """The mask of a batch: False for the given rows."""
     valid = [True] * rows
     for row in masked:
         valid[row] = False
@@ -76,7 +76,7 @@ def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:
 
 
 def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> Any:
-    """What the loop sees of a batch; what collating draws is a function of the seed and the step."""
+    """What the loop gets for a batch; `collate` runs with generators seeded by the seed and the step."""
     if collate is None:
         return batch
     if _draws_nothing(collate):
@@ -84,7 +84,7 @@ def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any]
     key = _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
     try:
         return randomness.once(key, partial(collate, batch))
-    except StopIteration as error:  # in a loop it would read as the end of the epoch (PEP 479)
+    except StopIteration as error:  # it would end the epoch of a loop (PEP 479)
         raise RuntimeError("collate_fn raised StopIteration") from error
 
 

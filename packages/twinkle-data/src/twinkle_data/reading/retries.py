@@ -1,4 +1,4 @@
-"""Reading the samples of a step: their randomness, second attempts, and what becomes of those that cannot be read."""
+"""Reads the samples of a step; retries, skips or replaces those that cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OnError: TypeAlias = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[str, ...] = get_args(OnError)
 
-# ConnectionError and TimeoutError are OSErrors; what says that a path is wrong stays wrong.
+# ConnectionError and TimeoutError are OSErrors; an error about a path does not go away.
 _TRANSIENT = (OSError,)
 _LASTING = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 _CANDIDATES = 64
@@ -30,14 +30,14 @@ _REPLACE = 0x7265706C
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is done about samples that cannot be read.
+    """What to do with samples that cannot be read.
 
     Attributes:
-        on_error: `raise`, `skip` (show another sample in the row and mask it) or `replace` (show another
-            sample).
+        on_error: `raise`, `skip` (another sample takes the row, which is masked) or `replace` (another sample takes
+            the row).
         retries: Further attempts after a transient error, at least 0.
-        backoff_s: Seconds before the first of them, doubled for each further one.
-        max_bad: Bad samples that are tolerated before the dataset itself is called bad.
+        backoff_s: Seconds before the first retry; doubled for each further one.
+        max_bad: Number of bad samples that are accepted; more are an error.
     """
 
     on_error: OnError = "raise"
@@ -60,8 +60,8 @@ class SampleRows:
 
     Attributes:
         samples: One for each index asked for.
-        indices: The index that each row stands for: its own, or that of what replaces it.
-        masked: Rows that stand for a sample that could not be read.
+        indices: Index of the sample in each row: the one asked for, or its replacement.
+        masked: Rows whose own sample could not be read.
         bad: Indices of the samples that could not be read.
     """
 
@@ -77,9 +77,9 @@ class Sampling:
     Args:
         source: Where they are.
         randomness: What they draw from.
-        policy: What is done about samples that cannot be read.
-        quarantine: Indices that are known to be bad and are not tried again.
-        sizes: Tokens of each sample, where one that stands for another must not be longer.
+        policy: What to do with samples that cannot be read.
+        quarantine: Indices of bad samples, which are not read again.
+        sizes: Tokens of each sample, where a replacement must not be longer than the sample.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Sampling:
         return samples
 
     def _attempt(self, epoch: int, indices: Sequence[int], source: Source, start: int) -> list[Any]:
-        """Read samples of one dataset, which begins at index `start`; together where that is better."""
+        """Read samples of one dataset, which begins at index `start`; together where the source prefers that."""
 
         def together(asked: Sequence[int]) -> list[Any]:
             return source.read_many([index - start for index in asked] if start else asked)
@@ -143,10 +143,10 @@ class Sampling:
             if source.plain:
                 return together(indices)
             samples = self.randomness.together(epoch, indices, together, self._failed_together, dataset=start)
-        except Exception as error:  # one by one will tell which sample it was
+        except Exception as error:  # reading them one by one shows which sample it was
             samples = [self._failed_together(error)] * len(indices)
         if self._failures and any(type(own) is _Failed and own.error is None and own.attempts for own in samples):
-            # The cause is given its time once, not once for each of these samples.
+            # Wait once for all of these samples, not once for each.
             self.randomness.wait(self._policy.backoff_s)
         return samples
 
@@ -174,12 +174,12 @@ class Sampling:
             rows.indices[row] = found
 
     def _persist(self, epoch: int, index: int, failed: _Failed) -> Any:
-        """The sample, after as many attempts as its errors deserve; a failure when it is bad."""
+        """The sample, after the retries that its errors allow; a `_Failed` when it is bad."""
         if index in self._bad and self._policy.on_error != "raise":
             return failed
         attempts, error = failed.attempts, failed.error
         wait = self._policy.backoff_s
-        # An attempt that failed for several samples together has no error of this one: it is made once more.
+        # A failed read of several samples has no error for this one, so it is read once more.
         while error is None or (_is_transient(error) and attempts <= self._policy.retries):
             if error is not None:
                 self.randomness.wait(wait)
@@ -230,7 +230,7 @@ def _is_transient(error: Exception) -> bool:
 
 
 class _Failed:
-    """Stands in the row of a sample that was not read (yet)."""
+    """Fills the row of a sample that was not read (yet)."""
 
     def __init__(self, error: Exception | None, attempts: int) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Reading streams: every rank goes through the same samples and keeps its rows of each global batch."""
+"""Reads streams: every rank reads all samples and keeps its rows of each global batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENDED = object()
 
 
 class StreamPlan:
-    """Steps without a known end: what is read says where that is.
+    """Steps of a stream; only reading shows where an epoch ends.
 
     Args:
         batch_size: Samples of a global batch.
@@ -35,11 +35,11 @@ class StreamPlan:
         self._batch_size = batch_size
 
     def normalize(self, cursor: Cursor) -> Cursor:
-        """The same place: only reading on tells whether it is an end."""
+        """The same cursor: only reading shows whether it is the end of an epoch."""
         return cursor
 
     def steps_left(self, cursor: Cursor) -> int:
-        """Nobody knows.
+        """Raise: a stream has no length.
 
         Raises:
             TypeError: Always.
@@ -47,11 +47,11 @@ class StreamPlan:
         raise TypeError("a loader over a stream has no length: its end is known when it is reached")
 
     def samples_left(self, cursor: Cursor) -> int | None:
-        """Nobody knows."""
+        """None: a stream has no length."""
         return None
 
     def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
-        """Steps from the cursor on, for ever."""
+        """Steps from the cursor on, without an end."""
         position = cursor.position
         while True:
             yield Step(cursor.epoch, position, self._batch_size, [])
@@ -59,17 +59,17 @@ class StreamPlan:
 
 
 class StreamReader:
-    """Reads steps of a stream one after the other, a batch ahead, so that the last one is known to be the last.
+    """Reads the steps of a stream in order, one batch ahead, so that it can mark the last one.
 
     Args:
         stream: The stream.
         batch_size: Samples of a global batch.
-        tail: What becomes of an epoch's last rows.
-        shard: Whose rows are kept.
-        sharded: They are marked as this rank's own share.
-        collate: Makes what the loop sees of a `Batch`; None keeps the batch.
-        randomness: What samples and `collate` draw from.
-        name: What the dataset is called in messages.
+        tail: What happens to the last rows of an epoch.
+        shard: The data rank whose rows are kept.
+        sharded: Mark batches as one rank's share.
+        collate: Turns a `Batch` into what the loop gets; None keeps the batch.
+        randomness: Seeds the generators for samples and for `collate`.
+        name: Name of the dataset in error texts.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class StreamReader:
         self._samples: Iterator[Any] = iter(())
         self._expected: tuple[int, int] | None = None
         self._ahead = _Ahead([])
-        # Steps may be asked for behind the end, by those who do not know it yet.
+        # Loader processes read ahead, so they can ask for steps after the end.
         self._ended: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,15 +103,15 @@ class StreamReader:
 
     @property
     def dataset(self) -> Any:
-        """What the user gave."""
+        """The dataset as the user gave it."""
         return self._stream.dataset
 
     def read(self, step: Step) -> Delivery:
-        """Read one step; one without rows says that the epoch is over.
+        """Read one step; a delivery without rows means that the epoch is over.
 
         Raises:
             BadSampleError: The stream raised.
-            NotResumableError: The step is not where the stream is, and it cannot be brought there.
+            NotResumableError: The stream is at another position, and cannot go to this step.
         """
         with self._randomness.held():
             return self._read(step)
@@ -176,7 +176,7 @@ class StreamReader:
 
 
 class _Ahead(NamedTuple):
-    """The rows of the next global batch, where the stream is behind them, and what it raised before they were full."""
+    """The rows of the next global batch, the stream's state after them, and the error that cut them short."""
 
     rows: list[Any]
     source: Any = None

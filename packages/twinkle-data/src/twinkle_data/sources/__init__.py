@@ -1,1 +1,1 @@
-"""Where samples come from: indexed datasets, mixtures and streams."""
+"""The sources of samples: indexed datasets, mixtures, shards and streams."""

@@ -1,4 +1,4 @@
-"""A digest of samples that is the same in every process, on every platform and in every release."""
+"""A digest of samples, the same in every process, on every platform and in every release."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LIMIT = 1 << 16
 
 
 def digest(value: object) -> str:
-    """Sixteen hex digits that tell values apart: numbers, text, arrays, tensors, lists and dicts of these.
+    """A digest of a value, as sixteen hex digits: of numbers, text, arrays, tensors, lists and dicts of these.
 
-    Of anything else only the type's name counts, and of a large array its shape and first 64 KB.
+    For any other object only the name of its type counts; for a large array, its shape and first 64 KB.
     """
     state = blake2b(digest_size=8)
     _feed(state, value)

@@ -1,4 +1,4 @@
-"""Map-style datasets of every kind behind one small interface: a length, samples by index, a fingerprint."""
+"""Map-style datasets of every kind behind one interface: a length, samples by index, a fingerprint."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PROBES = 32
 
 
 class Portion(NamedTuple):
-    """Samples of a step that come from one dataset of several.
+    """The samples of a step that belong to one dataset of several.
 
     Attributes:
         rows: Their rows in the step.
         source: Their dataset.
-        start: The index at which that begins.
+        start: Index at which the dataset begins.
     """
 
     rows: Sequence[int]
@@ -29,8 +29,8 @@ class Source(Protocol):
     """Samples by index.
 
     Attributes:
-        at_once: Several samples are read better together than one by one.
-        fingerprint: Digest of the contents, as far as that is cheap; the same in every process.
+        at_once: It is better to read several samples together than one by one.
+        fingerprint: Digest of the contents, or of a cheap part of them; the same in every process.
     """
 
     at_once: bool
@@ -38,33 +38,33 @@ class Source(Protocol):
 
     @property
     def dataset(self) -> Any:
-        """What the user gave."""
+        """The dataset as the user gave it."""
 
     @property
     def plain(self) -> bool:
-        """Whether reading runs no code of the user's, so that no randomness is drawn."""
+        """Whether reading runs no user code, so that nothing draws."""
 
     def __len__(self) -> int: ...
 
     @property
     def read(self) -> Callable[[int], Any]:
-        """Gives one sample."""
+        """The function that reads one sample."""
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples, at once where the dataset can."""
+        """Read several samples, together where the dataset can."""
 
     def span(self, index: int) -> tuple[int, int]:
-        """The indices [start, stop) among which a sample's replacement is looked for."""
+        """The indices [start, stop) that a replacement of a sample may have."""
 
     def portions(self, indices: Sequence[int]) -> Sequence[Portion] | None:
-        """The samples by dataset where several are mixed; None where all belong to this one."""
+        """The samples by dataset, for a mixture; None for a single dataset."""
 
 
 class Rows:
     """A list, a tuple or an array of samples.
 
     Args:
-        rows: What holds them.
+        rows: The list, tuple or array.
     """
 
     plain = True
@@ -78,20 +78,20 @@ class Rows:
         return len(self.dataset)
 
     def read(self, index: int) -> Any:
-        """One row."""
+        """Read one row."""
         return self.dataset[index]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """The rows, one by one."""
+        """Read rows, one by one."""
         rows = self.dataset
         return [rows[index] for index in indices]
 
     def span(self, index: int) -> tuple[int, int]:
-        """All of them."""
+        """All indices."""
         return 0, len(self)
 
     def portions(self, indices: Sequence[int]) -> None:
-        """One dataset."""
+        """None: this is a single dataset."""
 
 
 class Columns:
@@ -116,29 +116,28 @@ class Columns:
         return self._length
 
     def read(self, index: int) -> dict[str, Any]:
-        """One row of every column."""
+        """Read one row of every column."""
         return {name: column[index] for name, column in self.dataset.items()}
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """The rows, one by one."""
+        """Read rows, one by one."""
         return [self.read(index) for index in indices]
 
     def span(self, index: int) -> tuple[int, int]:
-        """All of them."""
+        """All indices."""
         return 0, len(self)
 
     def portions(self, indices: Sequence[int]) -> None:
-        """One dataset."""
+        """None: this is a single dataset."""
 
 
 class Objects:
     """Any object with `__len__` and `__getitem__`: torch and Hugging Face datasets, and the user's own.
 
     Args:
-        dataset: The object. With `__getitems__` it is asked for several samples at once, as torch does. Its
-            fingerprint is its attribute `fingerprint` or `_fingerprint` where it has one, else its type's
-            name.
-        factory: What built it, and builds it again in another process where that can be pickled.
+        dataset: The object. Where it has `__getitems__`, that reads several samples at once, as in torch. Its
+            fingerprint is its attribute `fingerprint` or `_fingerprint` where it has one, else the name of its type.
+        factory: The callable that built it; where it can be pickled, it builds the dataset again in another process.
     """
 
     def __init__(self, dataset: Any, factory: Callable[[], object] | None = None) -> None:
@@ -163,45 +162,45 @@ class Objects:
 
     @property
     def plain(self) -> bool:
-        """Whether the library that the dataset is of runs no code of the user's for a sample."""
+        """Whether the dataset's library runs no user code for a sample."""
         return _is_tensors(self.dataset) or (_is_hugging_face(self.dataset) and self.dataset.format["type"] != "custom")
 
     @property
     def read(self) -> Callable[[int], Any]:
-        """Gives one sample."""
-        # The dataset's own method: a call in between would cost as much as many a sample.
+        """The function that reads one sample."""
+        # The dataset's own method: one more call would cost as much as a cheap sample.
         return self._one if self.at_once else self.dataset.__getitem__
 
     def _one(self, index: int) -> Any:
         return self.dataset.__getitems__([index])[0]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples, at once where the dataset can."""
+        """Read several samples, together where the dataset can."""
         if self.at_once:
             return list(self.dataset.__getitems__(list(indices)))
         dataset = self.dataset
         return [dataset[index] for index in indices]
 
     def span(self, index: int) -> tuple[int, int]:
-        """All of them."""
+        """All indices."""
         return 0, len(self)
 
     def portions(self, indices: Sequence[int]) -> None:
-        """One dataset."""
+        """None: this is a single dataset."""
 
 
 def build(dataset: object) -> tuple[object, Callable[[], object] | None]:
-    """The dataset, and what built it where it was given as a callable without `__getitem__` and `__iter__`."""
+    """The dataset and its factory; a callable without `__getitem__` and `__iter__` is a factory."""
     if isinstance(dataset, type) or (callable(dataset) and not _is_dataset(dataset)):
         return dataset(), dataset
     return dataset, None
 
 
 def open_source(dataset: object) -> Source:
-    """Make a source of a dataset.
+    """The source of a dataset.
 
     Raises:
-        TypeError: It is none of the kinds that can be read by index.
+        TypeError: It cannot be read by index.
     """
     dataset, factory = build(dataset)
     if isinstance(dataset, Mapping):
@@ -225,7 +224,7 @@ def _is_dataset(value: object) -> bool:
 def _pickles(value: object) -> bool:
     try:
         pickle.dumps(value)
-    except Exception:  # a lambda, a closure: the built dataset travels instead
+    except Exception:  # a lambda or a closure: the built dataset is sent instead
         return False
     return True
 

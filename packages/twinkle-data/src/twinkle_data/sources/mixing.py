@@ -1,8 +1,8 @@
-"""Several datasets mixed by weight: exact shares, each dataset gone through evenly, any position found at once.
+"""Several datasets mixed by weight: exact shares, in an order with access to any position.
 
-Positions are counted over the whole run, and every block of 4096 holds exact numbers of each dataset in an
-order of its own. So the draw of a dataset that a position stands for is arithmetic, and a dataset is gone
-through once before any of its samples comes again, over epochs too.
+Positions are counted over the whole run. Every block of 4096 positions holds an exact number of samples of each
+dataset, shuffled within the block, so arithmetic gives the sample at a position. A dataset is gone through once before
+any of its samples comes again, also from one epoch to the next.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SMALL: Final = 1 << 10
 
 
 class Mixture:
-    """Datasets that one loader mixes by weight; pass it as the loader's dataset.
+    """Datasets mixed by weight; pass it as the dataset of a loader.
 
-    An index of a mixture counts through its datasets in the order in which they were given.
+    An index of a mixture counts through its datasets in the order in which they are given.
 
     Args:
         datasets: Datasets by name, each of a kind that a loader takes by index.
-        weights: A weight above 0 for each name, rounded to whole 4096ths of their sum; None weighs by length.
-        epoch_length: Samples of an epoch; None is the sum of the lengths.
+        weights: A weight above 0 for each name, rounded to 4096ths of their sum; None takes the lengths as weights.
+        epoch_length: Samples in an epoch; None takes the sum of the lengths.
 
     Raises:
         TypeError: Datasets or weights are not given by name.
@@ -76,7 +76,7 @@ class Mixture:
         self._starts = [0, *accumulate(self.lengths)]
 
     def locate(self, index: int) -> tuple[str, int]:
-        """The name of the dataset that an index belongs to, and the index in it.
+        """The name of the dataset that an index belongs to, and the index in that dataset.
 
         Args:
             index: In [0, sum of the lengths - 1], as in `Batch.indices`.
@@ -87,7 +87,7 @@ class Mixture:
         return self.names[number], index - self._starts[number]
 
     def shares(self) -> dict[str, float]:
-        """The share of each dataset in the samples."""
+        """The share of each dataset, in (0, 1]."""
         return {name: quota / BLOCK for name, quota in zip(self.names, self.quotas, strict=True)}
 
 
@@ -119,12 +119,12 @@ class MixedSource:
 
     @property
     def plain(self) -> bool:
-        """Whether all of them are."""
+        """Whether all of the datasets are plain."""
         return all(source.plain for source in self._sources)
 
     @property
     def read(self) -> Callable[[int], Any]:
-        """Gives one sample."""
+        """The function that reads one sample."""
         return self._read
 
     def _read(self, index: int) -> Any:
@@ -132,11 +132,11 @@ class MixedSource:
         return self._sources[number].read(index - self._starts[number])
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """The samples, one by one."""
+        """Read samples, one by one."""
         return [self._read(index) for index in indices]
 
     def portions(self, indices: Sequence[int]) -> Sequence[Portion]:
-        """The samples by dataset, each with the rows that its samples have in the step."""
+        """The samples by dataset, each dataset with its rows of the step."""
         numbers = np.searchsorted(self._bounds, np.array(indices, dtype=np.int64), side="right")
         return [
             Portion(np.flatnonzero(numbers == number).tolist(), self._sources[number], self._starts[number])
@@ -157,7 +157,7 @@ class MixedOrder:
         quotas: Samples of each dataset in a block; they sum to `BLOCK`.
         epoch_length: Samples of an epoch.
         seed: Seed of the order.
-        shuffle: Permute each dataset anew each time that it is gone through.
+        shuffle: Use a new permutation of a dataset each time that it is gone through.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class MixedOrder:
         return self._starts[labels] + positions
 
     def _permuted(self, label: int, passes: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions in a small dataset, which is gone through many times: the permutations of all passes at once."""
+        """Permuted positions in a small dataset; computes the permutations of all its passes at once."""
         numbers, which = np.unique(passes, return_inverse=True)
         return small_permutations(int(self._lengths[label]), derive(self._seed, 2, label), numbers)[which, positions]
 
@@ -231,7 +231,7 @@ def _remember(cache: OrderedDict[Any, Any], key: object, value: object, limit: i
 
 
 def _quotas(weights: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers that sum to `BLOCK`, as near to the weights as can be, each at least 1."""
+    """Whole numbers, each at least 1, that sum to `BLOCK` and are nearest to the weights."""
     if len(weights) > BLOCK:
         raise ValueError(f"a mixture holds at most {BLOCK} datasets, got {len(weights)}")
     total = sum(weights)

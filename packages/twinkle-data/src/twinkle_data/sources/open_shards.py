@@ -1,4 +1,4 @@
-"""Shards that are being gone through: a bounded number of them, each read on or opened anew, whichever is quicker."""
+"""Open shards: a bounded number of iterators, each read on or opened again, whichever is faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Final
 
-# Opening a shard in less time than this is as good as free: nothing is pulled that is not wanted.
+# A shard that opens faster than this is opened again, so that no unwanted sample is read.
 _QUICK_S: Final = 1e-4
 _ENDED: Final = object()
 
@@ -18,7 +18,7 @@ class ShardEndedError(Exception):
     """A shard has no sample at an offset.
 
     Attributes:
-        length: Samples that it has.
+        length: Number of samples of the shard.
     """
 
     def __init__(self, length: int) -> None:
@@ -27,17 +27,17 @@ class ShardEndedError(Exception):
 
 
 class OpenShards:
-    """Samples of shards by offset, best asked for in ascending order; travels closed.
+    """Reads samples of shards by offset, fastest in ascending order; a pickled copy has no open shard.
 
     Args:
-        start: Goes through a shard from an offset on.
+        start: Returns an iterable over a shard from an offset on.
     """
 
     def __init__(self, start: Callable[[int, int], Iterable[Any]]) -> None:
         self._start = start
         self._open: OrderedDict[int, tuple[int, Iterator[Any]]] = OrderedDict()
         self._most = _most_open()
-        # What opening a shard and what reading one sample took so far, in seconds.
+        # Measured time to open a shard, and to read one sample.
         self._opening_s: float | None = None
         self._reading_s: float | None = None
 
@@ -45,7 +45,7 @@ class OpenShards:
         return OpenShards, (self._start,)
 
     def take(self, shard: int, offset: int) -> Any:
-        """One sample.
+        """Read one sample.
 
         Raises:
             ShardEndedError: The shard is shorter.
@@ -89,7 +89,7 @@ class OpenShards:
             except OSError as error:
                 if error.errno != errno.EMFILE or not self._open:
                     raise
-                # Other parts of the program need descriptors too: fewer shards stay open from here on.
+                # The rest of the program needs descriptors too, so fewer shards stay open from here on.
                 self._most = max(len(self._open) // 2, 1)
                 while len(self._open) >= self._most:
                     self._close_oldest()
@@ -104,7 +104,7 @@ def _close(samples: Iterator[Any] | None) -> None:
 
 
 def _less(known: float | None, measured: float) -> float:
-    """A measured time without the delays of a busy machine: falls at once, rises slowly."""
+    """A measured time that falls at once and rises slowly, so that a busy machine changes it little."""
     return measured if known is None else min(measured, known * 1.1)
 
 

@@ -1,9 +1,8 @@
-"""Datasets that are gone through rather than indexed: virtual shards, and streams.
+"""Virtual shards: a dataset in a fixed number of parts, each an iterable.
 
-`Shards` whose lengths are known become an order like any other: every position is a place in a shard, so each
-rank and loader process opens only what it reads, and everything that holds for indexed datasets holds. Of
-anything else only going through it tells where it ends: every rank goes through all of it and keeps its rows,
-which is what makes the numbers of steps equal.
+With known lengths, every position is an offset in a shard: the samples have indices, each rank and loader process
+opens only the shards that it reads, and everything that is true for indexed datasets is true. Without lengths, the
+shards are a stream.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """A dataset in a fixed number of virtual shards, each gone through from its front; pass it as the loader's dataset.
+    """A dataset in a fixed number of virtual shards; pass it as the dataset of a loader.
 
-    The order takes one sample of each shard in turn. Shards that end drop out.
+    The order takes one sample of each shard in turn. A shard that ends leaves the order.
 
     Args:
-        start: `start(shard, offset)` goes through a shard from its offset-th sample on; called in any
-            process, and again for every resume.
+        start: `start(shard, offset)` returns an iterable over a shard from sample `offset` on. Any process may call
+            it, more than once.
         count: Number of shards, at least 1: a property of the dataset, not of the ranks that read it.
-        lengths: Samples in each shard. With them, `len()` is exact, and every rank reads only the shards of
+        lengths: Number of samples in each shard. With them, `len()` works, and every rank reads only the shards of
             its rows.
-        fingerprint: Says what the dataset is.
+        fingerprint: Name of the dataset's contents.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Shards:
 
 
 class ShardedSource:
-    """Shards of known lengths as samples by index: an index counts through the shards.
+    """Shards of known lengths as a source; an index counts through the shards.
 
     Args:
         shards: The shards.
@@ -84,7 +83,7 @@ class ShardedSource:
 
     @property
     def read(self) -> Callable[[int], Any]:
-        """Gives one sample."""
+        """The function that reads one sample."""
         return self._read
 
     def _read(self, index: int) -> Any:
@@ -99,25 +98,25 @@ class ShardedSource:
             ) from None
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """The samples, one by one."""
+        """Read samples, one by one."""
         return [self._read(index) for index in indices]
 
     def span(self, index: int) -> tuple[int, int]:
-        """The samples of the same shard."""
+        """The indices of the same shard."""
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         return int(self._starts[shard]), int(self._starts[shard + 1])
 
     def portions(self, indices: Sequence[int]) -> None:
-        """One dataset."""
+        """None: this is a single dataset."""
 
 
 class ShardedOrder:
-    """One sample of each shard in turn.
+    """The order that takes one sample of each shard in turn.
 
     Args:
         lengths: Samples of each shard.
         seed: Seed of the order.
-        shuffle: Take the shards in another order in each epoch.
+        shuffle: Use a new order of the shards in each epoch.
     """
 
     def __init__(self, lengths: Sequence[int], seed: int, *, shuffle: bool) -> None:
@@ -125,7 +124,7 @@ class ShardedOrder:
         self._lengths = np.array(lengths, dtype=np.int64)
         self._starts = np.concatenate(([0], np.cumsum(self._lengths)))[:-1]
         self.length = int(self._lengths.sum())
-        # Between two distinct lengths the same shards take turns.
+        # The shards in the order change only at an offset that is a length of some shard.
         self._levels = np.unique(np.concatenate(([0], self._lengths)))
         running = np.array([np.count_nonzero(self._lengths > level) for level in self._levels[:-1]], dtype=np.int64)
         self._begins = np.concatenate(([0], np.cumsum(np.diff(self._levels) * running)))

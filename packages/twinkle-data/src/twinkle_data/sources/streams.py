@@ -1,4 +1,4 @@
-"""Datasets that only going through tells the end of: every rank goes through all of it and keeps its rows."""
+"""Streams: datasets without a length, whose end only reading shows. Every rank reads all of a stream."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from twinkle_data.sources.shards import Shards
 
 
 class Stream(Protocol):
-    """Samples that are gone through in one order.
+    """Samples in one order, without a length and without indices.
 
     Attributes:
         algorithm: Name and version of the order.
         fingerprint: Digest of the dataset.
-        resumable: `state` can bring it back.
-        dataset: What the user gave.
+        resumable: It can begin at a saved state.
+        dataset: The dataset as the user gave it.
     """
 
     dataset: Any
@@ -30,10 +30,10 @@ class Stream(Protocol):
     resumable: bool
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
-        """Go through an epoch from its front, or on from a state."""
+        """Iterate over an epoch from its start, or from a state on."""
 
     def state(self) -> Any:
-        """Where it is, as JSON values: behind the last sample that was taken."""
+        """The state after the last sample that was taken, as JSON values."""
 
 
 class IterableStream:
@@ -56,7 +56,7 @@ class IterableStream:
         self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
-        """Go through an epoch from its front, or on from a state."""
+        """Iterate over an epoch from its start, or from a state on."""
         tell = getattr(self.dataset, "set_epoch", None)
         if tell is not None:
             tell(epoch)
@@ -73,24 +73,24 @@ class IterableStream:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            # Some datasets begin every pass where the last loaded state said, so the front is loaded too.
+            # Some datasets begin every pass at the last loaded state, so the start is loaded too.
             if state is not None or not fresh:
                 self.dataset.load_state_dict(deepcopy(self._front if state is None else state))
         return iter(self.dataset)
 
     def state(self) -> Any:
-        """Where it is, in the dataset's own words."""
-        # A copy: some datasets give out, and keep, the dict that they go on counting in.
+        """The dataset's own state; None where it has none."""
+        # A copy: some datasets return the dict that they go on to change.
         return deepcopy(self.dataset.state_dict()) if self.resumable else None
 
 
 class ShardStream:
-    """Shards of unknown lengths, one sample of each in turn.
+    """Shards of unknown lengths; takes one sample of each in turn.
 
     Args:
         shards: The shards.
         seed: Seed of the order.
-        shuffle: Take the shards in another order in each epoch.
+        shuffle: Use a new order of the shards in each epoch.
     """
 
     resumable = True
@@ -107,7 +107,7 @@ class ShardStream:
         self._turn = 0
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
-        """Go through an epoch from its front, or on from a state."""
+        """Iterate over an epoch from its start, or from a state on."""
         self._open.close()
         count = self.dataset.count
         if state is None:
@@ -133,15 +133,15 @@ class ShardStream:
             yield sample
 
     def state(self) -> Any:
-        """The shards that still run, in turn, the samples taken of each, and whose turn it is."""
+        """The shards that have not ended, the samples taken of each, and the shard that is next."""
         return {"running": list(self._running), "offsets": list(self._offsets), "turn": self._turn}
 
 
 class FactoryIterable:
-    """What a callable returns, made anew each time that it is gone through.
+    """An iterable that calls a function for each pass, and iterates over the result.
 
     Args:
-        make: Returns something to go through once, such as a generator.
+        make: Returns an iterator, such as a generator.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -152,17 +152,17 @@ class FactoryIterable:
 
 
 def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int, *, shuffle: bool) -> Stream | None:
-    """A stream of a dataset; None when it is one that can be indexed.
+    """The stream of a dataset; None where it has indices.
 
     Args:
         dataset: The dataset.
-        factory: What built it, if anything did.
+        factory: The callable that built it; None without one.
         seed: Seed of its order.
         shuffle: Shuffle its order.
 
     Raises:
-        TypeError: It is a generator, which can be gone through only once.
-        ValueError: A stream other than shards is to be shuffled.
+        TypeError: It is a generator, which can be read only once.
+        ValueError: `shuffle` is given for a stream other than shards.
     """
     if isinstance(dataset, Shards):
         return ShardStream(dataset, seed, shuffle=shuffle) if dataset.lengths is None else None
@@ -184,7 +184,7 @@ def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int
 
 
 def refuse_resume(dataset: str) -> NotResumableError:
-    """The error for a stream that cannot be brought back to a position."""
+    """The error for a stream that cannot resume at a position."""
     return NotResumableError(
         f"{dataset} cannot be resumed within an epoch: it can only be gone through from its front. Give it "
         "state_dict() and load_state_dict(), pass Shards, or save at the end of an epoch (position 0)"
@@ -192,7 +192,7 @@ def refuse_resume(dataset: str) -> NotResumableError:
 
 
 def _in_shuffle_buffers(dataset: object) -> int:
-    """Samples that the shuffle buffers of a Hugging Face stream hold; no public attribute or state of it tells."""
+    """Samples in the shuffle buffers of a Hugging Face stream; it has no public attribute for this."""
     home = "datasets.iterable_dataset"
     found, parts = 0, [dataset] if type(dataset).__module__ == home else []
     while parts:
