@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,7 +15,6 @@ from twinkle_mesh import DeviceMesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.ray
 
@@ -308,10 +309,13 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
 
 
 def test_a_cluster_that_ray_gives_up_is_started_again(program: Callable[..., Any]) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # its name is short enough for Ray's sockets
     running = program(
         """
+        import tempfile
         import time
         import types
+        from pathlib import Path
 
         import ray._private.node as node
         import ray._private.services as services
@@ -331,9 +335,13 @@ def test_a_cluster_that_ray_gives_up_is_started_again(program: Callable[..., Any
         node.time.monotonic = lambda: time.monotonic() + 60 * len(asked)
         with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")]):
             assert len({arguments[0] for arguments in asked}) == 2, asked
-            print("READY")
-        """
+        left = list(Path(tempfile.gettempdir()).glob("twinkle-*"))
+        assert not left, left
+        print("READY")
+        """,
+        TMPDIR=str(folder),
     )
     out = running.finish(90)
+    folder.rmdir()
     assert "it is started again" in out and out.splitlines()[-1] == "READY"
     assert running.left_over(10) == []

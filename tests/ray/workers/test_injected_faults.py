@@ -384,30 +384,80 @@ def test_placement_that_cannot_be_had(program: Callable[..., Any]) -> None:
 
 
 def test_want_of_memory(program: Callable[..., Any]) -> None:
-    out = program(
+    running = program(
         COMPONENTS
         + """
     if __name__ == "__main__":
         @twinkle.remote_class()
         class Greedy:
             @twinkle.remote_function(dispatch="all")
-            def take(self, size):
+            def limit(self, more):
                 import resource
-                resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+                now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.RLIM_INFINITY))
+
+            @twinkle.remote_function(dispatch="all")
+            def take(self, size):
                 return len(bytearray(size))
+
+            @twinkle.remote_function(dispatch="all")
+            def give(self, size):
+                return [bytes(1000) + bytes([i % 256]) for i in range(size // 1000)]
+
+            @twinkle.remote_function(dispatch="all")
+            def count(self, rows):
+                return len(rows)
 
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
         greedy = Greedy(remote_group="actor", device_mesh=MESH)
-        try:
-            greedy.take(4 << 30)
-        except twinkle.RemoteCallError as error:
-            assert "Greedy.take failed on actor[" in str(error) and "MemoryError" in str(error)
-            print("TOLD")
-        assert greedy.take(1000) == [1000, 1000]
+        greedy.limit(400 << 20)
+        def told(function):
+            try:
+                return function()
+            except MemoryError as error:
+                assert isinstance(error, twinkle.RemoteCallError)
+                raise
+        rows = [bytes(1000) + bytes([i % 256]) for i in range(500_000)]
+        print("TAKE", outcome(lambda: told(lambda: greedy.take(4 << 30))), flush=True)
+        print("GIVE", outcome(lambda: told(lambda: greedy.give(300 << 20))), flush=True)
+        print("COUNT", outcome(lambda: told(lambda: greedy.count(rows))), flush=True)
+        print("AFTER", outcome(lambda: greedy.take(1000)), flush=True)
         twinkle.shutdown(0)
     """
-    ).finish(110)
-    assert "TOLD" in out
+    )
+    for name, method, cause in (
+        ("TAKE", "take", "MemoryError"),
+        ("GIVE", "give", "MemoryError: the result, a list, was not sent for want of memory"),
+        ("COUNT", "count", "MemoryError: its arguments were not read"),
+    ):
+        told = json.loads(running.line(name, 110))
+        first, second, *_ = told["text"].splitlines()
+        assert first.startswith((f"Greedy.{method} failed on actor[0/2", f"Greedy.{method} failed on actor[1/2"))
+        assert cause in first and second.startswith("  called from "), first
+        assert told["seconds"] < 20
+    assert json.loads(running.line("AFTER", 20))["value"] == [1000, 1000]
+    running.finish(30)
+    assert running.left_over(10) == []
+
+
+def test_a_driver_under_a_limit_of_memory_is_told_so(program: Callable[..., Any]) -> None:
+    running = program(
+        COMPONENTS
+        + """
+    if __name__ == "__main__":
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        print("TOLD", outcome(lambda: twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")])), flush=True)
+        twinkle.initialize("threads", groups=[DeviceGroup("actor", 2, "CPU")])
+        twinkle.shutdown()
+    """
+    )
+    told = json.loads(running.line("TOLD", 110))  # Ray waits for half a minute for a node
+    assert told["kind"] == "BackendError" and told["seconds"] < 100
+    assert "Ray's cluster did not start: " in told["text"]
+    assert "; RLIMIT_AS is 3221225472 bytes of address space (`ulimit -v`)" in told["text"]
+    running.finish(30)
+    assert running.left_over(10) == []
 
 
 def test_a_full_store_spills_and_loses_nothing(program: Callable[..., Any]) -> None:

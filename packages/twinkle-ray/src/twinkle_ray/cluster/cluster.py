@@ -11,12 +11,15 @@ import ray
 
 from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
+from twinkle_ray.cluster.last_words import last_words, limits
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
 from twinkle_ray.cluster.watchdog import Watchdog
+from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 _log = logging.getLogger("twinkle.ray")
@@ -37,11 +40,15 @@ class Cluster:
         address: Address of a cluster; "local" for one of this session's own; None for RAY_ADDRESS, or one of its own.
         num_cpus: Logical CPUs of a cluster that is started, beside those that are left for tasks of the program.
         options: Further arguments of `ray.init`.
+
+    Raises:
+        BackendError: A cluster of its own did not start; the message has what its processes wrote last.
     """
 
     def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
         check_not_forked()
         self._watchdog: Watchdog | None = None
+        self._folder: Path | None = None
         self._joined_before = ray.is_initialized()
         if self._joined_before:
             return
@@ -62,27 +69,33 @@ class Cluster:
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
-        system = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD, **(arguments.get("_system_config") or {})}
-        arguments = {**own, **arguments, "_system_config": system}
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                self._start(arguments)
+                self._start({**own, **arguments})
             except BaseException as error:
+                told = self._last_words()
                 self.close()
-                if attempt == _ATTEMPTS or _GIVEN_UP not in str(error):
+                if not isinstance(error, Exception):
                     raise
+                if attempt == _ATTEMPTS or _GIVEN_UP not in str(error) or limits():
+                    raise BackendError(f"Ray's cluster did not start: {error}{limits()}{told}") from error
                 _log.warning("Ray gave up a cluster that was not there after 30 s (busy host?); it is started again")
             else:
                 return
 
-    def _start(self, arguments: Mapping[str, Any]) -> None:
+    def _start(self, arguments: dict[str, Any]) -> None:
         mark = secrets.token_hex(16)
-        folder = None if "_temp_dir" in arguments else private_folder()
-        self._watchdog = Watchdog(mark, folder)
-        if folder is not None:
-            arguments = {**arguments, "_temp_dir": str(folder / "r")}
+        self._folder = None if "_temp_dir" in arguments else private_folder()
+        self._watchdog = Watchdog(mark, self._folder)
+        if self._folder is not None:
+            arguments["_temp_dir"] = str(self._folder / "r")
+        patience = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD}
+        arguments["_system_config"] = {**patience, **(arguments.get("_system_config") or {})}  # Ray writes into it
         with marked_children(mark), on_loopback(), quiet():
             ray.init(address=_OWN, **arguments)
+
+    def _last_words(self) -> str:
+        return "" if self._folder is None else last_words(self._folder)
 
     def environment(self, env_allow: Sequence[str]) -> Mapping[str, str]:
         """Return the variables to set on workers; none where workers inherit those of the driver.

@@ -109,6 +109,7 @@ class RayStore:
         """Keep a result: plain scalars as they are, small values inside the outcome, others in this node's store.
 
         Raises:
+            MemoryError: It was too large to be pickled.
             TypeError: It cannot be pickled.
         """
         if type(value) in values.PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
@@ -117,6 +118,10 @@ class RayStore:
             pickled = pack(rows.fold(value))
         except TwinkleError:  # a lazy result inside it has failed
             raise
+        except MemoryError as error:
+            raise MemoryError(
+                f"the result, a {type(value).__name__}, was not sent for want of memory {error}"
+            ) from error
         except Exception as error:  # whatever a value's own pickling raises
             raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
         if not pickled.buffers and not pickled.refs and len(pickled.head) < RESULT_LIMIT:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 Wire = bytes | Pickled
+UNREAD = "(a task that was not read)"  # the method of a failure before the task is known
 _of_task = attrgetter(*(field.name for field in fields(Task)))
 _of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
 

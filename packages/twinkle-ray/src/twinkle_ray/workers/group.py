@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.objects.wire import outcome_from_wire, task_to_wire, unsendable
+from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, task_to_wire, unsendable
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
 from twinkle_remote.errors import DispatchError, TwinkleError
@@ -75,9 +75,22 @@ class RayReply:
     def take(self, wire: bytes | tuple[Any, ...]) -> None:
         """Take the answer of the actor."""
         if self.outcome is None:
-            self.outcome = outcome_from_wire(wire)
+            self.outcome = named(outcome_from_wire(wire), self.name)
             if self._cache_as is not None:
                 self.group.confirm(self.rank, *self._cache_as)
+
+
+def named(outcome: Outcome, name: str) -> Outcome:
+    """An outcome whose failure names its method, which a worker that could not read the task does not know.
+
+    Args:
+        outcome: The outcome.
+        name: Class.method that was asked for.
+    """
+    if outcome.failure is not None and outcome.failure.method == UNREAD:
+        message = f"its arguments were not read: {outcome.failure.message}"
+        outcome.failure = replace(outcome.failure, method=name, message=message)
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)

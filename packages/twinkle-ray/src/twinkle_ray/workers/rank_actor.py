@@ -14,7 +14,7 @@ import ray
 
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.pickling import ErrorByValue
-from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire, task_from_wire
+from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.worker_output import end_output, name_output
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.stack_dump import offer_stack
@@ -191,7 +191,7 @@ def _run_task(
             name_output(actor.info.label(actor.places[task.instance]))
         outcome = actor.worker.run(task, [outcome_from_wire(given) for given in inputs])
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
-        name = "reading the arguments of a call" if task is None else task.name
+        name = UNREAD if task is None else task.name
         label = actor.info.label(None if task is None else actor.places.get(task.instance))
         outcome = Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))
     return outcome_to_wire(outcome)
