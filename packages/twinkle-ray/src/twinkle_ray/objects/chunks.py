@@ -85,15 +85,7 @@ def fold(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         form = None if isinstance(value, torch.nn.Parameter) else tensors.array_form(value)
         return value if form is None or not form.array.ndim else form
-    parts = values.columns(value)
-    if parts is None:
-        return value
-    fresh = [fold(part) for part in parts.values()]
-    return (
-        value
-        if all(new is old for new, old in zip(fresh, parts.values(), strict=True))
-        else values.rebuild(value, fresh)
-    )
+    return values.map_columns(value, fold)
 
 
 def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
@@ -119,12 +111,7 @@ def cut(value: Any, start: int, stop: int) -> Any:
         return value.cut(start, stop)
     if isinstance(value, tensors.ArrayForm):
         return replace(value, array=value.array[start:stop])
-    parts = values.columns(value)
-    return (
-        values.take(value, start, stop)
-        if parts is None
-        else values.rebuild(value, [cut(part, start, stop) for part in parts.values()])
-    )
+    return values.map_columns(value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, start, stop))
 
 
 def _is_long(value: list[Any]) -> bool:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from twinkle_remote.call.lazy import Lazy, hand_over
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.messages import HandedSlot, HandOver, StoredSlot
-from twinkle_remote.values.columns import columns, rebuild
 from twinkle_remote.values.rows import PLAIN, splitter_of
+from twinkle_remote.values.tree import map_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,24 +73,17 @@ class Encoder:
         kind = type(value)
         if kind in PLAIN:
             return value
-        if kind is list or kind is tuple:
-            if PLAIN.issuperset(map(type, value)):
-                return value
-            fresh = [self.whole(item) for item in value]
-            if all(new is old for new, old in zip(fresh, value, strict=True)):
-                return value
-            return fresh if kind is list else tuple(fresh)
+        if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, value)):
+            return value
         if kind is Replicated:
             return self.whole(value.value)
         if kind is Lazy:
             return self.lazy(value, split=False)
         if kind in _STREAMS:
             raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
-        parts = columns(value)
-        if parts is not None:
-            fresh = [self.whole(part) for part in parts.values()]
-            same = all(new is old for new, old in zip(fresh, parts.values(), strict=True))
-            return value if same else rebuild(value, fresh)
+        return map_parts(value, self.whole, self._stored_or_itself)
+
+    def _stored_or_itself(self, value: Any) -> Any:
         return self.stored(value) or value
 
     def lazy(self, value: Lazy[Any], *, split: bool) -> HandedSlot:
@@ -130,20 +123,17 @@ def decode(value: Any, handed: Callable[[HandedSlot], Any], stored: Callable[[St
         handed: The value of a lazy result.
         stored: The value of stored rows.
     """
-    kind = type(value)
-    if kind in PLAIN:
-        return value
-    if kind is HandedSlot:
-        return handed(value)
-    if kind is StoredSlot:
-        return stored(value)
-    if kind is list or kind is tuple:
-        if PLAIN.issuperset(map(type, value)):
-            return value
-        fresh = [decode(item, handed, stored) for item in value]
-        return fresh if kind is list else tuple(fresh)
-    parts = columns(value)
-    if parts is None:
-        return value
-    fresh = [decode(part, handed, stored) for part in parts.values()]
-    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
+
+    def walk(part: Any) -> Any:
+        kind = type(part)
+        if kind in PLAIN:
+            return part
+        if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, part)):
+            return part
+        if kind is HandedSlot:
+            return handed(part)
+        if kind is StoredSlot:
+            return stored(part)
+        return map_parts(part, walk)
+
+    return walk(value)

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from twinkle_remote.call.lazy import Lazy, any_lazy
-from twinkle_remote.values.columns import columns, rebuild
 from twinkle_remote.values.rows import PLAIN
+from twinkle_remote.values.tree import map_parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -105,19 +105,21 @@ def replace_lazy(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
 
 
 def _replaced(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
-    kind = type(value)
-    if kind in PLAIN:
-        return value
-    if kind is Lazy:
-        return new(value)
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        if PLAIN.issuperset(map(type, value)):
-            return value
-        fresh = [_replaced(item, new) for item in value]
-        same = all(made is old for made, old in zip(fresh, value, strict=True))
-        return value if same else fresh if isinstance(value, list) else tuple(fresh)
-    parts = columns(value)
-    if parts is None:
-        return value
-    fresh = [_replaced(part, new) for part in parts.values()]
-    return value if all(made is old for made, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
+    def walk(part: Any) -> Any:
+        kind = type(part)
+        if kind in PLAIN:
+            return part
+        if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, part)):
+            return part
+        return new(part) if kind is Lazy else map_parts(part, walk, walk_subclass)
+
+    def walk_subclass(leaf: Any) -> Any:
+        """A subclass of list or tuple becomes a plain one where a lazy result is inside."""
+        if not isinstance(leaf, list | tuple):
+            return leaf
+        items = list(leaf)
+        plain: Any = items if isinstance(leaf, list) else tuple(items)
+        fresh = walk(plain)
+        return leaf if fresh is plain else fresh
+
+    return walk(value)

@@ -3,12 +3,14 @@
 from twinkle_remote.values.columns import columns, rebuild
 from twinkle_remote.values.rows import PLAIN, ReducibleSplitter, Splitter, rows_of, size_in_bytes, take
 from twinkle_remote.values.taught import register_splitter, taught
+from twinkle_remote.values.tree import map_columns
 
 __all__ = [
     "PLAIN",
     "ReducibleSplitter",
     "Splitter",
     "columns",
+    "map_columns",
     "rebuild",
     "register_splitter",
     "rows_of",
