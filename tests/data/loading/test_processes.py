@@ -319,6 +319,57 @@ def test_few_file_descriptors(size: int, said: str) -> None:
     assert "quick True" in told.stdout
 
 
+KILLED = """
+import os, signal, time
+from twinkle_data import DataLoader
+
+class Rows:
+    def __len__(self): return 64
+    def __getitem__(self, index):
+        if index >= 8: time.sleep(300)
+        return os.getpid()
+
+if __name__ == "__main__":
+    loader = DataLoader(Rows(), batch_size=4, num_workers=2, multiprocessing_context="{method}")
+    print(*{*next(loader), *next(loader)}, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_no_process_outlives_a_killed_program(tmp_path: Path, method: str) -> None:
+    """Not even in the middle of a sample: a forked one holds the program's connections, and its peers wait."""
+    program = tmp_path / "program.py"
+    program.write_text(KILLED.replace("{method}", method))
+    told = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=120)
+    pids = told.stdout.split()
+    assert len(pids) == 2, told.stderr
+    until = time.monotonic() + 60
+    while left := [pid for pid in pids if _runs(pid)]:
+        assert time.monotonic() < until, left
+        threading.Event().wait(0.05)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Endless(Numbers):
+    def __getitem__(self, index: int) -> int:
+        return index if index < 8 else int(threading.Event().wait(300))
+
+
+def test_busy_processes_end_together() -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(Endless(), batch_size=4, num_workers=2, persistent_workers=True)
+    next(loader)
+    begun = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begun < 9, "torch gives each of them five seconds, one after the other"
+
+
 def test_batches_can_be_pinned() -> None:
     loader: DataLoader[Batch[torch.Tensor]] = DataLoader(torch.arange(8.0), batch_size=4, pin_memory=True)
     batch = next(loader)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
 import pickle
+import threading
 import traceback
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 # A tensor in shared memory takes a file descriptor on both sides; a small one is faster in the message.
 _SHARED_BYTES = 1 << 16
 _SHARED_MOST = 16
+# How often a loader process looks whether its parent is there, where it is not told.
+_PARENT_S = 1.0
 
 
 class StepKey(tuple[Any, ...]):
@@ -160,19 +165,22 @@ class Served:
 
 
 class Beginning:
-    """Runs the user's `worker_init_fn`; every step then answers with its error, if it raised one.
+    """Watches the parent and runs the user's `worker_init_fn`; every step answers with its error, if it raised one.
 
     Args:
         worker_init_fn: The user's function; takes the number of the process.
     """
 
-    def __init__(self, worker_init_fn: Callable[[int], None]) -> None:
+    def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, number: int) -> None:
         """Run it in loader process `number`."""
         from torch.utils.data import get_worker_info
 
+        threading.Thread(target=_end_with_parent, name="twinkle-loader-parent", daemon=True).start()
+        if self._worker_init_fn is None:
+            return
         try:
             self._worker_init_fn(number)
         except Exception as error:  # raised again in the process of the loop
@@ -180,6 +188,19 @@ class Beginning:
             assert info is not None
             served: Any = info.dataset
             object.__setattr__(served, "_problem", Problem.of(error, f"in worker_init_fn of loader process {number}"))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that reads from it is gone, also in the middle of a sample.
+
+    A forked process shares its parent's sockets: while it lives, the parent's peers do not see that the parent died.
+    """
+    parent, pid = multiprocessing.parent_process(), os.getppid()
+    assert parent is not None
+    # Other forks of the parent may hold what its end is told by, and a fork server is a parent in between: ask both.
+    while parent.is_alive() and os.getppid() == pid:
+        parent.join(_PARENT_S)
+    os._exit(1)
 
 
 def _pickled(content: Delivery | Problem) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import time
@@ -15,7 +16,7 @@ from twinkle_data.order.permutation import derive
 from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.context import BaseContext
 
     from twinkle_data.loading.protocol import StepReader
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # How often torch checks that its processes are alive while it waits; its default is five seconds.
 _TICK_S = 0.2
 _TIDY_S = 10.0
+_FINISH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +124,21 @@ class Processes:
     def close(self) -> None:
         """End the processes."""
         running, self._running = self._running, None
-        if running is not None:
-            running._shutdown_workers()
+        if running is None:
+            return
+        # torch gives each process in turn five seconds to finish its sample: here all of them have these together.
+        impatient = threading.Timer(_FINISH_S, _kill_all, [running._workers])
+        impatient.daemon = True
+        with contextlib.suppress(RuntimeError):  # the program ends, and threads do not start any more
+            impatient.start()
+        running._shutdown_workers()
+        impatient.cancel()
 
     def _kill(self) -> None:
         running, self._running = self._running, None
         if running is None:
             return
-        for process in running._workers:
-            process.kill()
+        _kill_all(running._workers)
         # A process that died with a lock of torch's can block this shutdown for ever.
         tidy = threading.Thread(target=running._shutdown_workers, name="twinkle-loader-end", daemon=True)
         tidy.start()
@@ -157,7 +165,7 @@ class Processes:
             collate_fn=_as_it_is,
             pin_memory=options.pin_memory and torch.accelerator.is_available(),
             timeout=_TICK_S,
-            worker_init_fn=None if options.worker_init_fn is None else Beginning(options.worker_init_fn),
+            worker_init_fn=Beginning(options.worker_init_fn),
             multiprocessing_context=options.multiprocessing_context,
             generator=generator,
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
@@ -230,6 +238,11 @@ class _Steps:
         for step in self._steps():
             self._asked.append(step)
             yield StepKey(step)
+
+
+def _kill_all(processes: Iterable[Any]) -> None:
+    for process in processes:
+        process.kill()
 
 
 def _is_out_of_descriptors(error: Exception) -> bool:
