@@ -7,7 +7,7 @@ UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
 BIN := .venv/bin
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test setup lint typecheck unit packaging bench lock clean
+.PHONY: demo test test-python setup lint typecheck unit packaging bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -37,6 +37,15 @@ typecheck: setup
 unit: setup
 	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" --numprocesses 2 --dist worksteal
 	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile
+
+# What needs no cluster, on another interpreter, in an environment of its own: make test-python PYTHON=python3.13
+OTHER := .cache/$(notdir $(PYTHON))
+test-python: .tools/uv-$(UV_VERSION)/bin/uv
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(OTHER)
+	$(UV) export --quiet --locked --all-packages --no-emit-workspace --output-file $(OTHER)/requirements.txt
+	$(UV) pip install --quiet --python $(OTHER)/bin/python --require-hashes -r $(OTHER)/requirements.txt
+	$(UV) pip install --quiet --python $(OTHER)/bin/python --no-deps --editable . $(addprefix --editable ,$(wildcard packages/*))
+	$(OTHER)/bin/python -m pytest -m "not (packaging or ray)" tests/mesh tests/remote tests/data
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
