@@ -169,7 +169,7 @@ def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
 
 
 def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
-    """Note the number of rows of each part of a value; tells whether a lazy result is among the parts."""
+    """Note the number of rows of each part of a value; returns whether a lazy result is among the parts."""
     if isinstance(value, Replicated | Lazy):
         return isinstance(value, Lazy)
     splitter = splitter_of(type(value))

@@ -1,4 +1,4 @@
-"""What lazy results stand for, at any depth: waited for, or awaited."""
+"""`get` and `gather`: the values of lazy results at any depth, waited for or awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call's result before anybody needs it: acts as the value when used, moves worker to worker when passed on."""
+"""The result of a call that stays on the workers: it acts as its value when used, and moves between workers."""
 
 from __future__ import annotations
 

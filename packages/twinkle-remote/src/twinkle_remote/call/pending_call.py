@@ -63,12 +63,12 @@ class PendingCall:
         sources: Calls whose results it was given.
 
     Attributes:
-        seen: Somebody was given its failure.
-        held: Somebody has its lazy result, and may still look.
-        awaited: Somebody waits for it now.
+        seen: A caller was given its failure.
+        held: Its lazy result exists, so that its failure may still be read.
+        awaited: Number of callers that wait for it now.
         handed_on: Its result was passed to another call, which fails with it.
-        logged: Its failure was logged, because nobody had waited for it.
-        prefetched: Nobody needs it, as one that was made ahead: no session waits for it or tells of its failure.
+        logged: Its failure was logged, because no caller had waited for it.
+        prefetched: It was made ahead of its use: no session waits for it, or logs or raises its failure.
     """
 
     def __init__(
@@ -187,13 +187,13 @@ class PendingCall:
         return f"{what}; called from {self._line}"
 
     def unseen(self) -> bool:
-        """Whether it failed, or is past its deadline, and nobody was given that or the failure that it follows from."""
+        """Whether it failed, or is late, and no caller was given that failure or the one that caused it."""
         if self.seen or self.prefetched or not (self._failures or self.late()):
             return False
         return not any(source.seen and source.failed() for source in self._sources)
 
     def raise_unseen(self, others: int = 0) -> None:
-        """Raise the failure, or the lateness, that nobody was given.
+        """Raise the failure, or the lateness, that no caller was given.
 
         Args:
             others: How many other calls failed like that.
@@ -207,7 +207,7 @@ class PendingCall:
             raise
 
     def released(self) -> None:
-        """Nobody has its lazy result any more: tell of a failure that nobody has been told of."""
+        """Its lazy result was deleted: a failure that no caller was given is kept and logged."""
         self.held = False
         if self._failures and not self._pending:
             self._runtime.call_completed(self)
@@ -289,7 +289,7 @@ class PendingCall:
             raise self._lateness(timeout)
 
     def _wait_for_the_cause(self) -> None:
-        """Give the failure behind lost connections a moment: a death is told later than its peers' errors."""
+        """Wait a moment for the failure behind lost connections: a death arrives later than its peers' errors."""
         until = time.monotonic() + CAUSE_SECONDS
         while self._pending and only_lost_peers(self._failures) and not self._runtime.closed:
             if not self._reap(max(0.0, until - time.monotonic())):
@@ -302,7 +302,7 @@ class PendingCall:
             raise_failures(self.name, self._group.name, self._failures, self._line)
 
     def _see(self) -> None:
-        """Somebody is given its failure, and with it those that it follows from."""
+        """Mark its failure, and those that caused it, as given to a caller."""
         self.seen = True
         self._runtime.call_seen(self)
         for source in self._sources:
@@ -363,7 +363,7 @@ class PendingCall:
         return True
 
     def _first_cause(self, failure: Failure) -> Failure:
-        """A failure of what this call was to be given, as the call tells it that made that."""
+        """The failure itself; where an argument's call failed, the failure of that call."""
         if failure.upstream:
             for source in self._sources:
                 source.done()

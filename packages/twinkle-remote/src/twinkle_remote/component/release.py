@@ -1,4 +1,4 @@
-"""The end of a component before the end of the session."""
+"""`release` ends a component before the session ends."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Backend(Protocol):
         """The outcome of a reply that is done; a lost worker is an outcome with a failure, never an exception."""
 
     def after_fork(self) -> bool:
-        """Called in a process that was forked from this one: let go of what is the parent's, and talk to nobody.
+        """Called in a process that was forked from this one: drop what is the parent's, and contact no other process.
 
         Returns:
             Whether calls can go on there, with its own copies of the components.

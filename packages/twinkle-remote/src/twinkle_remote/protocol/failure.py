@@ -87,6 +87,6 @@ class Failure:
             return None
         try:
             loaded = pickle.loads(self.pickled)
-        except Exception:  # the type may not be importable here: the text still tells
+        except Exception:  # the type may not be importable here: the text remains
             return None
         return loaded if isinstance(loaded, BaseException) else None

@@ -99,7 +99,7 @@ def check_callables(dispatch: object, collect: object) -> None:
             continue
         try:
             signature = inspect.signature(value)
-        except ValueError:  # written in C, and tells nothing
+        except ValueError:  # written in C: it has no signature
             continue
         try:
             signature.bind(*given)

@@ -1,4 +1,4 @@
-"""The calls of one caller to one group that are not known to be done: bounded, the oldest first."""
+"""The pending calls of one caller to one group: limited in number, the oldest first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CallQueue:
         while True:
             try:
                 return list(self._calls.values())
-            except RuntimeError:  # another thread, or the garbage collector, let go of one meanwhile
+            except RuntimeError:  # another thread, or the garbage collector, removed one meanwhile
                 continue
 
     def make_room(self, name: str, timeout: float | None) -> None:

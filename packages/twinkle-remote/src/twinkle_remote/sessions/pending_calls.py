@@ -1,4 +1,4 @@
-"""The calls that are not known to be done: not too many of them, each waited for at the end, no failure unseen."""
+"""The pending calls of a session: limited in number, waited for at its end, and no failure is lost."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PendingCalls:
         return queue
 
     def completed(self, call: PendingCall) -> None:
-        """Forget a call that is done; a failure that nobody was given is kept."""
+        """Remove a call that is done; a failure that no caller was given is kept."""
         for queue in tuple(self._queues.values()):
             if queue.remove(call):
                 break
@@ -78,11 +78,11 @@ class PendingCalls:
             self._unseen.add(call)
 
     def seen(self, call: PendingCall) -> None:
-        """Somebody was given the call's failure."""
+        """A caller was given the call's failure."""
         self._unseen.remove(call)
 
     def raise_unseen(self) -> None:
-        """Raise the first failure that nobody was given, and log the others.
+        """Raise the first failure that no caller was given, and log the others.
 
         Raises:
             TwinkleError: As the call would have raised it.
@@ -90,7 +90,7 @@ class PendingCalls:
         self._unseen.raise_first(self.calls())
 
     def tell_unseen(self) -> None:
-        """Log every failure that nobody was given."""
+        """Log every failure that no caller was given."""
         self._unseen.tell_all(self.calls())
 
     def calls(self) -> Sequence[PendingCall]:
@@ -98,7 +98,7 @@ class PendingCalls:
         return [call for queue in tuple(self._queues.values()) for call in queue.calls()]
 
     def poll(self) -> None:
-        """Look after each of them; never waits."""
+        """Take in the answers that have arrived; never waits."""
         for call in self.calls():
             call.done()
 

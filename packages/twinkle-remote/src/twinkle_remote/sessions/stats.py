@@ -1,4 +1,4 @@
-"""What each call moved and how long it took, as the workers told with their answers."""
+"""The figures of each call: bytes and seconds, from the driver and from the answers of the workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CallRecord:
     failed: list[int] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """Take in what one worker told."""
+        """Add the figures of one worker's answer."""
         self.worker_fetched[outcome.rank] = outcome.fetched
         self.produced[outcome.rank] = outcome.produced
         self.started[outcome.rank] = outcome.started

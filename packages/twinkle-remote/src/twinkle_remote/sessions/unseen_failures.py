@@ -1,4 +1,4 @@
-"""Calls that failed and whose failure nobody has been given: logged soon, and raised at the end of the session."""
+"""Failures that no caller was given: logged soon, and raised at the end of the session."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _KEPT = 256
 
 
 class UnseenFailures:
-    """Failed calls until somebody is given the failure.
+    """Failed calls whose failure no caller was given yet.
 
-    Those whose lazy result somebody holds live as long as that; of the others the first are kept.
+    A call whose lazy result exists is kept as long as that; of the others the first are kept.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class UnseenFailures:
         self._kept: dict[int, PendingCall] = {}
 
     def add(self, call: PendingCall) -> None:
-        """A call failed, or nobody holds the lazy result of a failed one any more."""
+        """Add a call that failed, or a failed one whose lazy result was deleted."""
         if call.held:
             self._held[id(call)] = call
             return
@@ -37,12 +37,12 @@ class UnseenFailures:
             self._tell(call)
 
     def remove(self, call: PendingCall) -> None:
-        """Somebody was given the failure."""
+        """Remove a call whose failure a caller was given."""
         self._held.pop(id(call), None)
         self._kept.pop(id(call), None)
 
     def raise_first(self, others: Iterable[PendingCall] = ()) -> None:
-        """Raise the first failure that nobody has been given; the rest is logged.
+        """Raise the first failure that no caller was given; the rest is logged.
 
         Args:
             others: Calls that are still pending: one may have failed on some ranks, or be past its deadline.
@@ -56,7 +56,7 @@ class UnseenFailures:
             unseen[0].raise_unseen(len(unseen) - 1)
 
     def tell_all(self, others: Iterable[PendingCall] = ()) -> None:
-        """Log every failure that nobody has been given.
+        """Log every failure that no caller was given.
 
         Args:
             others: As for `raise_first`.

@@ -1,4 +1,4 @@
-"""A task's arguments on the worker: slots become values, of a lazy result only the rows of this rank are fetched."""
+"""The arguments of a task on the worker: slots become values; of a lazy result this rank's rows alone are fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on every worker of every backend: one task in, one outcome out, no exception past this point."""
+"""The worker of every backend: it takes a task, returns an outcome, and raises nothing."""
 
 from __future__ import annotations
 
