@@ -41,7 +41,7 @@ class Part:
         self.small = torch.zeros(3)
 
     def weights(self) -> dict[str, Shard | Tensor]:
-        self.fault("survey")
+        self.fault("describe")
         return {**self.tensors, "small": self.small}
 
     def on_weights(self, version: int) -> None:
@@ -71,9 +71,9 @@ def arm(part: Part, step: str, how: signal.Signals | None) -> None:
             os.kill(os.getpid(), how)
 
     part.fault = strike
-    for name in ("prepare", "begin", "collect", "commit", "settle"):
+    for name in ("prepare", "transfer", "fetch", "commit", "finalize"):
         setattr(endpoint, name, before(getattr(endpoint, name), part, name))
-    GlooLink.post = before(GlooLink.post, part, "transfer")  # type: ignore[method-assign]  # where a fault strikes
+    GlooLink.post = before(GlooLink.post, part, "post")  # type: ignore[method-assign]  # where a fault strikes
     ledger._exchange = before(ledger._exchange, part, "write")
 
 
@@ -131,15 +131,15 @@ def pair(both: Pair) -> Iterator[Pair]:
 
 
 STEPS = {
-    "source": ["survey", "prepare", "begin", "transfer", "settle"],
-    "target": ["survey", "prepare", "begin", "transfer", "collect", "commit", "write", "settle", "on_weights"],
+    "source": ["describe", "prepare", "transfer", "post", "finalize"],
+    "target": ["describe", "prepare", "transfer", "post", "fetch", "commit", "write", "finalize", "on_weights"],
 }
 CASES = [
     (transport, side, step)
     for transport in ("gloo", "shared")
     for side, steps in STEPS.items()
     for step in steps
-    if not (transport == "gloo" and step == "collect") and not (transport == "shared" and step == "transfer")
+    if not (transport == "gloo" and step == "fetch") and not (transport == "shared" and step == "post")
 ]
 
 
@@ -152,7 +152,7 @@ FAULTS = [(*case, signal.SIGKILL) for case in CASES] + [(*case, ONCE[case[0]]) f
 def test_a_fault_at_any_step(
     pair: Pair, caplog: pytest.LogCaptureFixture, transport: str, side: str, step: str, how: signal.Signals | None
 ) -> None:
-    limit = 4.0 if (step, how) == ("survey", signal.SIGSTOP) else 60.0
+    limit = 4.0 if (step, how) == ("describe", signal.SIGSTOP) else 60.0
     sync = pair.synced(transport, timeout=limit)
     committed, before_fault = sync.version, pair.value
     if step == "prepare":
@@ -161,7 +161,7 @@ def test_a_fault_at_any_step(
     crew.call(1, arm, step, how)
     pair.crews["source"].run(fill, before_fault + 0.5)
     began = time.monotonic()
-    in_place = step in ("settle", "on_weights")
+    in_place = step in ("finalize", "on_weights")
     if in_place and (how is signal.SIGKILL or (how is signal.SIGSTOP and side == "source")):
         assert sync() == committed + 1
         message = "is in place"
@@ -171,7 +171,7 @@ def test_a_fault_at_any_step(
         message = str(caught.value)
     assert time.monotonic() - began < BOUND
     if message == "is in place":
-        assert f"version {committed + 1} of the weights is in place; at the step 'settle'" in caplog.text
+        assert f"version {committed + 1} of the weights is in place; at the step 'finalize'" in caplog.text
     elif how is None:
         assert f"{crew.name}[1/2]" in message and f"KeyError: 'broken at {step}'" in message
     elif how is signal.SIGKILL:
@@ -180,7 +180,7 @@ def test_a_fault_at_any_step(
         assert isinstance(caught.value, WeightSyncTimeoutError)
         who = f"{side} rank 1 \\(host .*, pid {crew.pids[1]}\\)"
         named = f"{who} showed no sign of life for {SILENCE:g} s: stopped, or stuck"
-        assert re.search(named if step != "survey" else f"{crew.name}: ranks \\[1\\] are late", message)
+        assert re.search(named if step != "describe" else f"{crew.name}: ranks \\[1\\] are late", message)
     assert sync.version == committed + in_place
     assert ("is in place" in message) == in_place
     survivors = [0, 1] if how is None or side == "source" else [0]
@@ -193,7 +193,7 @@ def test_a_fault_at_any_step(
     sync.close()
 
 
-@pytest.mark.parametrize("step", ["begin", "commit", "write"])
+@pytest.mark.parametrize("step", ["transfer", "commit", "write"])
 def test_a_stopped_target_that_goes_on_keeps_its_old_weights_too(pair: Pair, step: str) -> None:
     sync = pair.synced("gloo", timeout=60.0)
     target = pair.crews["target"]

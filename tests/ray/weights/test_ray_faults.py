@@ -66,15 +66,24 @@ PROGRAM = """
 
             def strike(*arguments):
                 os.kill(victim or os.getpid(), signal.SIGKILL)
+                until = time.monotonic() + 30
+                while open_files(victim) and time.monotonic() < until:
+                    time.sleep(0.01)
                 return plain(*arguments)
 
             strike.__name__, strike.__qualname__, strike.__module__ = step, step, endpoint.__name__
             setattr(endpoint, step, strike)
 
+    def open_files(pid):
+        try:
+            return os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            return []
+
     CASES = {  # which side is armed on which rank, at which step; whether the source's first rank dies; syncs before
-        "first": ("target", 0, "collect", True, 0),
+        "first": ("target", 0, "fetch", True, 0),
         "commit": ("target", 1, "commit", False, 1),
-        "settle": ("source", 1, "settle", False, 1),
+        "settle": ("source", 1, "finalize", False, 1),
         "on_weights": ("target", 1, "on_weights", False, 1),
     }
 
@@ -142,7 +151,7 @@ def test_a_death_after_the_commit_is_no_failure(told: tuple[dict[str, dict[str, 
     found, printed = told[0][case], told[1]
     assert (found["told"], found["version"], found["state"]) == (2, 2, [2.0, 2.0, [1, 2]])
     (line,) = [line for line in printed.splitlines() if f"after it {case}." in line]
-    assert line.startswith("version 2 of the weights is in place; at the step 'settle' after it") and "died" in line
+    assert line.startswith("version 2 of the weights is in place; at the step 'finalize' after it") and "died" in line
 
 
 def test_a_failure_is_told_once(told: tuple[dict[str, dict[str, Any]], str]) -> None:

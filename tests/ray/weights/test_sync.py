@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from twinkle_ray.weights import ManifestError, Shard, WeightSync, WeightSyncError
-from twinkle_ray.weights.transport.shared import SharedDepot
+from twinkle_ray.weights.transport.shared import SharedBlockStore
 from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
@@ -307,14 +307,14 @@ def test_options_are_checked_at_once(options: dict[str, Any], message: str) -> N
 
 def corrupt(component: Component) -> None:
     """Change one byte of what this source leaves, after its checksum was taken."""
-    original = SharedDepot.take
+    original = SharedBlockStore.take
 
-    def take(depot: SharedDepot, bucket: Any, handle: Any) -> Sequence[Tensor]:
+    def take(depot: SharedBlockStore, bucket: Any, handle: Any) -> Sequence[Tensor]:
         blocks = original(depot, bucket, handle)
         blocks[0].view(-1).view(torch.uint8)[0] ^= 1
         return blocks
 
-    setattr(SharedDepot, "take", take)  # noqa: B010 - a fault in transit
+    setattr(SharedBlockStore, "take", take)  # noqa: B010 - a fault in transit
 
 
 def test_a_checksum_finds_a_changed_byte(process_crew: Callable[..., Any]) -> None:
@@ -331,10 +331,10 @@ def test_a_checksum_finds_a_changed_byte(process_crew: Callable[..., Any]) -> No
 
 def memory_bytes(component: Component) -> int:
     """What this rank keeps for its syncs."""
-    seats = [seat for station in endpoint._STATIONS.values() for seat in station.seats.values()]
+    seats = [seat for station in endpoint._PROCESSES.values() for seat in station.seats.values()]
     staged = sum(buffer.numel() for seat in seats for buffer, _ in seat._staging.values())
     ring = sum(
-        buffer.numel() for station in endpoint._STATIONS.values() if station._ring for buffer in station._ring._free
+        buffer.numel() for station in endpoint._PROCESSES.values() if station._pool for buffer in station._pool._free
     )
     return staged + ring
 

@@ -14,11 +14,11 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.buckets import make_buckets
-from twinkle_ray.weights.planning.manifest import Terms
-from twinkle_ray.weights.planning.transfer_plan import MIN_SLAB_BYTES, Plan, Seat, make_plan
+from twinkle_ray.weights.planning.manifest import MatchOptions
+from twinkle_ray.weights.planning.transfer_plan import MIN_SLAB_BYTES, Location, TransferPlan, make_plan
 from twinkle_ray.weights.shards.box import Box
 from twinkle_ray.weights.shards.dtensor import placed_boxes
-from twinkle_ray.weights.shards.specs import Sheet, TensorSpec
+from twinkle_ray.weights.shards.specs import RankSpecs, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +35,11 @@ def whole(name: str, *shape: int, dtype: str = "float32", tie: str = "") -> Tens
 
 
 @st.composite
-def sides(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]], stages: bool) -> list[Sheet]:
+def sides(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]], stages: bool) -> list[RankSpecs]:
     """One side: a torch mesh, placements of each tensor, and tensors on some pipeline stages only."""
     mesh = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     pp = draw(st.integers(1, 2)) if stages else 1
-    sheets: list[Sheet] = []
+    sheets: list[RankSpecs] = []
     laid: list[list[Placement]] = []
     for shape in shapes:
         on_dim = [Replicate(), *(OnDim(dim) for dim in range(len(shape)))]
@@ -58,17 +58,19 @@ def sides(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]], stages: bool) -> l
 
 
 @st.composite
-def transfers(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[Sheet], list[Sheet]]:
+def transfers(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[RankSpecs], list[RankSpecs]]:
     shape = st.lists(st.integers(0, 7), min_size=0, max_size=3).map(tuple)
     shapes = draw(st.lists(shape, min_size=1, max_size=4))
     return shapes, draw(sides(shapes, stages=True)), draw(sides(shapes, stages=True))
 
 
-def arrivals(plan: Plan, shapes: Sequence[tuple[int, ...]], source: Sequence[Sheet], target: Sequence[Sheet]) -> None:
+def arrivals(
+    plan: TransferPlan, shapes: Sequence[tuple[int, ...]], source: Sequence[RankSpecs], target: Sequence[RankSpecs]
+) -> None:
     """Run a plan on counters: every element of every target rank arrives once, from a rank that has it; no others."""
     holders = [{spec.name: spec.boxes for spec in sheet} for sheet in source]
     counts = [{spec.name: np.zeros(spec.shape, dtype=int) for spec in sheet} for sheet in target]
-    for parcel in plan.parcels:
+    for parcel in plan.transfers:
         for move in parcel.moves:
             entry = plan.entries[move.entry]
             assert any(move.box.within(box) for box in holders[parcel.source][entry.source])
@@ -87,19 +89,19 @@ def arrivals(plan: Plan, shapes: Sequence[tuple[int, ...]], source: Sequence[She
 @given(transfers(), st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_every_target_rank_receives_its_own_elements_once_and_no_others(
-    transfer: tuple[list[tuple[int, ...]], list[Sheet], list[Sheet]], near: bool
+    transfer: tuple[list[tuple[int, ...]], list[RankSpecs], list[RankSpecs]], near: bool
 ) -> None:
     shapes, source, target = transfer
-    seats = ([Seat(f"p{i % 3}", f"h{i % 2}") for i in range(len(side))] for side in (source, target))
-    source_seats, target_seats = seats if near else (None, None)
-    plan = make_plan(source, target, source_seats=source_seats, target_seats=target_seats)
+    seats = ([Location(f"p{i % 3}", f"h{i % 2}") for i in range(len(side))] for side in (source, target))
+    source_locations, target_locations = seats if near else (None, None)
+    plan = make_plan(source, target, source_locations=source_locations, target_locations=target_locations)
     arrivals(plan, shapes, source, target)
-    again = make_plan(source, target, source_seats=source_seats, target_seats=target_seats)
+    again = make_plan(source, target, source_locations=source_locations, target_locations=target_locations)
     assert (again, again.digest) == (plan, plan.digest)
     buckets = make_buckets(plan, MIB)
     moved = [(slot.entry, slot.box, bucket.source, bucket.targets) for bucket in buckets for slot in bucket.slots]
     assert sorted(moved) == sorted(
-        (move.entry, move.box, parcel.source, parcel.targets) for parcel in plan.parcels for move in parcel.moves
+        (move.entry, move.box, parcel.source, parcel.targets) for parcel in plan.transfers for move in parcel.moves
     )
 
 
@@ -139,16 +141,16 @@ def test_several_targets_that_need_the_same_are_one_parcel() -> None:
     sheet = (whole("w", 4, 4),)
     halves = [(spec("w", (4, 4), [Box((2 * i, 0), (2, 4))]),) for i in range(2)]
     plan = make_plan([sheet], [*halves, *halves])
-    assert [(parcel.source, parcel.targets) for parcel in plan.parcels] == [(0, (0, 2)), (0, (1, 3))]
+    assert [(parcel.source, parcel.targets) for parcel in plan.transfers] == [(0, (0, 2)), (0, (1, 3))]
     assert plan.sent(1) == [64] and plan.received(4) == [32] * 4
 
 
 def test_the_nearest_owner_sends() -> None:
     sheet = (whole("w", 4),)
-    sources = [Seat("p0", "h0"), Seat("p1", "h0"), Seat("p2", "h1")]
-    targets = [Seat("p1", "h0"), Seat("p3", "h1"), Seat("p4", "h2")]
-    plan = make_plan([sheet] * 3, [sheet] * 3, source_seats=sources, target_seats=targets)
-    assert {(parcel.source, parcel.targets, parcel.distance) for parcel in plan.parcels} == {
+    sources = [Location("p0", "h0"), Location("p1", "h0"), Location("p2", "h1")]
+    targets = [Location("p1", "h0"), Location("p3", "h1"), Location("p4", "h2")]
+    plan = make_plan([sheet] * 3, [sheet] * 3, source_locations=sources, target_locations=targets)
+    assert {(parcel.source, parcel.targets, parcel.distance) for parcel in plan.transfers} == {
         (1, (0,), "process"),
         (2, (1,), "host"),
         (0, (2,), "far"),
@@ -170,7 +172,7 @@ def test_a_hole_that_nobody_needs_is_none() -> None:
 def test_huge_tensors_are_cut_and_zero_sized_ones_move_nothing() -> None:
     sheet = (whole("huge", 3, 1 << 33, dtype="bfloat16"), spec("none", (0, 5), []), whole("scalar"))
     plan = make_plan([sheet], [sheet], bucket_bytes=1 << 30)
-    moves = [move for parcel in plan.parcels for move in parcel.moves]
+    moves = [move for parcel in plan.transfers for move in parcel.moves]
     assert max(plan.nbytes(move) for move in moves) <= 1 << 30
     assert plan.received(1) == [3 * (1 << 34) + 4]
     assert {move.entry for move in moves} == {0, 2}
@@ -179,11 +181,11 @@ def test_huge_tensors_are_cut_and_zero_sized_ones_move_nothing() -> None:
 def test_conversion_moves_the_smaller_of_both_dtypes() -> None:
     fp32, bf16 = (whole("w", 6),), (whole("w", 6, dtype="bfloat16"),)
     for source, target in ((fp32, bf16), (bf16, fp32)):
-        assert make_plan([source], [target], Terms(convert=True)).received(1) == [12]
+        assert make_plan([source], [target], MatchOptions(convert=True)).received(1) == [12]
 
 
 def test_a_plan_for_many_ranks_is_quick() -> None:
-    def fsdp(ranks: int) -> list[Sheet]:
+    def fsdp(ranks: int) -> list[RankSpecs]:
         return [
             tuple(spec(f"t{i}", (4096, 64), placed_boxes((4096, 64), (ranks,), (rank,), [OnDim(0)])) for i in range(8))
             for rank in range(ranks)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from twinkle_ray.weights.rendezvous.heartbeat import Monitor, Watch
-from twinkle_ray.weights.rendezvous.session import Board, Phase, Session
+from twinkle_ray.weights.rendezvous.heartbeat import Heartbeat, LivenessMonitor
+from twinkle_ray.weights.rendezvous.session import Phase, Session, SessionStore
 from twinkle_ray.weights.rendezvous.store import StoreClient, StoreServer
 from twinkle_ray.weights.transport.gloo import GlooLink
-from twinkle_ray.weights.transport.protocol import Post
+from twinkle_ray.weights.transport.protocol import LinkMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ def server() -> Iterator[StoreServer]:
     server.close()
 
 
-def session(server: StoreServer, size: int = 1, epoch: int = 1) -> Session:
-    return Session(epoch=epoch, at=server.address, size=size, kind="gloo", links=True, timeout=20.0)
+def session(server: StoreServer, size: int = 1, generation: int = 1) -> Session:
+    return Session(generation=generation, at=server.address, size=size, kind="gloo", links=True, timeout=20.0)
 
 
 def test_it_is_a_torch_store(server: StoreServer) -> None:
@@ -67,7 +67,7 @@ def test_a_server_that_ends_releases_who_waits(server: StoreServer) -> None:
 
 
 def test_epochs_do_not_see_each_other(server: StoreServer) -> None:
-    first, second = Board(session(server, epoch=1)), Board(session(server, epoch=2))
+    first, second = SessionStore(session(server, generation=1)), SessionStore(session(server, generation=2))
     first.abort("old")
     first.abort("later")
     assert (first.aborted(), second.aborted()) == ("old", None)
@@ -75,18 +75,18 @@ def test_epochs_do_not_see_each_other(server: StoreServer) -> None:
 
 def test_an_abort_reaches_a_busy_process_at_once(server: StoreServer) -> None:
     told = threading.Event()
-    board, watch = Board(session(server)), Watch(session(server), 0)
+    board, watch = SessionStore(session(server)), Heartbeat(session(server), 0)
     watch.guard(told.set)
     with watch.during(Phase(1, "begin"), board):
-        Board(session(server)).abort("enough")
+        SessionStore(session(server)).abort("enough")
         assert told.wait(1.0) and watch.reason == "enough"
     watch.close()
 
 
 def test_a_process_at_work_is_not_silent_and_one_that_is_away_is(server: StoreServer) -> None:
-    board, watch = Board(session(server, 2)), Watch(session(server, 2), 0)
-    monitor = Monitor(board, Phase(1, "begin"), [0, 1], silence=0.5)
-    with watch.during(Phase(1, "begin"), Board(session(server, 2))):
+    board, watch = SessionStore(session(server, 2)), Heartbeat(session(server, 2), 0)
+    monitor = LivenessMonitor(board, Phase(1, "begin"), [0, 1], silence=0.5)
+    with watch.during(Phase(1, "begin"), SessionStore(session(server, 2))):
         silent: list[int] = []
         until = time.monotonic() + 10.0
         while not silent and time.monotonic() < until:
@@ -96,7 +96,7 @@ def test_a_process_at_work_is_not_silent_and_one_that_is_away_is(server: StoreSe
 
 
 def test_an_abort_ends_every_wait_of_a_link(server: StoreServer) -> None:
-    boards = [Board(session(server, 3)) for _ in range(3)]
+    boards = [SessionStore(session(server, 3)) for _ in range(3)]
     links: list[GlooLink | None] = [None] * 3
 
     def join(rank: int) -> None:
@@ -111,13 +111,13 @@ def test_an_abort_ends_every_wait_of_a_link(server: StoreServer) -> None:
     sender, receiver, third = links
     assert sender is not None and receiver is not None and third is not None
     buffer = torch.zeros(4, dtype=torch.uint8)
-    (sent,) = sender.post([Post(1, 7, torch.arange(4, dtype=torch.uint8), receive=False)])
-    (received,) = receiver.post([Post(0, 7, buffer, receive=True)])
+    (sent,) = sender.post([LinkMessage(1, 7, torch.arange(4, dtype=torch.uint8), receive=False)])
+    (received,) = receiver.post([LinkMessage(0, 7, buffer, receive=True)])
     sent.wait()
     received.wait()
     received.wait()
     assert buffer.tolist() == [0, 1, 2, 3]
-    (stuck,) = receiver.post([Post(2, 8, buffer, receive=True)])
+    (stuck,) = receiver.post([LinkMessage(2, 8, buffer, receive=True)])
     threading.Timer(0.2, receiver.abort).start()
     began = time.monotonic()
     with pytest.raises(RuntimeError):

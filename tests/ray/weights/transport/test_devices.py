@@ -66,7 +66,7 @@ def routes(model: Model) -> set[str]:
     """How this process's buckets travel."""
     from twinkle_ray.weights.worker import endpoint
 
-    seats = [seat for station in endpoint._STATIONS.values() for seat in station.seats.values()]
+    seats = [seat for station in endpoint._PROCESSES.values() for seat in station.seats.values()]
     return {route for seat in seats if seat.program is not None for route in seat.program.routes.values()}
 
 
@@ -74,7 +74,7 @@ def kinds(model: Model) -> set[str]:
     """What the links of this process are."""
     from twinkle_ray.weights.worker import endpoint
 
-    return {station.session.kind for station in endpoint._STATIONS.values() if station.session is not None}
+    return {station.session.kind for station in endpoint._PROCESSES.values() if station.session is not None}
 
 
 # transport, devices of the source's ranks and of the target's, the routes that are to be taken, the kind of links

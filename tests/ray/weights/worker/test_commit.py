@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_ray.weights.worker import commit as ledger
-from twinkle_ray.weights.worker.commit import Ledger, Write
+from twinkle_ray.weights.worker.commit import Commit, Write
 
 KINDS = ["float32", "bfloat16", "float8_e4m3fn", "bool", "int64"]
 
@@ -30,27 +30,27 @@ def test_a_commit_is_whole_or_taken_back(found: list[Write], again: bool, piece:
     arrived = [write.source.clone() for write in found]
     ledger.PIECE_ELEMENTS, saved = piece, ledger.PIECE_ELEMENTS
     try:
-        commit = Ledger(found, reversible=True)
+        commit = Commit(found, reversible=True)
     finally:
         ledger.PIECE_ELEMENTS = saved
-    commit.undo()
-    commit.write()
+    commit.rollback()
+    commit.apply()
     for write, value in zip(found, arrived, strict=True):
         assert write.target.float().equal(value.to(write.target.dtype).float())
     if again:
-        commit.settle()
+        commit.finalize()
         for write, value in zip(found, arrived, strict=True):
             write.source.copy_(value)
         before = [write.target.clone() for write in found]
-        commit.write()
-    commit.undo()
-    commit.undo()
+        commit.apply()
+    commit.rollback()
+    commit.rollback()
     assert all(write.target.float().equal(value.float()) for write, value in zip(found, before, strict=True))
 
 
 def test_an_interrupted_commit_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.zeros(4 * ledger.PIECE_ELEMENTS)
-    commit = Ledger([Write(target, torch.ones_like(target), owned=True)], reversible=True)
+    commit = Commit([Write(target, torch.ones_like(target), owned=True)], reversible=True)
     exchange, done = ledger._exchange, 0
 
     def failing(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -62,15 +62,15 @@ def test_an_interrupted_commit_is_taken_back(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(ledger, "_exchange", failing)
     with pytest.raises(MemoryError):
-        commit.write()
+        commit.apply()
     assert 0 < target.mean() < 1
-    commit.undo()
+    commit.rollback()
     assert target.abs().sum() == 0
 
 
 def test_without_a_way_back_a_commit_is_a_copy() -> None:
     target, source = torch.zeros(3), torch.ones(3)
-    commit = Ledger([Write(target, source, owned=True)], reversible=False)
-    commit.write()
-    commit.undo()
+    commit = Commit([Write(target, source, owned=True)], reversible=False)
+    commit.apply()
+    commit.rollback()
     assert target.sum() == 3 and source.sum() == 3

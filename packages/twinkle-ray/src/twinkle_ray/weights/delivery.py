@@ -10,7 +10,7 @@ from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.planning.transfer_plan import Digests, Move, Plan
+    from twinkle_ray.weights.planning.transfer_plan import Digests, Move, TransferPlan
 
 _SHOWN = 8
 _MASK = (1 << 64) - 1
@@ -33,12 +33,12 @@ class WeightDelivery:
     received: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def changed_names(plan: Plan, bits: int) -> tuple[str, ...]:
+def changed_names(plan: TransferPlan, bits: int) -> tuple[str, ...]:
     """The target's names of some of a plan's entries, given as a set of bits."""
     return tuple(name for i, entry in enumerate(plan.entries) if bits >> i & 1 for name in entry.targets)
 
 
-def check_replicas(plan: Plan, digests: Sequence[Digests]) -> None:
+def check_replicas(plan: TransferPlan, digests: Sequence[Digests]) -> None:
     """Compare the blocks that several ranks of the source hold.
 
     Args:
@@ -67,7 +67,7 @@ def check_replicas(plan: Plan, digests: Sequence[Digests]) -> None:
         )
 
 
-def check_arrival(plan: Plan, sent: Sequence[Digests], received: Sequence[Digests]) -> None:
+def check_arrival(plan: TransferPlan, sent: Sequence[Digests], received: Sequence[Digests]) -> None:
     """Compare what is in the target's tensors with what the source sent.
 
     Raises:
@@ -88,7 +88,7 @@ def check_arrival(plan: Plan, sent: Sequence[Digests], received: Sequence[Digest
         )
 
 
-def by_name(plan: Plan, digests: Sequence[Digests]) -> dict[str, str]:
+def by_name(plan: TransferPlan, digests: Sequence[Digests]) -> dict[str, str]:
     """One digest for each of the target's names: the sum over the blocks that moved, each counted once."""
     moves: dict[Move, int] = {}
     for of_rank in digests:

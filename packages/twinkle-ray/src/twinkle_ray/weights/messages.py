@@ -10,14 +10,14 @@ from twinkle_ray.weights.rendezvous.session import Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinkle_ray.weights.shards.specs import Sheet
+    from twinkle_ray.weights.shards.specs import RankSpecs
 
 Side: TypeAlias = Literal["source", "target"]
 Route: TypeAlias = Literal["link", "process", "shared", "cuda_ipc", "object_store"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankAddress:
     """Which rank of which side of which sync a call is for."""
 
     sync: str
@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SyncCommand:
     """One sync, as every rank is told of it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RankReport:
     """What a rank says of itself.
 
     Attributes:
@@ -68,7 +68,7 @@ class Report:
         sheet: None when the controller knows the digest.
         device: Of its tensors: "cpu", "mixed", or a device's unique name.
         prepared: Digest of the program that it has.
-        epoch: Of the group that it is in.
+        generation: Of the group that it is in.
     """
 
     process: str
@@ -76,14 +76,14 @@ class Report:
     node: str
     pid: int
     digest: str
-    sheet: Sheet | None
+    sheet: RankSpecs | None
     device: str
     prepared: str | None
-    epoch: int | None
+    generation: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepResult:
     """What a rank did.
 
     Attributes:

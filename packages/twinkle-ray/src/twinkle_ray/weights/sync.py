@@ -6,12 +6,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
-from twinkle_ray.weights.controller.controller import Begun, Check, Controller, Options
-from twinkle_ray.weights.controller.participants import crew_of
+from twinkle_ray.weights.controller.controller import Check, Controller, StartedSync, SyncOptions
+from twinkle_ray.weights.controller.participants import participants_of
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.planning.manifest import Rename, Select, Terms
+from twinkle_ray.weights.planning.manifest import MatchOptions, Rename, Select
 from twinkle_ray.weights.planning.routes import Transport, check_transport
-from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES, Plan, check_bucket_bytes
+from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES, TransferPlan, check_bucket_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,10 +74,10 @@ class WeightSync:
         check_bucket_bytes(bucket_bytes)
         if check not in get_args(Check):
             raise ValueError(f"check={check!r} is none of {', '.join(map(repr, get_args(Check)))}")
-        options = Options(
+        options = SyncOptions(
             bucket_bytes=bucket_bytes,
             timeout=timeout,
-            terms=Terms(rename, select, convert),
+            terms=MatchOptions(rename, select, convert),
             check=check,
             checksum=checksum,
             keep_old=keep_old,
@@ -85,7 +85,7 @@ class WeightSync:
             silence=silence,
         )
         self._timeout = timeout
-        self._controller = Controller({"source": crew_of(source), "target": crew_of(target)}, options)
+        self._controller = Controller({"source": participants_of(source), "target": participants_of(target)}, options)
         self._version = 0
         self._delivery: WeightDelivery | None = None
         self._open: SyncHandle | None = None
@@ -122,7 +122,7 @@ class WeightSync:
         return self._delivery
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> TransferPlan | None:
         """The plan of the latest sync; None before the first, and after one that failed."""
         blueprint = self._controller.blueprint
         return None if blueprint is None else blueprint.plan
@@ -154,7 +154,7 @@ class WeightSync:
         with self._forgetting():
             return SyncHandle(self, self._controller.begin(self._version + 1, deadline, detached=detached))
 
-    def _finish(self, begun: Begun) -> int:
+    def _finish(self, begun: StartedSync) -> int:
         with self._forgetting():
             self._delivery = self._controller.commit(begun)
         self._version = begun.order.version
@@ -181,7 +181,7 @@ class SyncHandle:
         begun: What has been done of it.
     """
 
-    def __init__(self, sync: WeightSync, begun: Begun) -> None:
+    def __init__(self, sync: WeightSync, begun: StartedSync) -> None:
         self._sync, self._begun = sync, begun
         self._version: int | None = None
         self._error: Exception | None = None

@@ -31,7 +31,7 @@ class Pending(Protocol):
         """
 
 
-class Crew(Protocol):
+class Participants(Protocol):
     """The ranks of one component.
 
     Attributes:
@@ -48,7 +48,7 @@ class Crew(Protocol):
         """Begin `function(component, *arguments[rank])` on every rank."""
 
 
-class RemoteCrew:
+class RemoteParticipants:
     """A component of twinkle-remote, on any backend."""
 
     def __init__(self, handle: object) -> None:
@@ -79,7 +79,7 @@ class _RemotePending:
         return self._lazy.result(timeout)
 
 
-class PlainCrew:
+class LocalParticipant:
     """An object of this process, no component: one rank."""
 
     polled = False
@@ -109,12 +109,12 @@ class _Finished:
         return self._values
 
 
-def crew_of(value: object) -> Crew:
+def participants_of(value: object) -> Participants:
     """The ranks of a component, of a plain object, or of anything that is a crew itself."""
     if component_of(value) is not None:
-        return RemoteCrew(value)
-    return cast("Crew", value) if _is_crew(value) else PlainCrew(value)
+        return RemoteParticipants(value)
+    return cast("Participants", value) if _are_participants(value) else LocalParticipant(value)
 
 
-def _is_crew(value: object) -> bool:
+def _are_participants(value: object) -> bool:
     return all(hasattr(value, field) for field in ("name", "size", "polled", "start"))

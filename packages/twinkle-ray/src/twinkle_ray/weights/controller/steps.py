@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from twinkle_ray.weights.errors import WeightSyncError, WeightSyncTimeoutError
-from twinkle_ray.weights.rendezvous.heartbeat import Monitor
+from twinkle_ray.weights.rendezvous.heartbeat import LivenessMonitor
 from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from twinkle_ray.weights.controller.participants import Crew, Pending
+    from twinkle_ray.weights.controller.participants import Participants, Pending
     from twinkle_ray.weights.messages import Side
-    from twinkle_ray.weights.rendezvous.session import Board, Phase
+    from twinkle_ray.weights.rendezvous.session import Phase, SessionStore
     from twinkle_remote.protocol import Failure
 
 _log = logging.getLogger("twinkle.ray")
@@ -29,7 +29,7 @@ Ask: TypeAlias = tuple[Callable[..., object], Sequence[tuple[object, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The epoch in which a step runs.
+    """The generation in which a step runs.
 
     Attributes:
         board: To abort it, and to read signs of life.
@@ -39,7 +39,7 @@ class Watched:
         who: Names a process.
     """
 
-    board: Board
+    board: SessionStore
     phase: Phase
     silence: float
     processes: Sequence[int]
@@ -48,7 +48,7 @@ class Watched:
 
 def run_step(
     name: str,
-    crews: Mapping[Side, Crew],
+    crews: Mapping[Side, Participants],
     asks: Mapping[Side, Ask],
     deadline: float,
     watched: Watched | None = None,
@@ -60,7 +60,7 @@ def run_step(
         crews: Both sides.
         asks: The function and each rank's arguments, for the sides that take part.
         deadline: On the monotonic clock.
-        watched: The epoch, once there is one.
+        watched: The generation, once there is one.
 
     Returns:
         Each side's results in rank order.
@@ -92,7 +92,7 @@ def run_step(
 
 def run_last_step(
     name: str,
-    crews: Mapping[Side, Crew],
+    crews: Mapping[Side, Participants],
     asks: Mapping[Side, Ask],
     deadline: float,
     watched: Watched | None,
@@ -141,7 +141,7 @@ def run_last_step(
     return not causes and not waiting
 
 
-def run_where_alive(name: str, crew: Crew, ask: Ask) -> None:
+def run_where_alive(name: str, crew: Participants, ask: Ask) -> None:
     """Run a function on each rank of a side that may have lost some, and wait for those that answer soon.
 
     Ranks that are stopped run it when they go on: a worker's calls keep their order.
@@ -154,7 +154,7 @@ def run_where_alive(name: str, crew: Crew, ask: Ask) -> None:
     _failures_soon(pending, crew)
 
 
-def death_behind(name: str, error: WeightSyncError, crew: Crew, ask: Ask) -> WeightSyncError:
+def death_behind(name: str, error: WeightSyncError, crew: Participants, ask: Ask) -> WeightSyncError:
     """The death of a rank that took no part in a step that failed, where it is behind that; else the step's error.
 
     Args:
@@ -175,7 +175,7 @@ def death_behind(name: str, error: WeightSyncError, crew: Crew, ask: Ask) -> Wei
     return verdict
 
 
-def _failures_soon(pending: Pending, crew: Crew) -> list[_Cause]:
+def _failures_soon(pending: Pending, crew: Participants) -> list[_Cause]:
     """Failures of the ranks that answer soon, on either side."""
     if crew.polled:
         _wait({"target": pending}, time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
@@ -186,7 +186,9 @@ def _wait(
     pending: Mapping[Side, Pending], deadline: float, watched: Watched | None, *, all_of_them: bool = False
 ) -> str:
     """Wait until every call is done, one has failed, a process is silent, or the time is over."""
-    monitor = None if watched is None else Monitor(watched.board, watched.phase, watched.processes, watched.silence)
+    monitor = (
+        None if watched is None else LivenessMonitor(watched.board, watched.phase, watched.processes, watched.silence)
+    )
     nap = _SHORTEST
     while time.monotonic() < deadline:
         done = [one.done() for one in pending.values()]

@@ -6,16 +6,16 @@ import weakref
 from typing import TYPE_CHECKING
 
 from twinkle_ray.weights.controller.steps import Watched, run_step
-from twinkle_ray.weights.rendezvous.session import Board, Phase, Session, own_address
+from twinkle_ray.weights.rendezvous.session import Phase, Session, SessionStore, own_address
 from twinkle_ray.weights.rendezvous.store import StoreAddress, StoreServer
 from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_ray.weights.controller.participants import Crew
-    from twinkle_ray.weights.messages import Place, Report, Side
-    from twinkle_ray.weights.planning.blueprint import Blueprint
+    from twinkle_ray.weights.controller.participants import Participants
+    from twinkle_ray.weights.messages import RankAddress, RankReport, Side
+    from twinkle_ray.weights.planning.sync_plan import SyncPlan
 
 
 class SyncGroup:
@@ -27,14 +27,14 @@ class SyncGroup:
         silence: Seconds without a sign of life that are too many.
     """
 
-    def __init__(self, crews: Mapping[Side, Crew], timeout: float, silence: float) -> None:
+    def __init__(self, crews: Mapping[Side, Participants], timeout: float, silence: float) -> None:
         self._crews, self._timeout, self._silence = crews, timeout, silence
-        self._epoch = 0
+        self._generation = 0
         self._at: StoreAddress | None = None
         self._close_store: Callable[[], object] | None = None
-        self._current: tuple[Session, Board] | None = None
+        self._current: tuple[Session, SessionStore] | None = None
 
-    def fits(self, blueprint: Blueprint, everyone: Sequence[Report]) -> bool:
+    def fits(self, blueprint: SyncPlan, everyone: Sequence[RankReport]) -> bool:
         """Whether every process is in the current session, and it is what the blueprint needs."""
         if self._current is None:
             return False
@@ -44,10 +44,10 @@ class SyncGroup:
             blueprint.kind,
             blueprint.links,
         )
-        return same and all(report.epoch == session.epoch for report in everyone)
+        return same and all(report.generation == session.generation for report in everyone)
 
     def open(
-        self, blueprint: Blueprint, everyone: Sequence[Report], places: Sequence[Place], deadline: float
+        self, blueprint: SyncPlan, everyone: Sequence[RankReport], places: Sequence[RankAddress], deadline: float
     ) -> Session:
         """Open a new session, for which every process is to join.
 
@@ -61,19 +61,19 @@ class SyncGroup:
             self._at = self._serve(everyone, places, deadline)
         if self._current is not None:
             self._current[1].close()
-        self._epoch += 1
+        self._generation += 1
         session = Session(
-            epoch=self._epoch,
+            generation=self._generation,
             at=self._at,
             size=len(blueprint.processes),
             kind=blueprint.kind,
             links=blueprint.links,
             timeout=self._timeout,
         )
-        self._current = (session, Board(session))
+        self._current = (session, SessionStore(session))
         return session
 
-    def watched(self, blueprint: Blueprint, phase: Phase, sides: Sequence[Side]) -> Watched | None:
+    def watched(self, blueprint: SyncPlan, phase: Phase, sides: Sequence[Side]) -> Watched | None:
         """How a step of some sides is watched; None without a session."""
         if self._current is None:
             return None
@@ -82,7 +82,7 @@ class SyncGroup:
     def end(self) -> None:
         """End the session for everybody."""
         if self._current is not None:
-            self._current[1].abort("the controller ended this epoch")
+            self._current[1].abort("the controller ended this generation")
             self._current[1].close()
             self._current = None
 
@@ -93,7 +93,7 @@ class SyncGroup:
         if self._close_store is not None:
             self._close_store()
 
-    def _serve(self, everyone: Sequence[Report], places: Sequence[Place], deadline: float) -> StoreAddress:
+    def _serve(self, everyone: Sequence[RankReport], places: Sequence[RankAddress], deadline: float) -> StoreAddress:
         """Open the store: here; where every process runs this same program, on the source's first rank for all."""
         own_host = endpoint.host_identity()
         host = "127.0.0.1" if all(report.host == own_host for report in everyone) else own_address()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_ray.weights.planning.transfer_plan import Distance, Parcel, Plan
+    from twinkle_ray.weights.planning.transfer_plan import Distance, Transfer, TransferPlan
     from twinkle_ray.weights.shards.box import Box
 
 ALIGNMENT = 256
@@ -37,20 +37,20 @@ class Bucket:
     nbytes: int
 
 
-def make_buckets(plan: Plan, bucket_bytes: int) -> tuple[Bucket, ...]:
+def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
     """Lay out every parcel of a plan in buckets of at most `bucket_bytes`.
 
     Blocks of 1 MiB and more have buckets of their own: one that is contiguous at the source leaves from its own memory.
     """
     buckets: list[Bucket] = []
-    for parcel in plan.parcels:
+    for parcel in plan.transfers:
         for slots, nbytes in _packed(plan, parcel, bucket_bytes):
             where = (parcel.source, parcel.targets, parcel.distance)
             buckets.append(Bucket(len(buckets), *where, slots, nbytes))
     return tuple(buckets)
 
 
-def _packed(plan: Plan, parcel: Parcel, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
+def _packed(plan: TransferPlan, parcel: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
     slots: list[Slot] = []
     end = 0
     for move in parcel.moves:

@@ -13,7 +13,7 @@ from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.ties import shared_memory_faults
 
 if TYPE_CHECKING:
-    from twinkle_ray.weights.shards.specs import Sheet
+    from twinkle_ray.weights.shards.specs import RankSpecs
 
 Rename: TypeAlias = Callable[[str], str | None]
 Select: TypeAlias = Callable[[str], bool] | str | Sequence[str]
@@ -22,7 +22,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class MatchOptions:
     """What the user asked of a sync, beside the two sides.
 
     Attributes:
@@ -51,7 +51,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorMatch:
     """One tensor that moves: tied names of the source are one entry, its target names may be several.
 
     Attributes:
@@ -80,7 +80,7 @@ class _Tensor:
     ties: set[str] | None = None
 
 
-def match(source: Sequence[Sheet], target: Sequence[Sheet], terms: Terms) -> tuple[Entry, ...]:
+def match(source: Sequence[RankSpecs], target: Sequence[RankSpecs], terms: MatchOptions) -> tuple[TensorMatch, ...]:
     """Pair the tensors of both sides, in the source's order.
 
     Raises:
@@ -122,7 +122,8 @@ def match(source: Sequence[Sheet], target: Sequence[Sheet], terms: Terms) -> tup
         more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise ManifestError("source and target do not hold the same weights:\n  " + "\n  ".join(faults[:_SHOWN]) + more)
     return tuple(
-        Entry(name, tuple(targets), ours[name].shape, wire, dtype) for (name, wire, dtype), targets in grouped.items()
+        TensorMatch(name, tuple(targets), ours[name].shape, wire, dtype)
+        for (name, wire, dtype), targets in grouped.items()
     )
 
 
@@ -138,7 +139,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _survey(sheets: Sequence[Sheet], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
+def _survey(sheets: Sequence[RankSpecs], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
     found: dict[str, _Tensor] = {}
     for rank, sheet in enumerate(sheets):
         partners: dict[str, set[str]] = {}
@@ -167,7 +168,9 @@ def _name_faults(extra: set[str], missing: set[str], theirs: Mapping[str, _Tenso
         faults.append(f"not in the target: {shown}{more} (rename= to None or select= leaves tensors out)")
 
 
-def _named_otherwise(name: str, ours: Mapping[str, _Tensor], terms: Terms, theirs: Mapping[str, _Tensor]) -> bool:
+def _named_otherwise(
+    name: str, ours: Mapping[str, _Tensor], terms: MatchOptions, theirs: Mapping[str, _Tensor]
+) -> bool:
     """Whether the target knows this tensor of the source by one of its tied names."""
     return any(terms.renamed(tie) in theirs for tie in ours[name].ties or ())
 

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import Route
     from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.planning.manifest import Entry
+    from twinkle_ray.weights.planning.manifest import TensorMatch
     from twinkle_ray.weights.planning.schedule import Hop
     from twinkle_ray.weights.planning.transfer_plan import Move
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class RankPlan:
     """A rank's part of a plan.
 
     Attributes:
@@ -34,7 +34,7 @@ class Program:
 
     digest: str
     sheet: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorMatch, ...]
     buckets: Mapping[int, Bucket]
     routes: Mapping[int, Route]
     rounds: tuple[tuple[Hop, ...], ...]

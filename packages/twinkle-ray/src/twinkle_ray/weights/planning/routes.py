@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_ray.weights.messages import Report, Route
+    from twinkle_ray.weights.messages import RankReport, Route
     from twinkle_ray.weights.planning.buckets import Bucket
 
 Transport: TypeAlias = Literal["auto", "gloo", "nccl", "shared", "cuda_ipc", "object_store"]
@@ -25,7 +25,9 @@ def check_transport(transport: str) -> None:
         raise ValueError(f"transport={transport!r} is none of {', '.join(map(repr, get_args(Transport)))}")
 
 
-def choose_route(bucket: Bucket, transport: Transport, source: Sequence[Report], target: Sequence[Report]) -> Route:
+def choose_route(
+    bucket: Bucket, transport: Transport, source: Sequence[RankReport], target: Sequence[RankReport]
+) -> Route:
     """The route of one bucket; ranks of one process always hand over directly.
 
     Raises:
@@ -54,7 +56,9 @@ def choose_route(bucket: Bucket, transport: Transport, source: Sequence[Report],
     return "cuda_ipc" if transport == "cuda_ipc" else "shared"
 
 
-def link_kind(transport: Transport, source: Sequence[Report], target: Sequence[Report]) -> Literal["gloo", "nccl"]:
+def link_kind(
+    transport: Transport, source: Sequence[RankReport], target: Sequence[RankReport]
+) -> Literal["gloo", "nccl"]:
     """NCCL where every process has a GPU of its own, which NCCL needs; Gloo otherwise.
 
     Raises:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.shards.specs import Sheet
+    from twinkle_ray.weights.shards.specs import RankSpecs
 
 
 def shared_memory_faults(
-    source: Sequence[Sheet],
-    target: Sequence[Sheet],
+    source: Sequence[RankSpecs],
+    target: Sequence[RankSpecs],
     names: Mapping[str, str],
     stands: Mapping[str, str],
     wanted: Collection[str],
@@ -39,7 +39,7 @@ def shared_memory_faults(
         yield f"{what} on {_ranks(ranks)} of the target and are not the same tensor there: leave one out by select="
 
 
-def _tied(target: Sequence[Sheet], names: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+def _tied(target: Sequence[RankSpecs], names: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
     """Pairs of moving names that are one tensor, with the target ranks where they are: each with its group's first."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank, sheet in enumerate(target):
@@ -52,7 +52,7 @@ def _tied(target: Sequence[Sheet], names: Mapping[str, str]) -> dict[tuple[str, 
     return found
 
 
-def _overlapping(target: Sequence[Sheet], wanted: Collection[str]) -> dict[tuple[str, str], list[int]]:
+def _overlapping(target: Sequence[RankSpecs], wanted: Collection[str]) -> dict[tuple[str, str], list[int]]:
     found: dict[tuple[str, str], list[int]] = {}
     for rank, sheet in enumerate(target):
         taking = {spec.tie: spec.name for spec in reversed(sheet) if spec.name in wanted}
@@ -63,7 +63,7 @@ def _overlapping(target: Sequence[Sheet], wanted: Collection[str]) -> dict[tuple
     return found
 
 
-def _apart(sheet: Sheet, first: str, second: str) -> bool:
+def _apart(sheet: RankSpecs, first: str, second: str) -> bool:
     """Whether a source rank holds one of two names, and not both in one memory."""
     ties = {spec.name: spec.tie for spec in sheet if spec.boxes}
     return (first in ties or second in ties) and ties.get(first) != ties.get(second)

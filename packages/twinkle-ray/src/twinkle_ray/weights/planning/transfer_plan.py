@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.disjoint import BoxSearch, disjoint
-from twinkle_ray.weights.planning.manifest import Entry, Terms, item_size, match
-from twinkle_ray.weights.shards.specs import Sheet, digest
+from twinkle_ray.weights.planning.manifest import MatchOptions, TensorMatch, item_size, match
+from twinkle_ray.weights.shards.specs import RankSpecs, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ Distance: TypeAlias = Literal["process", "host", "far"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Location:
     """Where a rank of one side runs; seats of one process or one host are close to each other."""
 
     process: str
@@ -41,7 +41,7 @@ Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Transfer:
     """Blocks that one source rank sends to one set of target ranks, all of them to each.
 
     Attributes:
@@ -58,18 +58,18 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TransferPlan:
     """A whole transfer.
 
     Attributes:
         entries: The tensors that move.
-        parcels: Every block that any target rank needs, once for each.
+        transfers: Every block that any target rank needs, once for each.
         digest: Hash of all of it.
         replicas: The blocks that several ranks of the source hold, with those ranks.
     """
 
-    entries: tuple[Entry, ...]
-    parcels: tuple[Parcel, ...]
+    entries: tuple[TensorMatch, ...]
+    transfers: tuple[Transfer, ...]
     digest: str
     replicas: tuple[tuple[Move, tuple[int, ...]], ...] = ()
 
@@ -80,14 +80,14 @@ class Plan:
     def sent(self, ranks: int) -> list[int]:
         """Bytes that leave each of the source's `ranks`, each block counted once however many receive it."""
         totals = [0] * ranks
-        for parcel in self.parcels:
+        for parcel in self.transfers:
             totals[parcel.source] += sum(self.nbytes(move) for move in parcel.moves)
         return totals
 
     def received(self, ranks: int) -> list[int]:
         """Bytes that arrive at each of the target's `ranks`."""
         totals = [0] * ranks
-        for parcel in self.parcels:
+        for parcel in self.transfers:
             size = sum(self.nbytes(move) for move in parcel.moves)
             for rank in parcel.targets:
                 totals[rank] += size
@@ -105,14 +105,14 @@ class _Need:
 
 
 def make_plan(
-    source: Sequence[Sheet],
-    target: Sequence[Sheet],
-    terms: Terms | None = None,
+    source: Sequence[RankSpecs],
+    target: Sequence[RankSpecs],
+    terms: MatchOptions | None = None,
     *,
-    source_seats: Sequence[Seat] | None = None,
-    target_seats: Sequence[Seat] | None = None,
+    source_locations: Sequence[Location] | None = None,
+    target_locations: Sequence[Location] | None = None,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-) -> Plan:
+) -> TransferPlan:
     """Plan a transfer from every rank's sheet.
 
     Each target rank receives each element that it holds exactly once, and nothing else. Replicas share the sending: a
@@ -123,8 +123,8 @@ def make_plan(
         source: One sheet for each rank of the source.
         target: One sheet for each rank of the target.
         terms: Renaming, subset and conversion.
-        source_seats: Where the source's ranks run; all apart when None.
-        target_seats: Where the target's ranks run.
+        source_locations: Where the source's ranks run; all apart when None.
+        target_locations: Where the target's ranks run.
         bucket_bytes: Larger blocks are cut.
 
     Raises:
@@ -132,16 +132,16 @@ def make_plan(
         ValueError: If bucket_bytes is below 1 MiB.
     """
     check_bucket_bytes(bucket_bytes)
-    entries = match(source, target, terms or Terms())
+    entries = match(source, target, terms or MatchOptions())
     needs: list[_Need] = []
     held = {name: disjoint(boxes) for name, boxes in _boxes_by_name(source).items()}
     wanted = _boxes_by_name(target)
     for index, entry in enumerate(entries):
         needs.extend(_needs(index, entry, held[entry.source], wanted))
     needs = list(_cut(needs, entries, bucket_bytes))
-    parcels = _assign(needs, len(source), source_seats, target_seats)
+    transfers = _assign(needs, len(source), source_locations, target_locations)
     replicas = tuple((need.move, need.owners) for need in needs if len(need.owners) > 1)
-    return Plan(entries, parcels, digest((entries, parcels)), replicas)
+    return TransferPlan(entries, transfers, digest((entries, transfers)), replicas)
 
 
 def check_bucket_bytes(bucket_bytes: int) -> None:
@@ -154,7 +154,7 @@ def check_bucket_bytes(bucket_bytes: int) -> None:
         raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
 
 
-def _boxes_by_name(sheets: Sequence[Sheet]) -> dict[str, dict[Box, list[int]]]:
+def _boxes_by_name(sheets: Sequence[RankSpecs]) -> dict[str, dict[Box, list[int]]]:
     """For each name its distinct blocks, with the ranks that hold each."""
     found: dict[str, dict[Box, list[int]]] = {}
     for rank, sheet in enumerate(sheets):
@@ -168,7 +168,7 @@ def _boxes_by_name(sheets: Sequence[Sheet]) -> dict[str, dict[Box, list[int]]]:
 
 
 def _needs(
-    index: int, entry: Entry, held: dict[Box, list[int]], wanted: Mapping[str, dict[Box, list[int]]]
+    index: int, entry: TensorMatch, held: dict[Box, list[int]], wanted: Mapping[str, dict[Box, list[int]]]
 ) -> Iterator[_Need]:
     size = item_size(entry.wire)
     receivers: dict[Box, set[int]] = {}
@@ -196,7 +196,7 @@ def _needs(
             )
 
 
-def _cut(needs: Sequence[_Need], entries: Sequence[Entry], bucket_bytes: int) -> Iterator[_Need]:
+def _cut(needs: Sequence[_Need], entries: Sequence[TensorMatch], bucket_bytes: int) -> Iterator[_Need]:
     """Cut blocks to the size of a bucket, and finer where few large ones would leave replicas idle."""
     totals: dict[tuple[int, ...], int] = {}
     for need in needs:
@@ -215,15 +215,15 @@ _Route: TypeAlias = tuple[int, tuple[int, ...], Distance]
 def _assign(
     needs: Sequence[_Need],
     ranks: int,
-    source_seats: Sequence[Seat] | None,
-    target_seats: Sequence[Seat] | None,
-) -> tuple[Parcel, ...]:
+    source_locations: Sequence[Location] | None,
+    target_locations: Sequence[Location] | None,
+) -> tuple[Transfer, ...]:
     load = [0] * ranks
     chosen: dict[int, list[_Route]] = {}
     for i in sorted(range(len(needs)), key=lambda i: (-needs[i].nbytes, i)):
         need = needs[i]
         routes = chosen.setdefault(i, [])
-        for owners, targets, distance in _by_distance(need, source_seats, target_seats):
+        for owners, targets, distance in _by_distance(need, source_locations, target_locations):
             owner = min(owners, key=lambda rank: (load[rank], rank))
             load[owner] += 0 if distance == "process" else need.nbytes
             routes.append((owner, targets, distance))
@@ -231,20 +231,20 @@ def _assign(
     for i, need in enumerate(needs):
         for route in chosen[i]:
             moves.setdefault(route, []).append(need.move)
-    return tuple(Parcel(*route, tuple(moves[route])) for route in sorted(moves))
+    return tuple(Transfer(*route, tuple(moves[route])) for route in sorted(moves))
 
 
 def _by_distance(
-    need: _Need, source_seats: Sequence[Seat] | None, target_seats: Sequence[Seat] | None
+    need: _Need, source_locations: Sequence[Location] | None, target_locations: Sequence[Location] | None
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], Distance]]:
     """Split the receivers of a block by how near its owners are, keeping to the nearest owners of each."""
-    if source_seats is None or target_seats is None:
+    if source_locations is None or target_locations is None:
         return [(need.owners, need.targets, "far")]
     groups: dict[tuple[tuple[int, ...], Distance], list[int]] = {}
     for rank in need.targets:
-        seat = target_seats[rank]
-        same_process = tuple(o for o in need.owners if source_seats[o].process == seat.process)
-        same_host = tuple(o for o in need.owners if source_seats[o].host == seat.host)
+        seat = target_locations[rank]
+        same_process = tuple(o for o in need.owners if source_locations[o].process == seat.process)
+        same_host = tuple(o for o in need.owners if source_locations[o].host == seat.host)
         key: tuple[tuple[int, ...], Distance] = (
             (same_process, "process") if same_process else (same_host, "host") if same_host else (need.owners, "far")
         )

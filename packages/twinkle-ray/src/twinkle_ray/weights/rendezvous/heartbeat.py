@@ -7,23 +7,23 @@ from contextlib import contextmanager
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.rendezvous.session import POLL_SECONDS, Board, Phase, Session
+from twinkle_ray.weights.rendezvous.session import POLL_SECONDS, Phase, Session, SessionStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-class Watch:
-    """A thread that shows this process alive during phases, and learns at once that the epoch was aborted.
+class Heartbeat:
+    """A thread that shows this process alive during phases, and learns at once that the generation was aborted.
 
     Args:
-        session: The epoch; the thread has a connection of its own.
+        session: The generation; the thread has a connection of its own.
         rank: Of this process.
     """
 
     def __init__(self, session: Session, rank: int) -> None:
         self.reason: str | None = None
-        self._board = Board(session)
+        self._board = SessionStore(session)
         self._rank = rank
         self._on_abort: Callable[[], None] | None = None
         self._phases: set[Phase] = set()
@@ -33,13 +33,13 @@ class Watch:
         self._thread.start()
 
     def guard(self, on_abort: Callable[[], None]) -> None:
-        """What to call, from the thread, when the epoch is aborted."""
+        """What to call, from the thread, when the generation is aborted."""
         self._on_abort = on_abort
         if self.reason is not None:
             on_abort()
 
     @contextmanager
-    def during(self, phase: Phase, board: Board) -> Iterator[None]:
+    def during(self, phase: Phase, board: SessionStore) -> Iterator[None]:
         """Show life in a phase.
 
         Args:
@@ -85,17 +85,17 @@ class Watch:
             self._on_abort()
 
 
-class Monitor:
+class LivenessMonitor:
     """Tells the controller which processes are silent in a phase.
 
     Args:
-        board: The epoch's part of the store.
+        board: The generation's part of the store.
         phase: Which one.
         processes: Those that take part in it.
         silence: Seconds without a sign of life that are too many.
     """
 
-    def __init__(self, board: Board, phase: Phase, processes: Sequence[int], silence: float) -> None:
+    def __init__(self, board: SessionStore, phase: Phase, processes: Sequence[int], silence: float) -> None:
         self._board, self._phase, self._silence = board, phase, silence
         self._looked = time.monotonic()
         self._seen = dict.fromkeys(processes, ("", self._looked))

@@ -1,4 +1,4 @@
-"""Where the processes of one epoch meet: their part of the controller's store, an abort key, and signs of life."""
+"""Where the processes of one generation meet: their part of the controller's store, an abort key, and signs of life."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ JOIN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One epoch of a sync's process group, as its members are told of it.
+    """One generation of a sync's process group, as its members are told of it.
 
     Attributes:
-        epoch: Counts the groups of a sync; a failure ends one.
+        generation: Counts the groups of a sync; a failure ends one.
         at: Where the store is.
         size: Number of processes.
         kind: "gloo" or "nccl".
@@ -35,7 +35,7 @@ class Session:
         timeout: Seconds after which waiting for a peer ends.
     """
 
-    epoch: int
+    generation: int
     at: StoreAddress
     size: int
     kind: str
@@ -50,11 +50,11 @@ class Phase(NamedTuple):
     step: str
 
 
-class Board:
-    """One epoch's part of the store, over a connection of its own.
+class SessionStore:
+    """One generation's part of the store, over a connection of its own.
 
     Args:
-        session: The epoch.
+        session: The generation.
 
     Raises:
         OSError: If the store cannot be reached.
@@ -63,19 +63,19 @@ class Board:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.client = StoreClient(session.at)
-        self._prefix = str(session.epoch)
+        self._prefix = str(session.generation)
 
     def group_store(self) -> PrefixStore:
         """Where the process group meets; needs this board to stay alive."""
         return PrefixStore(f"{self._prefix}/group", self.client)
 
     def abort(self, reason: str) -> None:
-        """End the epoch for everybody; the first reason stays. Without its store an epoch has ended already."""
+        """End the generation for everybody; the first reason stays. Without its store it has ended already."""
         with suppress(RuntimeError):
             self.client.compare_set(self._key("abort"), "", reason)
 
     def aborted(self, seconds: float = 0.0) -> str | None:
-        """Why the epoch has ended, waited for; None while it has not."""
+        """Why the generation has ended, waited for; None while it has not."""
         key = self._key("abort")
         return self.client.get(key).decode() if self.client.arrives([key], seconds) else None
 
@@ -92,7 +92,7 @@ class Board:
         """Wait until every process is here, so that building the group meets everybody.
 
         Raises:
-            PeerFailedError: If the epoch is aborted, or somebody does not come within the session's timeout.
+            PeerFailedError: If the generation is aborted, or somebody does not come within the session's timeout.
         """
         self.client.set(self._key(f"here/{rank}"), "1")
         deadline = time.monotonic() + min(JOIN_SECONDS, self.session.timeout)

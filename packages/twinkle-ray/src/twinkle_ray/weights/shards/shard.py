@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from twinkle_ray.weights.shards.box import Box
 from twinkle_ray.weights.shards.dtensor import dtensor_pieces
 from twinkle_ray.weights.shards.memory import overlaps
-from twinkle_ray.weights.shards.specs import Holding, Piece, TensorSpec, digest
+from twinkle_ray.weights.shards.specs import LocalShards, Piece, TensorSpec, digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ def _memory(weight: object) -> tuple[object, ...]:
     return tuple(map(_memory, weight)) if isinstance(weight, list | tuple) else (object(),)
 
 
-def hold(weights: Weights, *, written: bool = False) -> Holding:
+def hold(weights: Weights, *, written: bool = False) -> LocalShards:
     """Read what a component's `weights()` returned on this rank.
 
     Args:
@@ -101,7 +101,7 @@ def hold(weights: Weights, *, written: bool = False) -> Holding:
         shared = overlaps(own)
         specs = [replace(spec, overlaps=shared.get(spec.tie, ())) for spec in specs]
     sheet = tuple(specs)
-    return Holding(sheet, pieces, digest(sheet))
+    return LocalShards(sheet, pieces, digest(sheet))
 
 
 def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:

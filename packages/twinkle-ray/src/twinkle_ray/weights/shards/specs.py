@@ -37,15 +37,15 @@ class TensorSpec:
     overlaps: tuple[str, ...] = ()
 
 
-Sheet: TypeAlias = tuple[TensorSpec, ...]
+RankSpecs: TypeAlias = tuple[TensorSpec, ...]
 Piece: TypeAlias = tuple[Box, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holding:
+class LocalShards:
     """What one rank holds: the specs that travel, and the local blocks that stay."""
 
-    sheet: Sheet
+    sheet: RankSpecs
     pieces: Mapping[str, tuple[Piece, ...]]
     digest: str
 

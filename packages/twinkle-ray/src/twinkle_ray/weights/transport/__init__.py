@@ -7,38 +7,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.transport.protocol import Depot, Link, Post, Work
+from twinkle_ray.weights.transport.protocol import BlockStore, Link, LinkMessage, Work
 
 if TYPE_CHECKING:
     import torch
 
     from twinkle_ray.weights.messages import Route
-    from twinkle_ray.weights.rendezvous.session import Board, Session
+    from twinkle_ray.weights.rendezvous.session import Session, SessionStore
 
-__all__ = ["Depot", "Link", "Post", "Work", "depot_for", "link_for"]
+__all__ = ["BlockStore", "Link", "LinkMessage", "Work", "block_store_for", "link_for"]
 
 
-def depot_for(route: Route, sync: str) -> Depot:
+def block_store_for(route: Route, sync: str) -> BlockStore:
     """A depot for a route, for one rank of a sync."""
     if route == "process":
-        from twinkle_ray.weights.transport.inprocess import ProcessDepot
+        from twinkle_ray.weights.transport.inprocess import ProcessBlockStore
 
-        return ProcessDepot()
+        return ProcessBlockStore()
     if route == "shared":
-        from twinkle_ray.weights.transport.shared import SharedDepot
+        from twinkle_ray.weights.transport.shared import SharedBlockStore
 
-        return SharedDepot()
+        return SharedBlockStore()
     if route == "cuda_ipc":
-        from twinkle_ray.weights.transport.cuda_ipc import CudaDepot
+        from twinkle_ray.weights.transport.cuda_ipc import CudaBlockStore
 
-        return CudaDepot()
+        return CudaBlockStore()
     assert route == "object_store", f"{route!r} is no depot"
-    from twinkle_ray.weights.transport.object_store import ObjectStoreDepot
+    from twinkle_ray.weights.transport.object_store import RayBlockStore
 
-    return ObjectStoreDepot(sync)
+    return RayBlockStore(sync)
 
 
-def link_for(session: Session, board: Board, rank: int, device: torch.device) -> Link:
+def link_for(session: Session, board: SessionStore, rank: int, device: torch.device) -> Link:
     """Join a session's group, which everybody has arrived for."""
     store = board.group_store()
     if session.kind == "nccl":

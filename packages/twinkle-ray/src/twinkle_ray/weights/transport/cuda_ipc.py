@@ -31,7 +31,7 @@ class DeviceMemory:
     arguments: tuple[Any, ...]
 
 
-class CudaDepot:
+class CudaBlockStore:
     """Packs each bucket into GPU memory of its own, shared by CUDA IPC, kept and filled again in the next sync."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A link over Gloo: a raw process group of this epoch, beside the user's default group and unknown to it."""
+"""A link over Gloo: a raw process group of this generation, beside the user's default group and unknown to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinkle_ray.weights.rendezvous.session import JOIN_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_ray.weights.transport.protocol import Post
+    from twinkle_ray.weights.transport.protocol import LinkMessage
 
 
 class _Wait:
@@ -92,7 +92,7 @@ class _Waiter(Thread):
 class GlooWork:
     """One message; keeps its buffer alive."""
 
-    def __init__(self, work: TorchWork, post: Post, waiter: _Waiter) -> None:
+    def __init__(self, work: TorchWork, post: LinkMessage, waiter: _Waiter) -> None:
         self._work: TorchWork | None = work
         self._post = post
         self._waiter = waiter
@@ -108,7 +108,7 @@ class GlooLink:
     """Messages between `size` processes.
 
     Args:
-        store: A store of this epoch alone.
+        store: A store of this generation alone.
         rank: Of this process.
         size: Number of processes.
         timeout: Seconds after which joining, or a message, fails.
@@ -119,7 +119,7 @@ class GlooLink:
         self._rank, self._size = rank, size
         self._lock = Lock()
         self._aborted = False
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub spells it Options
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub spells it SyncOptions
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
         device = (
             ProcessGroupGloo.create_device(interface=interface.split(",")[0])
@@ -132,7 +132,7 @@ class GlooLink:
         self._raw: Any = ProcessGroupGloo(store, rank, size, options)  # the stub lacks its send and recv
         self._waiter = _Waiter(self._raw, timedelta(seconds=timeout))
 
-    def post(self, posts: Sequence[Post]) -> Sequence[GlooWork]:
+    def post(self, posts: Sequence[LinkMessage]) -> Sequence[GlooWork]:
         """Begin messages; tags keep them apart."""
         works: list[GlooWork] = []
         for post in posts:

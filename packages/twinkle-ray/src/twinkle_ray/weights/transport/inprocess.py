@@ -22,7 +22,7 @@ _TICKETS = count(1)
 _LOCK = Lock()
 
 
-class ProcessDepot:
+class ProcessBlockStore:
     """Keeps blocks in a table of this process; a handle is a ticket number."""
 
     def __init__(self) -> None:

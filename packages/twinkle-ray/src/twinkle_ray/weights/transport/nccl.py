@@ -1,4 +1,4 @@
-"""A link over NCCL: a raw process group of this epoch, with a stream of its own beside the component's work."""
+"""A link over NCCL: a raw process group of this generation, with a stream of its own beside the component's work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch._C._distributed_c10d import Store
 
-    from twinkle_ray.weights.transport.protocol import Post
+    from twinkle_ray.weights.transport.protocol import LinkMessage
 
 _POLL_SECONDS = 0.0002
 _cuda: Any = torch.cuda
@@ -26,7 +26,7 @@ _cuda: Any = torch.cuda
 class NcclWork:
     """One group of messages: done when the link's stream has passed it."""
 
-    def __init__(self, event: Any, posts: Sequence[Post], aborted: Event, timeout: float) -> None:
+    def __init__(self, event: Any, posts: Sequence[LinkMessage], aborted: Event, timeout: float) -> None:
         self._event, self._posts, self._aborted = event, posts, aborted
         self._deadline = time.monotonic() + timeout
 
@@ -47,7 +47,7 @@ class NcclLink:
     and holds up nothing else. NCCL has no tags: messages between two processes match in the order of their rounds.
 
     Args:
-        store: A store of this epoch alone.
+        store: A store of this generation alone.
         rank: Of this process.
         size: Number of processes.
         timeout: Seconds after which a message fails.
@@ -67,7 +67,7 @@ class NcclLink:
         self._stream = _cuda.Stream(device)
         self._aborted = Event()
 
-    def post(self, posts: Sequence[Post]) -> Sequence[NcclWork]:
+    def post(self, posts: Sequence[LinkMessage]) -> Sequence[NcclWork]:
         """Begin messages as one group."""
         if not posts:
             return []

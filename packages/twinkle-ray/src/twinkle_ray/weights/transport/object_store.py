@@ -40,7 +40,7 @@ class Mailbox:
             self._refs.pop(key, None)
 
 
-class ObjectStoreDepot:
+class RayBlockStore:
     """Puts each bucket into the object store; a handle is a key of the sync's mailbox.
 
     Args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Post:
+class LinkMessage:
     """One message over a link.
 
     Attributes:
@@ -42,9 +42,9 @@ class Work(Protocol):
 
 
 class Link(Protocol):
-    """Point-to-point messages between the processes of one epoch (Gloo, NCCL)."""
+    """Point-to-point messages between the processes of one generation (Gloo, NCCL)."""
 
-    def post(self, posts: Sequence[Post]) -> Sequence[Work]:
+    def post(self, posts: Sequence[LinkMessage]) -> Sequence[Work]:
         """Begin messages; those of one call may run in any order, or as one group."""
 
     def abort(self) -> None:
@@ -54,7 +54,7 @@ class Link(Protocol):
         """Leave the group; nothing may be under way."""
 
 
-class Depot(Protocol):
+class BlockStore(Protocol):
     """Buckets that stay at their source until a target takes them (process, host memory, CUDA IPC, object store)."""
 
     def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:

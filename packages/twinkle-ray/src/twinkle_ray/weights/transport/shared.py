@@ -34,7 +34,7 @@ class Segment:
     size: int
 
 
-class SharedDepot:
+class SharedBlockStore:
     """Packs each bucket into a memory file of its own, kept and filled again in the next sync.
 
     An anonymous file (memfd) has no name: it cannot outlive the processes that hold it, and the size of /dev/shm is no

@@ -10,28 +10,28 @@ from twinkle_ray.weights.errors import PeerFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_ray.weights.rendezvous.heartbeat import Watch
+    from twinkle_ray.weights.rendezvous.heartbeat import Heartbeat
     from twinkle_ray.weights.transport import Link
 
 
 class Background(Thread):
-    """A pump that goes on while the component does other things."""
+    """A run_rounds that goes on while the component does other things."""
 
     def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="twinkle-weights-pump", daemon=True)
+        super().__init__(name="twinkle-weights-run_rounds", daemon=True)
         self._work = work
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
-        """Do the work; an error is kept for `Station.finish`."""
+        """Do the work; an error is kept for `ProcessState.wait_transfer`."""
         try:
             self._work()
         except Exception as error:
             self.error = error
 
 
-def build_interruptibly(build: Callable[[], Link], watch: Watch) -> Link:
+def build_interruptibly(build: Callable[[], Link], watch: Heartbeat) -> Link:
     """Build a link on a thread of its own: a peer that dies meanwhile would hold this one up to Gloo's own limit.
 
     Raises:

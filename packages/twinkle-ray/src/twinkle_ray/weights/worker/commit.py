@@ -37,15 +37,15 @@ class Write:
     entry: int = 0
 
 
-class Ledger:
-    """The writes of a commit, done and undone.
+class Commit:
+    """The writes of a commit, applied and rolled back.
 
     Where the memory of what arrived is this rank's own, old and new values change places, which needs no memory;
     elsewhere the old values are copied aside. A block that has the new values already is left alone.
 
     Args:
         writes: In any order; targets do not overlap.
-        reversible: Whether `undo` will be possible; without it a write is a plain copy.
+        reversible: Whether `rollback` will be possible; without it a write is a plain copy.
     """
 
     def __init__(self, writes: Sequence[Write], *, reversible: bool) -> None:
@@ -60,13 +60,13 @@ class Ledger:
         self._copied: list[int] = []
         self._exchanged: list[tuple[Tensor, Tensor]] = []
 
-    def write(self) -> int:
+    def apply(self) -> int:
         """Write everything; what an earlier write left to be undone is final now.
 
         Returns:
             The entries whose values have changed, as a set of bits.
         """
-        self.settle()
+        self.finalize()
         changed = 0
         differing = [i for i, differs in enumerate(_differing(self._copy_pieces)) if differs]
         if self._reversible:
@@ -84,14 +84,14 @@ class Ledger:
                     self._exchanged.append(piece)
         return changed
 
-    def undo(self) -> None:
-        """Take back what `write` did, also when it was interrupted; nothing when it did nothing."""
+    def rollback(self) -> None:
+        """Take back what `apply` did, also when it was interrupted; nothing when it did nothing."""
         while self._exchanged:
             _exchange(*self._exchanged.pop())
         copied, self._copied = self._copied, []
         copy_all([self._copies[i].target for i in copied], [self._aside[i] for i in copied])
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Forget the old values."""
         self._exchanged = []
         self._copied = []

@@ -11,39 +11,39 @@ from torch import Tensor
 
 from twinkle_ray.weights.errors import LinkLostError, PeerFailedError
 from twinkle_ray.weights.planning.manifest import torch_dtype
-from twinkle_ray.weights.rendezvous.heartbeat import Watch
-from twinkle_ray.weights.rendezvous.session import Board, Phase, Session
+from twinkle_ray.weights.rendezvous.heartbeat import Heartbeat
+from twinkle_ray.weights.rendezvous.session import Phase, Session, SessionStore
 from twinkle_ray.weights.rendezvous.store import StoreAddress, StoreServer
 from twinkle_ray.weights.transport import Link, link_for
 from twinkle_ray.weights.transport.packing import checksum, copy_all, empty_bytes, slot_views
 from twinkle_ray.weights.worker.background import Background, build_interruptibly
-from twinkle_ray.weights.worker.rounds import Outgoing, Ring, pump
+from twinkle_ray.weights.worker.rounds import BufferPool, Outgoing, run_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Order, Place
+    from twinkle_ray.weights.messages import RankAddress, SyncCommand
     from twinkle_ray.weights.planning.buckets import Slot
-    from twinkle_ray.weights.planning.rank_plan import Program
-    from twinkle_ray.weights.worker.rank_state import Seat
+    from twinkle_ray.weights.planning.rank_plan import RankPlan
+    from twinkle_ray.weights.worker.rank_state import RankState
 
 
-class Station:
+class ProcessState:
     """All ranks of one sync in this process."""
 
     def __init__(self) -> None:
-        self.seats: dict[tuple[str, int], Seat] = {}
+        self.seats: dict[tuple[str, int], RankState] = {}
         self.lock = Lock()
         self.session: Session | None = None
-        self._board: Board | None = None
+        self._board: SessionStore | None = None
         self._link: Link | None = None
-        self._ring: Ring | None = None
-        self._watch: Watch | None = None
+        self._pool: BufferPool | None = None
+        self._watch: Heartbeat | None = None
         self._server: StoreServer | None = None
         self._background: Background | None = None
 
-    def join(self, place: Place, session: Session) -> None:
-        """Become a member of an epoch's group, once for each process."""
+    def join(self, place: RankAddress, session: Session) -> None:
+        """Become a member of a generation's group, once for each process."""
         with self.lock:
             if self.session == session:
                 return
@@ -52,14 +52,14 @@ class Station:
         seat = self.seats[place.side, place.rank]
         program = seat.program
         assert program is not None
-        self._board = board = Board(session)
-        self._watch = watch = Watch(session, program.process)
+        self._board = board = SessionStore(session)
+        self._watch = watch = Heartbeat(session, program.process)
         with self.watching(place, Phase(0, "join")):
             board.arrive(program.process)
             if session.links:
                 device = seat.device()
                 link = build_interruptibly(lambda: link_for(session, board, program.process, device), watch)
-                self._link, self._ring = link, Ring(lambda nbytes: empty_bytes(nbytes, device))
+                self._link, self._pool = link, BufferPool(lambda nbytes: empty_bytes(nbytes, device))
                 watch.guard(link.abort)
 
     def serve(self, host: str) -> StoreAddress:
@@ -85,7 +85,7 @@ class Station:
         self._link = self._watch = self._board = self.session = self._background = None
 
     @contextmanager
-    def watching(self, place: Place, phase: Phase) -> Iterator[None]:
+    def watching(self, place: RankAddress, phase: Phase) -> Iterator[None]:
         """Show life while at a phase; report a failure of one's own at once; leave at another's.
 
         Raises:
@@ -114,7 +114,7 @@ class Station:
         with self._watch.during(phase, self._board):
             yield
 
-    def begin(self, place: Place, order: Order) -> Mapping[int, object]:
+    def transfer(self, place: RankAddress, order: SyncCommand) -> Mapping[int, object]:
         """Leave depots' buckets, and run the link's rounds or start them; returns the depots' handles."""
         seat = self.seats[place.side, place.rank]
         program = seat.running(order)
@@ -138,7 +138,7 @@ class Station:
                 self._pump(place, program, order, staging)
         return seat.handles
 
-    def finish(self) -> None:
+    def wait_transfer(self) -> None:
         """Wait for the background's end, and raise what it met."""
         background, self._background = self._background, None
         if background is not None:
@@ -146,18 +146,20 @@ class Station:
             if background.error is not None:
                 raise background.error
 
-    def _detached(self, place: Place, program: Program, order: Order, staging: Mapping[int, Tensor]) -> None:
-        with self.watching(place, order.phase("transfer")):
+    def _detached(
+        self, place: RankAddress, program: RankPlan, order: SyncCommand, staging: Mapping[int, Tensor]
+    ) -> None:
+        with self.watching(place, order.phase("background")):
             self._pump(place, program, order, staging)
 
-    def _pump(self, place: Place, program: Program, order: Order, staging: Mapping[int, Tensor]) -> None:
+    def _pump(self, place: RankAddress, program: RankPlan, order: SyncCommand, staging: Mapping[int, Tensor]) -> None:
         assert self._link is not None, "prepare comes first"
         try:
-            pump(self._link, program.rounds, program.process, self._outgoing(order), staging, order.depth)
+            run_rounds(self._link, program.rounds, program.process, self._outgoing(order), staging, order.depth)
         except RuntimeError as error:
             raise LinkLostError(f"{place} lost its link to a peer: {error}") from error
 
-    def _outgoing(self, order: Order) -> Callable[[int], Outgoing]:
+    def _outgoing(self, order: SyncCommand) -> Callable[[int], Outgoing]:
         sources = {
             index: seat
             for (side, _), seat in self.seats.items()
@@ -169,12 +171,12 @@ class Station:
             seat = sources[index]
             if index in seat.packed:
                 return Outgoing(seat.packed[index], lambda: seat.unpack(index))
-            assert self._ring is not None
+            assert self._pool is not None
             program = seat.running(order)
             bucket, blocks = program.buckets[index], seat.blocks(program, index)
             buffer, release = _own_bytes(blocks, bucket.slots, seat.device()), _nothing
             if buffer is None:
-                buffer, release = self._ring.take(bucket.nbytes)
+                buffer, release = self._pool.take(bucket.nbytes)
                 copy_all(slot_views(bucket, buffer), blocks)
             if order.checksum:
                 seat.checksums[index] = checksum(slot_views(bucket, buffer))
@@ -182,7 +184,7 @@ class Station:
 
         return outgoing
 
-    def _pack_all(self, order: Order) -> None:
+    def _pack_all(self, order: SyncCommand) -> None:
         for (side, _), seat in self.seats.items():
             if side == "source" and seat.program is not None:
                 program = seat.running(order)
@@ -195,7 +197,7 @@ class Station:
                             seat.checksums[index] = checksum(slot_views(bucket, buffer))
                 seat.synchronize()  # the messages leave from another thread, and the component goes on
 
-    def _staging(self, order: Order) -> dict[int, Tensor]:
+    def _staging(self, order: SyncCommand) -> dict[int, Tensor]:
         """Where each bucket of a link that comes to this process arrives."""
         staging: dict[int, Tensor] = {}
         for (side, _), seat in self.seats.items():
@@ -207,7 +209,7 @@ class Station:
         return staging
 
     @contextmanager
-    def reporting(self, place: Place) -> Iterator[None]:
+    def reporting(self, place: RankAddress) -> Iterator[None]:
         """Tell every other process at once when this one fails on its own account."""
         try:
             yield

@@ -14,17 +14,17 @@ from twinkle_ray.weights.planning.manifest import torch_dtype
 from twinkle_ray.weights.planning.transfer_plan import Move
 from twinkle_ray.weights.shards.shard import Weights, fingerprint, hold
 from twinkle_ray.weights.shards.value_digest import digest_values
-from twinkle_ray.weights.transport import Depot, depot_for
+from twinkle_ray.weights.transport import BlockStore, block_store_for
 from twinkle_ray.weights.transport.packing import empty_bytes, slot_views
-from twinkle_ray.weights.worker.commit import Ledger, Write
+from twinkle_ray.weights.worker.commit import Commit, Write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Order, Route, Side
-    from twinkle_ray.weights.planning.rank_plan import Program
+    from twinkle_ray.weights.messages import Route, Side, SyncCommand
+    from twinkle_ray.weights.planning.rank_plan import RankPlan
     from twinkle_ray.weights.planning.transfer_plan import Digests
-    from twinkle_ray.weights.shards.specs import Holding
+    from twinkle_ray.weights.shards.specs import LocalShards
 
 
 # routes whose blocks arrive in the same memory every time
@@ -32,15 +32,15 @@ _LASTING = frozenset({"link", "shared", "cuda_ipc"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Commit:
+class _KeptCommit:
     """The writes of a commit, and the arrivals that they were listed for."""
 
     arrivals: Mapping[int, Sequence[Tensor]]
-    ledger: Ledger
+    commit: Commit
     reversible: bool
 
 
-class Seat:
+class RankState:
     """One rank of one side: its tensors, its program, and the buffers that the program needs.
 
     Views and copy lists are kept from sync to sync for as long as `weights()` answers with the same memory.
@@ -51,17 +51,17 @@ class Seat:
 
     def __init__(self, sync: str) -> None:
         self._sync = sync
-        self.holding: Holding = hold({})
-        self.program: Program | None = None
+        self.holding: LocalShards = hold({})
+        self.program: RankPlan | None = None
         self.packed: dict[int, Tensor] = {}
         self.arrived: dict[int, Sequence[Tensor]] = {}
         self.handles: dict[int, object] = {}
         self.checksums: dict[int, int] = {}
-        self._depots: dict[Route, Depot] = {}
+        self._depots: dict[Route, BlockStore] = {}
         self._fingerprint: object = None
         self._blocks: dict[int, list[Tensor]] = {}
         self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
-        self._commit: _Commit | None = None
+        self._commit: _KeptCommit | None = None
 
     def look(self, weights: Weights, *, written: bool) -> None:
         """Read what `weights()` returned, unless it is what was read before."""
@@ -72,7 +72,7 @@ class Seat:
             self._blocks.clear()
             self._commit = None
 
-    def running(self, order: Order) -> Program:
+    def running(self, order: SyncCommand) -> RankPlan:
         """The program of an order."""
         program = self.program
         assert program is not None and program.digest == order.program, "prepare comes first"
@@ -94,13 +94,13 @@ class Seat:
         for device in devices:
             torch.cuda.synchronize(device)
 
-    def depot(self, route: Route) -> Depot:
+    def depot(self, route: Route) -> BlockStore:
         """The depot for a route, made on first use."""
         if route not in self._depots:
-            self._depots[route] = depot_for(route, self._sync)
+            self._depots[route] = block_store_for(route, self._sync)
         return self._depots[route]
 
-    def blocks(self, program: Program, index: int) -> list[Tensor]:
+    def blocks(self, program: RankPlan, index: int) -> list[Tensor]:
         """The source's tensors for a bucket, one for each slot."""
         if index not in self._blocks:
             entries = program.entries
@@ -108,7 +108,7 @@ class Seat:
             self._blocks[index] = [self.holding.view(entries[slot.entry].source, slot.box) for slot in slots]
         return self._blocks[index]
 
-    def staging(self, program: Program, index: int) -> Tensor:
+    def staging(self, program: RankPlan, index: int) -> Tensor:
         """Where a bucket of a link arrives; kept from sync to sync."""
         if index not in self._staging:
             bucket = program.buckets[index]
@@ -116,14 +116,14 @@ class Seat:
             self._staging[index] = (buffer, slot_views(bucket, buffer))
         return self._staging[index][0]
 
-    def arrivals(self, program: Program) -> dict[int, Sequence[Tensor]]:
+    def arrivals(self, program: RankPlan) -> dict[int, Sequence[Tensor]]:
         """The blocks of every bucket of a target rank, by the bucket's index."""
         return {
             index: self._staging[index][1] if program.routes[index] == "link" else self.arrived[index]
             for index in program.buckets
         }
 
-    def ledger(self, program: Program, *, reversible: bool) -> Ledger:
+    def commit(self, program: RankPlan, *, reversible: bool) -> Commit:
         """The writes of this commit: several for a block whose tensors were tied at the source."""
         arrivals = self.arrivals(program)
         kept = self._commit
@@ -141,10 +141,10 @@ class Seat:
                     places = [view for name in names for view in self.holding.views(name, slot.box)]
                     assert places, f"this rank holds nothing around {slot.box}"
                     writes.extend(Write(place, block, owned and len(places) == 1, slot.entry) for place in places)
-            kept = self._commit = _Commit(arrivals, Ledger(writes, reversible=reversible), reversible)
-        return kept.ledger
+            kept = self._commit = _KeptCommit(arrivals, Commit(writes, reversible=reversible), reversible)
+        return kept.commit
 
-    def digests(self, program: Program, side: Side) -> Digests:
+    def digests(self, program: RankPlan, side: Side) -> Digests:
         """A digest of every block that this rank sends, holds a replica of, or has received; as the target has them."""
         slots = [Move(slot.entry, slot.box) for bucket in program.buckets.values() for slot in bucket.slots]
         found: dict[Move, list[Tensor]] = {}
@@ -160,15 +160,15 @@ class Seat:
         numbers = iter(_numbers([value for values in found.values() for value in values]))
         return {move: tuple(islice(numbers, len(values))) for move, values in found.items()}
 
-    def undo(self) -> None:
+    def rollback(self) -> None:
         """Take back the latest commit, whatever became of it."""
         if self._commit is not None:
-            self._commit.ledger.undo()
+            self._commit.commit.rollback()
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Make the latest commit final, and drop what the sync needs no more."""
         if self._commit is not None:
-            self._commit.ledger.settle()
+            self._commit.commit.finalize()
         self.clear()
 
     def unpack(self, index: int) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.transport.protocol import Link, Post, Work
+from twinkle_ray.weights.transport.protocol import Link, LinkMessage, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ class Outgoing:
     release: Callable[[], None]
 
 
-class Ring:
+class BufferPool:
     """Buffers for packing, used again once their messages are through."""
 
     def __init__(self, allocate: Callable[[int], Tensor]) -> None:
@@ -40,7 +40,7 @@ class Ring:
         return buffer[:nbytes], lambda: self._free.append(buffer)
 
 
-def pump(
+def run_rounds(
     link: Link,
     rounds: Sequence[Sequence[Hop]],
     process: int,
@@ -65,16 +65,16 @@ def pump(
             _land(*flying.popleft())
         receives = [hop for hop in hops if hop.receiver == process]
         sends = [hop for hop in hops if hop.sender == process]
-        posts = [Post(hop.sender, hop.bucket, staging[hop.bucket], receive=True) for hop in receives]
+        posts = [LinkMessage(hop.sender, hop.bucket, staging[hop.bucket], receive=True) for hop in receives]
         packed: dict[int, Outgoing] = {}
         for hop in sends:
             if hop.forward:
                 arriving.pop(hop.bucket, _DONE).wait()
-                posts.append(Post(hop.receiver, hop.bucket, staging[hop.bucket], receive=False))
+                posts.append(LinkMessage(hop.receiver, hop.bucket, staging[hop.bucket], receive=False))
             else:
                 if hop.bucket not in packed:
                     packed[hop.bucket] = outgoing(hop.bucket)
-                posts.append(Post(hop.receiver, hop.bucket, packed[hop.bucket].buffer, receive=False))
+                posts.append(LinkMessage(hop.receiver, hop.bucket, packed[hop.bucket].buffer, receive=False))
         afterwards = [parcel.release for parcel in packed.values()]
         works = link.post(posts)
         arriving.update((hop.bucket, work) for hop, work in zip(receives, works, strict=False))

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from twinkle_ray.weights.planning.buckets import Bucket, make_buckets
-from twinkle_ray.weights.planning.rank_plan import Program
+from twinkle_ray.weights.planning.rank_plan import RankPlan
 from twinkle_ray.weights.planning.routes import Transport, choose_route, link_kind
 from twinkle_ray.weights.planning.schedule import Hop, make_rounds
-from twinkle_ray.weights.planning.transfer_plan import Move, Plan, Seat, make_plan
-from twinkle_ray.weights.shards.specs import Sheet, digest
+from twinkle_ray.weights.planning.transfer_plan import Location, Move, TransferPlan, make_plan
+from twinkle_ray.weights.shards.specs import RankSpecs, digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Report, Route, Side
-    from twinkle_ray.weights.planning.manifest import Terms
+    from twinkle_ray.weights.messages import RankReport, Route, Side
+    from twinkle_ray.weights.planning.manifest import MatchOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
+class SyncPlan:
     """Everything that follows from what both sides hold and where they run.
 
     Attributes:
@@ -36,14 +36,14 @@ class Blueprint:
     """
 
     digest: str
-    plan: Plan
+    plan: TransferPlan
     buckets: tuple[Bucket, ...]
     routes: tuple[Route, ...]
     rounds: tuple[tuple[Hop, ...], ...]
     processes: tuple[str, ...]
     kind: str
     replicas: Mapping[int, tuple[Move, ...]] = field(repr=False)
-    reports: Mapping[Side, Sequence[Report]] = field(repr=False)
+    reports: Mapping[Side, Sequence[RankReport]] = field(repr=False)
 
     @property
     def links(self) -> bool:
@@ -69,7 +69,7 @@ class Blueprint:
         ]
         return " and ".join(names)
 
-    def program(self, side: Side, rank: int) -> Program:
+    def program(self, side: Side, rank: int) -> RankPlan:
         """One rank's part."""
         report = self.reports[side][rank]
         process = self.processes.index(report.process)
@@ -85,7 +85,7 @@ class Blueprint:
             for index, theirs in enumerate(self.reports[other])
             if theirs.process == report.process
         ]
-        return Program(
+        return RankPlan(
             digest=self.digest,
             sheet=report.digest,
             entries=self.plan.entries,
@@ -99,13 +99,13 @@ class Blueprint:
         )
 
 
-def draw(
-    sheets: Mapping[Side, Sequence[Sheet]],
-    reports: Mapping[Side, Sequence[Report]],
-    terms: Terms,
+def compile_plan(
+    sheets: Mapping[Side, Sequence[RankSpecs]],
+    reports: Mapping[Side, Sequence[RankReport]],
+    terms: MatchOptions,
     bucket_bytes: int,
     transport: Transport,
-) -> Blueprint:
+) -> SyncPlan:
     """Put everything together.
 
     Raises:
@@ -117,8 +117,8 @@ def draw(
         sheets["source"],
         sheets["target"],
         terms,
-        source_seats=[Seat(report.process, report.host) for report in source],
-        target_seats=[Seat(report.process, report.host) for report in target],
+        source_locations=[Location(report.process, report.host) for report in source],
+        target_locations=[Location(report.process, report.host) for report in target],
         bucket_bytes=bucket_bytes,
     )
     buckets = make_buckets(plan, bucket_bytes)
@@ -134,7 +134,7 @@ def draw(
     for move, owners in plan.replicas:
         for owner in owners:
             replicas.setdefault(owner, []).append(move)
-    return Blueprint(
+    return SyncPlan(
         digest=digest((plan.digest, routes, processes, kind)),
         plan=plan,
         buckets=buckets,
