@@ -78,21 +78,21 @@ class RankThread:
         """Answer the running task in the thread's place."""
         at = self._at
         if at is not None:
-            at.settle(self._lost())
+            at.complete(self._lost())
 
     def _serve(self) -> None:
         while (item := self._tasks.get()) is not None:
             reply, task, inputs, watched = item
             self._at = reply
             self._shared.at_work.add(self._label)
-            reply.settle(self._lost() if self._closing else self._run(task, inputs, watched))
+            reply.complete(self._lost() if self._closing else self._run(task, inputs, watched))
             self._shared.at_work.discard(self._label)
             self._at = None
             del item, reply, task, inputs, watched
         while not self._tasks.empty():  # submitted by another rank while this one was ending
             late = self._tasks.get()
             if late is not None:
-                late[0].settle(self._lost())
+                late[0].complete(self._lost())
 
     def _run(self, task: Task, inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]) -> Outcome:
         try:

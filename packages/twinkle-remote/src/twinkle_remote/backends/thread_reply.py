@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,54 +15,30 @@ if TYPE_CHECKING:
 class ThreadReply:
     """The pending answer of a thread."""
 
-    __slots__ = ("_lock", "_waiters", "outcome", "rank", "sent")
+    __slots__ = ("_future", "rank", "sent")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.sent = 0
-        self.outcome: Outcome | None = None
-        self._lock = threading.Lock()
-        self._waiters: list[threading.Event] = []
+        self._future: Future[Outcome] = Future()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome; None until it is there."""
+        return self._future.result() if self._future.done() else None
 
     def done(self) -> bool:
         """Whether the outcome is there."""
-        return self.outcome is not None
+        return self._future.done()
 
-    def settle(self, outcome: Outcome) -> None:
+    def complete(self, outcome: Outcome) -> None:
         """Give the outcome, once; a later one is dropped."""
-        with self._lock:
-            if self.outcome is not None:
-                return
-            self.outcome = outcome
-            waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.set()
-
-    def tell(self, waiter: threading.Event) -> bool:
-        """Have an event set when the outcome is there; False when it is there already."""
-        with self._lock:
-            if self.outcome is not None:
-                return False
-            self._waiters.append(waiter)
-            return True
-
-    def forget(self, waiter: threading.Event) -> None:
-        """Undo `tell`."""
-        with self._lock:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        with suppress(InvalidStateError):
+            self._future.set_result(outcome)
 
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:
-    """Those replies that are done, after waiting for one at least; empty when the time is over."""
-    ready = [reply for reply in replies if reply.outcome is not None]
-    if ready or timeout == 0.0:
-        return ready
-    event = threading.Event()
-    if all(reply.tell(event) for reply in replies):
-        try:
-            event.wait(timeout)
-        finally:
-            for reply in replies:
-                reply.forget(event)
-    return [reply for reply in replies if reply.outcome is not None]
+    """Wait until at least one reply is done, and return those that are; empty when the time is over."""
+    if timeout != 0.0:
+        wait([reply._future for reply in replies], timeout, FIRST_COMPLETED)
+    return [reply for reply in replies if reply.done()]
