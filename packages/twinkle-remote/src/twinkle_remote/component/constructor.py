@@ -1,4 +1,4 @@
-"""The constructor of a remote class: its own arguments beside those of placement, and a bare object in this process."""
+"""The constructor of a remote class: its own arguments, those of placement, and objects built in this process."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _prepared: WeakSet[type] = WeakSet()
 
 
 def prepare(cls: Any) -> None:
-    """Make a remote class, or a subclass of one, ready for its first object; once.
+    """Prepare a remote class, or a subclass of one, before its first object; once.
 
-    As late as that, because decorators such as `dataclass` may replace what a class had when it was decorated.
+    Not at decoration, because later decorators such as `dataclass` may replace methods of the class.
     """
     if cls in _prepared:
         return
@@ -44,7 +44,7 @@ def _wrap_init(cls: Any) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if type(self).__init__ is init:  # not when reached through super().__init__
+        if type(self).__init__ is init:  # not when called through super().__init__
             _initialize(original, self, args, kwargs)
         else:
             _call_init(original, self, args, kwargs)
@@ -53,7 +53,7 @@ def _wrap_init(cls: Any) -> None:
 
 
 def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call a constructor without the keywords that are not its own; one of a local component as on a worker."""
+    """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
     cls = type(itself)
     component = component_of(itself)
     runtime = active()
@@ -75,7 +75,7 @@ def _call_init(original: Callable[..., None], itself: object, args: tuple[Any, .
 
 
 def _inherit_options(cls: Any, name: str) -> None:
-    """A plain method that overrides a remote function is one too, with the options of the overridden one."""
+    """Make a plain method remote if it overrides a remote function, with the same options."""
     found = inspect.getattr_static(cls, name, None)
     if not inspect.isfunction(found) or options_under(cls, name) is not None:
         return
@@ -87,18 +87,18 @@ def _inherit_options(cls: Any, name: str) -> None:
 
 
 def is_building(cls: type) -> bool:
-    """Whether an object of the class is being made in this process by the running code."""
+    """Whether the running code is making an object of the class in this process."""
     return _building.get() is cls
 
 
 def build(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a bare object in this process.
+    """Make an object in this process without `__init__`.
 
     Args:
         cls: Its class.
-        original: A `__new__`.
+        original: The class's own `__new__`.
         args: Positional arguments of the constructor.
-        kwargs: Keyword arguments, with those of placement.
+        kwargs: Keyword arguments, including those of placement.
     """
     if original is object.__new__:
         return original(cls)
@@ -110,7 +110,7 @@ def build(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 
 def own_keywords(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keywords without those of placement that the class does not declare itself."""
+    """The keywords, without the placement keywords that the class does not declare."""
     if _KEYWORDS.isdisjoint(kwargs):
         return kwargs
     declared = declared_keywords(cls)
@@ -118,14 +118,14 @@ def own_keywords(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_mesh(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh | None) -> dict[str, Any]:
-    """Keywords with the mesh that the component really has, for a class that declares one."""
+    """The keywords with the component's actual mesh, for a class that declares `device_mesh`."""
     signature = constructor_signature(cls)
     by_place = [] if signature is None else list(signature.parameters)[: len(args)]
     return kwargs if mesh is None or MESH in by_place else {**kwargs, MESH: mesh}
 
 
 def declared_keywords(cls: Any) -> frozenset[str]:
-    """Those keywords of placement that the constructor names, or a base's where it passes its keywords on."""
+    """The placement keywords that the constructor declares, or that a base declares and receives as `**kwargs`."""
     names: set[str] = set()
     for signature in _signatures(cls):
         names.update(signature.parameters)
@@ -135,7 +135,7 @@ def declared_keywords(cls: Any) -> frozenset[str]:
 
 
 def constructor_signature(cls: Any) -> inspect.Signature | None:
-    """What calling the class takes; None where it is written in C and does not tell."""
+    """The signature of calling the class; None for a C class without a signature."""
     found = next(_signatures(cls), None)
     if found is not None:
         return found
@@ -144,14 +144,14 @@ def constructor_signature(cls: Any) -> inspect.Signature | None:
 
 
 def _own_constructors(cls: type) -> list[Any]:
-    """The `__init__` and `__new__` that a class defines itself, but for those of `object` that were wrapped here."""
+    """The `__init__` and `__new__` that a class defines itself, without the wrapped ones of `object`."""
     found = [vars(cls).get(name) for name in ("__init__", "__new__")]
     functions = [_unintercepted(getattr(one, "__func__", one)) for one in found if one is not None]
     return [one for one in map(inspect.unwrap, functions) if one not in (object.__init__, object.__new__)]
 
 
 class ConstructorSignature:
-    """What `inspect.signature` of a remote class finds: the constructor's own, of whichever subclass is asked."""
+    """The descriptor that gives `inspect.signature` the constructor's own signature, also for subclasses."""
 
     def __get__(self, instance: object, cls: Any) -> inspect.Signature:
         found = None if instance is not None else constructor_signature(cls)
@@ -161,7 +161,7 @@ class ConstructorSignature:
 
 
 def _signatures(cls: Any) -> Iterator[inspect.Signature]:
-    """Signatures of the constructors of a class and its bases, the nearest first, without their first parameter."""
+    """Constructor signatures of a class and its bases, nearest first, without the first parameter."""
     for name in ("__init__", "__new__"):
         for base in _own_bases(cls):
             found = vars(base).get(name)

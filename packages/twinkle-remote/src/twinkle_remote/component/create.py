@@ -1,4 +1,4 @@
-"""Where a component is built: in this process, or on the workers of a group."""
+"""Builds a component in this process or on the workers of a group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _count = itertools.count()
 
 
 def intercept(cls: Any) -> None:
-    """Have a class, and those subclasses of it that define `__new__` themselves, ask where their objects are built."""
+    """Let `construct` make the objects of a class, and of its subclasses that define `__new__` themselves."""
     original = cls.__new__
     if not hasattr(original, _ORIGINAL):
 
@@ -77,20 +77,20 @@ def _follow_subclasses(cls: Any) -> None:
 
 
 def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What calling a remote class returns: the new object, or the handle of one that was built on a group.
+    """The result of calling a remote class: the new object, or the handle of an object on a group.
 
     Args:
         cls: The class that was called.
-        original: The class's own `__new__`; Python calls `__init__` on what it makes afterwards.
+        original: The class's own `__new__`; Python calls `__init__` on its result afterwards.
         args: Positional arguments of the constructor.
-        kwargs: Keyword arguments, those of placement among them.
+        kwargs: Keyword arguments, including those of placement.
 
     Raises:
         NotInitializedError: A group is named before `initialize`.
-        PlacementError: There is no such group, or the mesh does not fit it.
+        PlacementError: The group does not exist, or the mesh does not fit it.
         TypeError: The constructor does not take the arguments.
     """
-    if is_building(cls):  # reached again, through super().__new__
+    if is_building(cls):  # called again, through super().__new__
         return build(cls, original, args, kwargs)
     prepare(cls)
     name = kwargs.get(GROUP)
@@ -134,11 +134,11 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
     try:
         call.wait()
-    except PlacementError:  # the id is another component's
+    except PlacementError:  # another component has this id
         raise
     except BaseException:
         call.prefetched = True
-        with contextlib.suppress(TwinkleError):  # the group may be gone; what the constructor raised is what counts
+        with contextlib.suppress(TwinkleError):  # the group may have ended; the constructor's error counts
             start(component, "drop", None, call.name, _DROP).prefetched = True
         raise
     return component
@@ -163,7 +163,7 @@ def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, 
 
 
 def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
-    """Register what was built in this process, in local mode: its calls go through dispatch and collect as well."""
+    """Register an object of this process in local mode, so that its calls use dispatch and collect as well."""
     if not isinstance(made, cls):
         return made
     if name is not None and runtime.groups and name not in runtime.groups:
@@ -175,7 +175,7 @@ def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any],
     mesh = given if isinstance(given, DeviceMesh) else None
     if mesh is None or (name is not None and runtime.groups):
         if mesh is None and group.size > 1 and not runtime.groups and execute_of(cls) == "all":
-            mesh = runtime.mesh  # every group is all processes here: a mesh of another size fits none of them
+            mesh = runtime.mesh  # every group has all processes here: a mesh of another size fits no group
         mesh = _mesh_for(cls, mesh, runtime, group.name, planned)
     shared = name is not None or mesh is not None
     if not shared:
@@ -190,7 +190,7 @@ def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any],
 
 
 def _whole(mesh: DeviceMesh) -> DeviceMesh:
-    """The mesh of one process that is the whole component: the same dims, each of size 1."""
+    """The mesh of a component in one process: the same dims, each of size 1."""
     nested: Any = 0
     for _ in mesh.dim_names:
         nested = [nested]
@@ -198,14 +198,14 @@ def _whole(mesh: DeviceMesh) -> DeviceMesh:
 
 
 class On:
-    """A place to build components; see `on`."""
+    """A place for new components; see `on`."""
 
     def __init__(self, group: str, device_mesh: DeviceMesh | None) -> None:
         self._group = group
         self._mesh = device_mesh
 
     def create(self, cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Build a component: `cls(*args, remote_group=group, device_mesh=mesh, **kwargs)`, its arguments typed."""
+        """Build a component, with typed arguments: `cls(*args, remote_group=group, device_mesh=mesh, **kwargs)`."""
         place: dict[str, Any] = {GROUP: self._group}
         if self._mesh is not None:
             place[MESH] = self._mesh
@@ -216,8 +216,8 @@ def on(group: str, device_mesh: DeviceMesh | None = None) -> On:
     """The typed spelling of `remote_group=` and `device_mesh=`: `on("actor", mesh).create(Actor, arg)`.
 
     Args:
-        group: Name of a group that `initialize` was given.
-        device_mesh: Mesh of the component, as large as the group.
+        group: Name of a group of `initialize`.
+        device_mesh: Mesh of the component, of the group's size.
     """
     running()
     return On(group, device_mesh)

@@ -1,4 +1,4 @@
-"""The two decorators: a class whose objects can live on a group of workers, and a method that is called there."""
+"""The two decorators: for classes whose objects live on a group of workers, and for methods that run there."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class FunctionOptions(TypedDict, total=False):
-    """The keywords of `remote_function` beside dispatch, execute and collect.
+    """The keywords of `remote_function`, apart from dispatch, execute and collect.
 
     Attributes:
         sync: Wait for every worker before returning.
         lazy_collect: Leave results on the workers until they are used; None follows `initialize`.
-        timeout: Seconds from the call to its deadline; None for none.
-        split: Names of the arguments to split; then nothing else is.
+        timeout: Seconds from the call to its deadline; None for no deadline.
+        split: Names of the arguments to split; all others go whole.
         replicate: Names of the arguments that go whole.
-        uneven: Rows that the data ranks do not divide: None splits as evenly as it goes (ranks without rows get an
-            empty slice of the same type), "strict" refuses, "pad" repeats rows and drops their results (a "mean" or
-            "sum" of the workers' own figures counts what was repeated: a method cannot tell those rows from others),
-            "drop" leaves the rest out.
-        weight: For "mean" and "sum": "rows" weighs by the rows that each data rank was given, repeated ones included;
-            "equal" counts each data rank once; a callable weighs by its value for each result. None is "rows" for a
-            "mean" where the call divided rows, so that the mean of a mean over rows is what one worker would have
-            returned, and "equal" elsewhere.
+        uneven: What happens if the number of data ranks does not divide the rows. None splits as evenly as possible
+            (a rank without rows gets an empty slice of the same type). "strict" raises an error. "pad" repeats rows
+            and drops their results (a "mean" or "sum" of figures that the workers compute counts the repeated rows
+            too). "drop" leaves the remainder out.
+        weight: Weights of "mean" and "sum". "rows" weighs each data rank by its number of rows, including repeated
+            ones; "equal" gives each data rank the same weight; a callable returns the weight of each result. None
+            means "rows" for a "mean" whose call divided rows (the mean of the ranks' means is then the mean over all
+            rows), and "equal" in all other cases.
     """
 
     sync: bool
@@ -74,7 +74,7 @@ class FunctionOptions(TypedDict, total=False):
 
 
 Collecting: TypeAlias = Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
-"""Every collect but "none": the call has the type that the method declares."""
+"""Every collect except "none": the call returns the type that the method declares."""
 
 
 class _Same(Protocol):
@@ -92,20 +92,21 @@ class _Class(Protocol):
 def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unknown: Never) -> _Class:
     """Let objects of a class live on a group of workers.
 
-    Three keywords are added to the constructor, and taken off unless it declares them: `remote_group` (name of a
-    group), `device_mesh` (the component's mesh, as large as the group) and `instance_id`. Without a `remote_group`, in
-    "local" mode, or on a worker of that very group, the object is built in the process; otherwise on the group's
-    workers, and the caller holds a handle of the same type whose remote functions run there.
+    The constructor takes three more keywords: `remote_group` (name of a group), `device_mesh` (the component's mesh, of
+    the group's size) and `instance_id`; a class gets them only if it declares them. Without a `remote_group`, in
+    "local" mode, or on a worker of the same group, the object is built in the process. Otherwise it is built on the
+    group's workers, and the caller holds a handle of the same type, whose remote functions run there.
 
     Args:
-        execute: "all" builds it on every worker, "first" on the first one only (a dataset, a tokenizer).
-        prefetch: Steps of a `for` loop over a handle that are asked for ahead, at or above 0. None means 1 where nobody
-            can notice (`__iter__` does nothing but return the object, and there is no `state_dict`), 0 elsewhere.
-        **unknown: None: what is not an option is an error that lists those that are.
+        execute: "all" builds the object on every worker, "first" on the first one only (a dataset, a tokenizer).
+        prefetch: Steps that a `for` loop over a handle requests ahead, at or above 0. None means 1 where that has no
+            visible effect (`__iter__` only returns the object, and the class has no `state_dict`), and 0 elsewhere.
+        **unknown: Any other keyword is an error that lists the options.
 
     Raises:
-        ValueError: An option is not valid; the message says what is.
-        TypeError: There is no such option, what is decorated is no class, or its objects cannot be referred to weakly.
+        ValueError: An option is not valid; the message lists the valid values.
+        TypeError: An option does not exist, the decorated object is not a class, or the class does not support weak
+            references.
     """
     if unknown:
         raise TypeError(f"remote_class has no option {', '.join(unknown)}; its options are execute, prefetch")
@@ -147,24 +148,24 @@ def remote_function(
 def remote_function(
     dispatch: Dispatch = "slice", execute: Execute = "all", collect: Collect = "none", **options: Any
 ) -> Any:
-    """Let a method of a remote class be called from elsewhere; called inside its worker it just runs.
+    """Let handles call a method of a remote class; on its own worker, the method runs as usual.
 
     Args:
         dispatch: "slice" splits list arguments evenly over the workers; "all" sends everything whole; "slice_dp"
             splits what has rows (lists, tuples, arrays, tensors, frames, tables and datasets, also inside mappings and
             dataclasses) by the mesh's data ranks; or a callable
             `(length, i, args, kwargs, device_mesh) -> (args_i, kwargs_i)` for worker i of length.
-        execute: "all" workers that hold the component, or the "first".
-        collect: "none" gives the list of the workers' results (the bare result of one worker); "flatten" joins rows
-            (what has none is an error), "mean" and "sum" reduce, each counting a data rank once; "first" is the first
-            worker's; "last_pp" the list of the last pipeline stage's, one per data rank; or a callable
-            `(results, device_mesh)`.
-        **options: The keywords of `FunctionOptions`; any other is an error that lists them.
+        execute: "all" runs on all workers that hold the component, "first" on the first one.
+        collect: "none" gives the list of the workers' results (of one worker its bare result); "flatten" joins their
+            rows (a result without rows is an error); "mean" and "sum" reduce them, counting each data rank once;
+            "first" is the first worker's result; "last_pp" is the list of the last pipeline stage's results, one per
+            data rank; a callable is called with `(results, device_mesh)`.
+        **options: The keywords of `FunctionOptions`; any other keyword is an error that lists them.
 
     Raises:
-        ValueError: An option is not valid; the message lists what is.
-        TypeError: There is no such option, `split` or `replicate` names an argument that the method does not have, a
-            callable does not take what it is called with, or what is decorated is no plain method.
+        ValueError: An option is not valid; the message lists the valid values.
+        TypeError: An option does not exist, `split` or `replicate` names an argument that the method does not have, a
+            callable does not take its arguments, or the decorated object is not a plain method.
     """
     unknown = options.keys() - FunctionOptions.__annotations__.keys()
     if unknown:

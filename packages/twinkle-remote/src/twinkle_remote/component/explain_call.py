@@ -1,4 +1,4 @@
-"""What a call would do, as a table: which rank gets which rows, and whose results are read; nothing runs."""
+"""The plan of a call as a table: the rows of each rank, and the ranks whose results are read; nothing runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rank's line.
+    """The table's line of one rank.
 
     Attributes:
         rank: Rank of the group.
-        coordinate: Its coordinate on the mesh, by dim; empty without one.
+        coordinate: Its coordinate on the mesh, by dim; empty without a mesh.
         arguments: Each argument as text: type and rows, or the value.
-        rows: Rows that it is given; None when nothing is split or only the workers will know.
+        rows: Rows that it receives; None if nothing is split, or only the workers can count them.
         read: Whether collect reads its result.
     """
 
@@ -56,7 +56,7 @@ class Explanation:
         group: The component's group.
         rows: One for each called rank.
         reads: Ranks whose results collect reads, in order.
-        collect: What it makes of them.
+        collect: How collect combines them, as text.
     """
 
     name: str
@@ -96,7 +96,7 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
 
     Raises:
         TypeError: It is not a remote function of a component, or does not take the arguments.
-        DispatchError: The call itself would raise it.
+        DispatchError: The call itself would raise the same error.
     """
     component, spec = remote_part(bound_method)
     names = bind(bound_method, component.name, args, kwargs)
@@ -123,7 +123,7 @@ def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -
 
 
 def _store_nothing(value: object) -> None:
-    """In place of `Store.put`: the call is not made, so its values stay where they are."""
+    """Used instead of `Store.put`: no call is made, so nothing is stored."""
 
 
 def _is_whole(value: object, before: object) -> bool:

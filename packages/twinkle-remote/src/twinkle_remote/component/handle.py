@@ -1,4 +1,4 @@
-"""What a caller holds for a component on another group: `isinstance(handle, cls)`, and only remote functions work."""
+"""Handles of components on other groups: `isinstance(handle, cls)` holds, and only remote functions work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_CLASS = frozenset(
 
 
 def make_handle(cls: Any, component: Component) -> Any:
-    """A handle of a component."""
+    """Make a handle of a component."""
     prepare(cls)
     kind = handle_type(cls)
     handle = bare_new(kind)(kind)
@@ -54,7 +54,7 @@ def make_handle(cls: Any, component: Component) -> Any:
 
 @cache
 def handle_type(cls: Any) -> Any:
-    """The class of the handles of a remote class: a subclass of it that holds no state."""
+    """The class of the handles of a remote class: a subclass without state."""
     body: dict[str, Any] = {name: _refusing(name) for name in _special_methods(cls)}
     if callable(getattr(cls, "__iter__", None)):
         body["__iter__"], body["__next__"] = _iter, _next
@@ -68,7 +68,7 @@ def handle_type(cls: Any) -> Any:
 
 
 def _special_methods(cls: type) -> Iterator[str]:
-    """Names like `__call__` that Python would find in the class without asking the handle, and that need its state."""
+    """Names like `__call__`, which Python looks up in the class and not on the handle, and which need its state."""
     for base in cls.__mro__[:-1]:
         for name, value in vars(base).items():
             special = name.startswith("__") and name.endswith("__") and inspect.isroutine(value)
@@ -114,15 +114,15 @@ def _restore(cls: type, component: Component) -> object:
 
 
 class Handle(HandleBase):
-    """What handles do in place of their class: tell who they are, and send remote functions to the workers."""
+    """The behaviour of handles: they show their identity, and send remote functions to the workers."""
 
     __slots__ = ()
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Nothing: a handle's class is no subclass that its base has to hear of."""
+        """Do nothing: the base's `__init_subclass__` must not run for a handle class."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        """Nothing: the component is constructed on its workers."""
+        """Do nothing: the component is constructed on its workers."""
 
     def __getattribute__(self, name: str) -> Any:
         kept = name in getattr(type(self), _REMOTE) or name in (COMPONENT, _ITERATOR)
@@ -188,7 +188,7 @@ class Handle(HandleBase):
         return [name for name in dir(cls) if options_under(cls, name) is not None]
 
     def __del__(self) -> None:
-        """Nothing: the end of a handle is not the end of the component."""
+        """Do nothing: deleting a handle does not delete the component."""
 
 
 def _iterator(self: Any) -> RemoteIterator:
@@ -241,6 +241,6 @@ def _exit(self: Any, kind: type[BaseException] | None, error: BaseException | No
 def _travels(error: BaseException) -> bool:
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever a foreign exception's pickling raises, the answer is no
+    except Exception:  # pickling may raise anything; the answer is False then
         return False
     return True

@@ -1,4 +1,4 @@
-"""A remote function: sent to the workers where its object is a handle, dispatched here where it is a component."""
+"""A remote function: on a handle it is sent to the workers, on a component it is dispatched here."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 
 def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
-    """A method with the given options.
+    """Make a remote function of a method and its options.
 
     Raises:
-        TypeError: It is no plain method, or the options name an argument that it does not have.
+        TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
     _check_method(function)
     name = function.__name__
@@ -38,7 +38,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
         assert component is not None
-        if kwargs or len(args) not in simple:  # binding costs as much as the rest of a small call
+        if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
             check_arguments(component.name, name, signature, self, args, kwargs)
         bound = positional_names(names, len(args))
         return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
@@ -52,7 +52,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         if worker is not None and worker.holds(component):
             return worker.call(component, function, args, kwargs)
         remote = is_handle(self)
-        if not remote and current_worker().world_size > 1:  # the other processes run the same, and come by here as well
+        if not remote and current_worker().world_size > 1:  # the other processes make the same call
             return function(self, *args, **kwargs)
         try:
             return send(self, args, kwargs, lazy=None if remote else False)
@@ -71,7 +71,7 @@ def check_arguments(
     """Bind arguments before anything is sent.
 
     Raises:
-        TypeError: They do not fit; the message has the signature.
+        TypeError: The arguments do not fit; the message shows the signature.
     """
     try:
         signature.bind(itself, *args, **kwargs)
@@ -81,15 +81,15 @@ def check_arguments(
 
 
 def positional_names(names: Sequence[str], count: int) -> Sequence[str]:
-    """Parameter names of so many positional arguments."""
+    """Parameter names of the first `count` positional arguments."""
     return [*names[:count], *(f"args[{i}]" for i in range(len(names), count))]
 
 
 def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
-    """Parameter names of the positional arguments of a bound remote function, checked.
+    """Check the arguments of a bound remote function, and return the names of the positional ones.
 
     Raises:
-        TypeError: The arguments do not fit; the message has the signature.
+        TypeError: The arguments do not fit the method; the message shows the signature.
     """
     signature = inspect.signature(bound_method.__func__)
     check_arguments(owner, bound_method.__name__, signature, bound_method.__self__, args, kwargs)
@@ -97,7 +97,7 @@ def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str
 
 
 def _simple_counts(signature: inspect.Signature) -> range:
-    """The numbers of positional arguments that surely fit where no others are given."""
+    """The counts of positional arguments that always fit if there are no keyword arguments."""
     parameters = list(signature.parameters.values())[1:]
     by_place = [p for p in parameters if p.kind in _BY_PLACE]
     needed = sum(p.default is p.empty for p in by_place)
@@ -122,7 +122,7 @@ def _check_method(function: Any) -> None:
 
 
 def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:
-    """Names of the positional parameters after `self`; checks those that the options name."""
+    """Names of the positional parameters after `self`; also checks the names in the options."""
     parameters = list(signature.parameters.values())[1:]
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         known = [parameter.name for parameter in parameters]

@@ -13,16 +13,16 @@ _DROP = FunctionSpec(dispatch="all")
 
 
 def release(component: object) -> None:
-    """Drop a component on all its workers, after the calls that were made before, so that its memory is free there.
+    """Drop a component on all its workers after its earlier calls, which frees its memory there.
 
-    Calls of it afterwards are errors; results that were not fetched yet stay. For an object that was built in this
-    process, and for one that is released already, it does nothing.
+    Later calls of the component are errors; its earlier results can still be fetched. Nothing happens for an object
+    that was built in this process, or that is released already.
 
     Args:
         component: A component.
 
     Raises:
-        TypeError: It is none.
+        TypeError: The argument is not a component.
         TwinkleError: As for any call.
     """
     found = component_of(component)
@@ -37,4 +37,4 @@ def release(component: object) -> None:
     call = start(found, "drop", None, f"{found.name}.release", _DROP)
     runtime.mark_released(found)
     call.wait()
-    gc.collect()  # what was freed on threads may stand in cycles
+    gc.collect()  # on threads, the freed objects may be in reference cycles

@@ -1,11 +1,10 @@
 """The contract between the call path and a backend: what is sent to a worker, and what comes back.
 
-A backend owns groups of workers. It takes one `Task` for each called rank, has the worker's
-`twinkle_remote.backends.support.Worker` run it, and hands back a `Reply` for each. What is split, what is collected and
-what an error says is the same for all backends and lives above this line. `twinkle_remote.conformance` is the
-executable form of this page.
+A backend owns groups of workers. It takes one `Task` for each called rank, runs it with a
+`twinkle_remote.backends.support.Worker`, and returns a `Reply` for each. Dispatch, collect and error messages are the
+same for all backends and are not part of this contract. `twinkle_remote.conformance` tests the contract.
 
-A third party's backend is a class with this interface, registered under the entry-point group `twinkle.backends`.
+A backend of a third party is a class with this interface, registered under the entry-point group `twinkle.backends`.
 """
 
 from twinkle_remote.protocol.backend import (

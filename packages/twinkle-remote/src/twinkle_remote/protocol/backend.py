@@ -1,4 +1,4 @@
-"""What a backend is: groups of workers, a store of values, and replies to wait for."""
+"""The interface of a backend: groups of workers, a store of values, and replies to wait for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Where values live between workers; on one process simply the values themselves."""
+    """Keeps values that move between workers; within one process it holds references."""
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large value once for many readers.
 
         Returns:
-            What stands for it, and the bytes stored; None to send the value along with the task instead.
+            A reference to it, and the bytes stored; None if the value should travel inside the task.
         """
 
     def get(
@@ -31,21 +31,21 @@ class Store(Protocol):
             ref: What `put` returned, the payload of an outcome, or the value itself.
             start: First row; None for the whole value.
             stop: One past the last row.
-            timeout: Seconds that this may take, also where what holds the value does not answer; None for no limit.
+            timeout: Seconds that reading may take, also if the value's holder does not answer; None for no limit.
 
         Returns:
-            The value, and the bytes that this took from outside of the process.
+            The value, and the bytes that were fetched from other processes.
 
         Raises:
             StoreTimeoutError: The time is over.
-            WorkerDiedError: The value is gone with what held it.
+            WorkerDiedError: The process that held the value has ended.
         """
 
     def keep(self, value: object) -> tuple[object, int]:
         """Keep a method's result for later readers.
 
         Returns:
-            The payload of its outcome, and the bytes it holds.
+            The payload of the outcome, and its size in bytes.
         """
 
 
@@ -54,21 +54,21 @@ class Reply(Protocol):
 
     Attributes:
         rank: Rank of the worker.
-        sent: Bytes that went to the worker with its task, small arguments among them; 0 where all share a process.
+        sent: Bytes that were sent to the worker with its task, including small arguments; 0 within one process.
     """
 
     rank: int
     sent: int
 
     def done(self) -> bool:
-        """Whether the outcome is there, or never will be."""
+        """Whether the outcome has arrived, or can no longer arrive."""
 
 
 class InputReplies(list[Reply]):
-    """The replies that the hand-overs of one call's tasks are made of.
+    """The replies from which one call's tasks read their lazy arguments.
 
     Attributes:
-        watched: Further replies of the calls that make those: of ranks whose outcomes are not read.
+        watched: Further replies of the same producer calls, from ranks whose outcomes are not read.
     """
 
     def __init__(self, replies: Iterable[Reply] = (), watched: Iterable[Reply] = ()) -> None:
@@ -88,32 +88,32 @@ class WorkerGroup(Protocol):
         """Number of workers."""
 
     def info(self, rank: int) -> WorkerInfo:
-        """Who the worker of a rank is."""
+        """Identity of the worker of a rank."""
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
-        """Have one worker run a task after everything that it was given before; returns at once.
+        """Queue a task on one worker, after its earlier tasks; returns at once.
 
         Args:
             rank: Rank in [0, size - 1].
-            task: The task. Ranks that share their data are given the same object, one after the other.
-            inputs: What the task's hand-overs are made of; waited for before the task begins. The first failure among
-                them, or among those that are watched meanwhile, ends the task at once: its worker is free then.
+            task: The task. Ranks that share their data get the same object, one after the other.
+            inputs: Replies that the task reads; the task begins when all of them are done. The first failure among
+                them, or among the watched ones, ends the task at once and frees its worker.
         """
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Where the given ranks are, as text by rank; ranks that cannot tell are left out."""
+        """Stack traces of the given ranks, as text by rank; ranks without one are left out."""
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        """Make sure that all tasks of one call can be sent, before the first one is; by default all of them can.
+        """Check that all tasks of one call can be sent, before the first one is sent; the default checks nothing.
 
         Raises:
-            DispatchError: One cannot be sent; no rank has received the call.
+            DispatchError: A task cannot be sent; no rank has received the call.
         """
         return
 
 
 class Backend(Protocol):
-    """Groups of workers, and what is needed to wait for them."""
+    """Groups of workers, their store, and how to wait for replies."""
 
     @property
     def store(self) -> Store:
@@ -121,14 +121,14 @@ class Backend(Protocol):
 
     @property
     def start_timeout(self) -> float | None:
-        """Seconds that a constructor may take; None, the default, for no limit."""
+        """Seconds that a constructor may take; None (the default) for no limit."""
         return None
 
     def group(self, name: str) -> WorkerGroup:
         """A group by name.
 
         Raises:
-            PlacementError: There is none of that name; the message lists those that exist.
+            PlacementError: No group has that name; the message lists the groups.
         """
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
@@ -139,37 +139,37 @@ class Backend(Protocol):
             timeout: Seconds, 0 to poll; None waits without a limit.
 
         Returns:
-            Those that are done; empty when the time is over.
+            The replies that are done; empty when the time is over.
         """
 
     def outcome(self, reply: Reply) -> Outcome:
-        """The outcome of a reply that is done; a lost worker is an outcome with a failure, never an exception."""
+        """The outcome of a reply that is done; a lost worker gives an outcome with a failure, not an exception."""
 
     def after_fork(self) -> bool:
-        """Called in a process that was forked from this one: drop what is the parent's, and contact no other process.
+        """Drop the parent's connections; called in a forked process, which must not contact other processes.
 
         Returns:
-            Whether calls can go on there, with its own copies of the components.
+            Whether the forked process can make calls, on its own copies of the components.
         """
         return False
 
     def close(self) -> None:
-        """End every worker and give everything back; safe twice."""
+        """End every worker and release all resources; a second call does nothing."""
 
 
 class BackendFactory(Protocol):
-    """What an entry point of `twinkle.backends` names: called with the groups and the options of `initialize`."""
+    """An entry point of `twinkle.backends`; called with the groups and the options of `initialize`."""
 
     def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
-        """Start the groups; every worker is ready when it returns."""
+        """Start the groups; all workers are ready when it returns."""
 
 
 @runtime_checkable
 class InProcessBackend(Protocol):
-    """A backend that builds components in the calling process, which is itself one of their ranks.
+    """A backend that builds components in the calling process, which is one of their ranks.
 
     Attributes:
-        own_group: Name of the group of components that are this process's alone: they have neither group nor mesh.
+        own_group: Name of the group for components that have neither group nor mesh: only this process holds them.
     """
 
     own_group: str
@@ -179,4 +179,4 @@ class InProcessBackend(Protocol):
         """Rank of the calling process."""
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
-        """Take in a component that was built in this process; False when it cannot be referred to weakly."""
+        """Register a component that was built in this process; False if it does not support weak references."""

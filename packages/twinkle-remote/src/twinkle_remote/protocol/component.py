@@ -1,4 +1,4 @@
-"""A component as its callers know it: which class, on which ranks of which group."""
+"""The identity of a component: its class, its group and its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMOTE = "__twinkle_remote__"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component on its group, as handles carry it.
+    """The identity of a component, which its handles carry.
 
     Attributes:
         group: Name of the group.
@@ -33,17 +33,17 @@ class Component:
 
 
 class HandleBase:
-    """Base of every handle's class, and of nothing else."""
+    """Base of the handle classes only."""
 
     __slots__ = ()
 
 
-# Beside the objects, not on them: a copy of a component is no component, and a class may have slots.
+# Kept outside of the objects: a copy of a component is not a component, and a class may have slots.
 _in_process: dict[int, tuple[weakref.ref[object], Component]] = {}
 
 
 def remember(value: object, component: Component) -> None:
-    """Note that an object of this process is a component, for as long as it lives."""
+    """Record that an object of this process is a component, until the object is deleted."""
     key = id(value)
 
     def forget(_: weakref.ref[object]) -> None:
@@ -58,7 +58,7 @@ def forget_all() -> None:
 
 
 def component_of(value: object) -> Component | None:
-    """The component that a handle, or a component of this process, stands for; None for anything else."""
+    """The component of a handle, or of an object that was built in this process; None for other values."""
     if is_handle(value):
         return cast("Component", object.__getattribute__(value, COMPONENT))
     entry = _in_process.get(id(value))
@@ -66,10 +66,10 @@ def component_of(value: object) -> Component | None:
 
 
 def is_handle(value: object) -> bool:
-    """Whether a value is a handle rather than the component itself."""
+    """Whether a value is a handle and not the component itself."""
     return issubclass(type(value), HandleBase)
 
 
 def is_component_type(kind: type) -> bool:
-    """Whether objects of a class are components or handles, which are never taken apart as data."""
+    """Whether a class is a remote class; its objects and handles are never split as data."""
     return getattr(kind, REMOTE, None) is not None

@@ -1,4 +1,4 @@
-"""Who a worker is, and what travels when it fails."""
+"""The identity of a worker, and the record of its failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Who a worker is, as error messages and log lines name it.
+    """The identity of a worker, for error messages and log lines.
 
     Attributes:
         group: Name of the group.
@@ -31,7 +31,7 @@ class WorkerInfo:
     pid: int = 0
 
     def label(self, coordinate: Mapping[str, int] | None = None) -> str:
-        """The worker in a few characters: `actor[3/8 dp=1 tp=1]`."""
+        """The short name of the worker: `actor[3/8 dp=1 tp=1]`."""
         place = "".join(f" {dim}={index}" for dim, index in (coordinate or {}).items())
         return f"{self.group}[{self.rank}/{self.size}{place}]"
 
@@ -43,7 +43,7 @@ def here(group: str, rank: int, size: int) -> WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One rank's failure, in a form that always pickles.
+    """The failure of one rank, in a form that always pickles.
 
     Attributes:
         label: The worker, with its coordinate.
@@ -52,10 +52,10 @@ class Failure:
         message: Its text.
         method: Class.method that raised.
         trace: The worker's traceback, user frames only.
-        pickled: The exception itself where it pickles, else empty.
-        died: The worker is gone, and no method raised.
-        unanswered: The worker lives, but its answer is lost, so that the call may or may not have run.
-        upstream: This rank never ran: what it was to be given had failed.
+        pickled: The pickled exception; empty if it does not pickle.
+        died: The worker ended before it answered, and no method raised.
+        unanswered: The worker is alive, but its answer is lost: the call may or may not have run.
+        upstream: This rank did not run, because the call of one of its arguments failed.
         live: The exception itself, in backends that share the process.
     """
 
@@ -76,11 +76,11 @@ class Failure:
         return Failure, (*told, self.pickled, self.died, self.unanswered, self.upstream)
 
     def as_upstream(self) -> Failure:
-        """The same failure as a call sees it that was to be given the result."""
+        """The same failure, for the calls that take the failed result as an argument."""
         return replace(self, upstream=True)
 
     def exception(self) -> BaseException | None:
-        """What the worker raised, or None when it could not travel."""
+        """The exception that the worker raised; None if it could not be pickled."""
         if self.live is not None:
             return self.live
         if not self.pickled:

@@ -1,4 +1,4 @@
-"""What the decorators leave on classes and functions, and how it is read back."""
+"""The options that the decorators store on classes and functions, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ NAMES = "__twinkle_names__"
 
 
 def mark_class(cls: Any, execute: Execute, prefetch: int | None) -> None:
-    """Write down a class's options."""
+    """Store the options of a class."""
     setattr(cls, REMOTE, execute)
     setattr(cls, PREFETCH, prefetch)
 
 
 def execute_of(cls: type) -> Execute:
-    """Where objects of a remote class are built."""
+    """The ranks on which objects of a remote class are built."""
     return cast("Execute", getattr(cls, REMOTE))
 
 
 def options_of(found: object) -> FunctionSpec | None:
-    """The options of a remote function, or of a property whose getter is one; None for anything else."""
+    """The options of a remote function, or of a property with a remote getter; None for other values."""
     if isinstance(found, property):
         found = found.fget
     return cast("FunctionSpec | None", getattr(found, SPEC, None))
 
 
 def options_under(cls: type, name: str) -> FunctionSpec | None:
-    """The options of what a class has under a name."""
+    """The options of the class attribute with this name; None if it is not remote."""
     return options_of(inspect.getattr_static(cls, name, None))
 
 
 def prefetch_of(cls: Any) -> int:
-    """How many steps of an iteration are asked for ahead: what the class says, else 1 where nobody can notice, else 0.
+    """Number of steps that an iteration requests ahead: the class's option, else 1 where that has no effect, else 0.
 
-    A step ahead shows in a `state_dict`. And when a loop breaks off, the step that it left behind has to be dropped
-    where `__iter__` starts afresh, and kept where it goes on: only one that does nothing but return the component
-    surely goes on.
+    A `state_dict` would include a step ahead. And when a loop breaks off, a step ahead must be kept if `__iter__`
+    continues, and dropped if `__iter__` restarts. Only an `__iter__` that just returns the component is sure to
+    continue.
     """
     said = getattr(cls, PREFETCH, None)
     if said is not None:

@@ -1,4 +1,4 @@
-"""What is sent to a worker for one call, and what it answers."""
+"""The task that a worker receives for one call, and the outcome that it returns."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
 
 
 class Itself(Enum):
-    """Stands for the component when a method returns it, as `__enter__` does: the caller's handle stays the handle."""
+    """Stands for the component in a method's result, as in that of `__enter__`: the caller gets its handle."""
 
     ITSELF = "itself"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of the rows a rank takes: part `index` of `count`."""
+    """The part of the rows that a rank takes: part `index` of `count`."""
 
     index: int
     count: int
 
 
 class HandOver(NamedTuple):
-    """A lazy result among the arguments: which of the task's inputs it is made of, and how they make one value.
+    """A lazy result among the arguments: its inputs, and how they are combined into one value.
 
     Attributes:
         start: Index of its first outcome among the inputs of the task.
         stop: One past its last.
-        how: "rows" joins the outcomes' rows, "list" makes a list of the values, "one" is the single value, and
-            anything else is a collect that the consumer applies to all of them.
+        how: "rows" joins the rows of the outcomes, "list" makes a list of the values, "one" is the single value, and
+            any other value is a collect that the consumer applies to all of them.
         mesh: Mesh of the producer, for a callable collect.
         weight: Weight of the producer's reduction.
-        padded: The producer padded its rows, so that of the joined rows only `Outcome.total` count.
-        once: Which of its outcomes count where the producer's ranks were given no rows of their own, as indexes among
-            them; None where all do.
+        padded: The producer padded its rows: only the first `Outcome.total` of the joined rows count.
+        once: Indexes of the outcomes that count if the producer's ranks had no rows of their own; None if all
+            count.
     """
 
     start: int
@@ -55,7 +55,7 @@ class HandOver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HandedSlot:
-    """Stands in the arguments where a lazy result goes.
+    """Placeholder for a lazy result among the arguments.
 
     Attributes:
         index: Index among the task's hand-overs.
@@ -67,7 +67,7 @@ class HandedSlot:
 
 
 class StoredSlot(NamedTuple):
-    """Stands in the arguments where rows of a stored value go.
+    """Placeholder for rows of a stored value among the arguments.
 
     Attributes:
         ref: What `Store.put` returned.
@@ -82,24 +82,25 @@ class StoredSlot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Task:
-    """What one worker is asked to do; equal for ranks that share their data.
+    """The work of one worker in one call; ranks that share their data have the same task.
 
     Attributes:
         kind: Construct or drop a component, call a method, call `target(instance, *args)`, open or advance an iterator.
         instance: Id of the component within its group.
         name: Class.method, for messages.
         target: The class, the method's name, or the function.
-        args: Positional arguments, with slots where values are stored or handed over.
-        kwargs: Keyword arguments, likewise.
-        slots: There are slots among the arguments.
-        share: The part of the rows of handed-over values that these ranks take; None means all rows.
-        total: Rows of the split arguments before padding or dropping, where the caller knows; lazy ones must agree.
-        rows: Rows among the arguments that were split by the caller; None when nothing was.
-        uneven: What the function says of totals that the share's count does not divide.
-        lists_only: Of handed-over values only lists are split (dispatch "slice").
+        args: Positional arguments, with slots for stored and lazy values.
+        kwargs: Keyword arguments, with slots likewise.
+        slots: Whether the arguments contain slots.
+        share: The part of the rows of lazy arguments that these ranks take; None means all rows.
+        total: Rows of the split arguments before padding or dropping; None if the caller cannot count them. Lazy
+            arguments must have the same number.
+        rows: Rows that the caller split off for this task; None if it split nothing.
+        uneven: The function's `uneven` option, for totals that the number of shares does not divide.
+        lists_only: Only lists among the lazy arguments are split (dispatch "slice").
         handed: The lazy results among the arguments.
         mesh: The component's mesh ("create" only).
-        taught: Splitters that the program registered, which the worker learns first; None without any.
+        taught: Splitters that the program registered; the worker registers them first. None without any.
     """
 
     kind: Kind
@@ -121,22 +122,22 @@ class Task:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one worker answers: small, so that the driver may read it; the payload may stay where it was made.
+    """The answer of one worker; it is small, and the payload may stay on the worker.
 
     Attributes:
         rank: Rank of the worker.
-        payload: The value, or what `Store.get` turns into it.
+        payload: The value, or a reference that `Store.get` reads.
         rows: Rows of the value; None when it has none.
         is_list: The value is a list.
-        rows_given: Rows of split arguments that this rank was given; None when nothing was split.
-        total: Rows of split arguments that the call was given in all, before padding or dropping.
-        failure: Why there is no value.
+        rows_given: Rows of split arguments that this rank received; None when nothing was split.
+        total: Rows of split arguments of the whole call, before padding or dropping.
+        failure: The failure, if there is no value.
         ended: The iterator is at its end.
         produced: Bytes of the payload.
-        fetched: Bytes of handed-over and stored arguments that this rank fetched.
-        started: When the method began, in seconds of the worker's wall clock.
-        seconds: How long it ran.
-        fetch_seconds: How long fetching its arguments took before that.
+        fetched: Bytes of lazy and stored arguments that this rank fetched.
+        started: Start of the method, in seconds of the worker's wall clock.
+        seconds: Duration of the method.
+        fetch_seconds: Time that fetching the arguments took before the method began.
     """
 
     rank: int

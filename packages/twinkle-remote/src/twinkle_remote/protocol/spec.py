@@ -1,4 +1,4 @@
-"""What the decorators record: the options of a class and of a function, checked once, at decoration."""
+"""The options of remote classes and remote functions; they are checked once, at decoration."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class FunctionSpec:
     """The options of one remote function; `remote_function` documents them.
 
     Attributes:
-        columns: The function is annotated to return a tuple of fixed length, whose parts "flatten" joins one by one;
-            False where it is annotated to return something else, None where it is not annotated.
+        columns: True if the return annotation is a tuple of fixed length, whose parts "flatten" joins one by one;
+            False for another annotation, None without one.
     """
 
     dispatch: Dispatch = "slice"
@@ -75,7 +75,7 @@ def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool
     """Check one option against its valid values.
 
     Raises:
-        ValueError: With the field, the value and what is valid.
+        ValueError: The value is not valid; the message lists the valid values.
     """
     if isinstance(value, str) and value in valid:
         return
@@ -86,10 +86,10 @@ def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool
 
 
 def check_callables(dispatch: object, collect: object) -> None:
-    """Check that a dispatch or collect that is a callable takes what it will be called with.
+    """Check that a callable dispatch or collect takes the arguments of its later calls.
 
     Raises:
-        TypeError: It does not.
+        TypeError: It does not take them.
     """
     for field, value, given in (
         ("dispatch", dispatch, ("length", "i", "args", "kwargs", "device_mesh")),
@@ -99,7 +99,7 @@ def check_callables(dispatch: object, collect: object) -> None:
             continue
         try:
             signature = inspect.signature(value)
-        except ValueError:  # written in C: it has no signature
+        except ValueError:  # a C function without a signature
             continue
         try:
             signature.bind(*given)
@@ -112,10 +112,10 @@ def check_callables(dispatch: object, collect: object) -> None:
 
 
 def returns_columns(spec: FunctionSpec, annotation: object) -> FunctionSpec:
-    """The options of a function whose return annotation is known.
+    """The options of a function, completed by its return annotation.
 
-    Rows of a tuple are joined like those of a list. A tuple of fixed length (`tuple[list[str], Tensor]`) is no rows but
-    one part beside another, and the collected value has to have that type as well.
+    Rows of a tuple are joined like rows of a list. A tuple of fixed length (`tuple[list[str], Tensor]`) has parts
+    instead of rows: "flatten" joins each part, so that the collected value has the same type.
     """
     if spec.collect != "flatten" or annotation is inspect.Signature.empty:
         return spec
