@@ -1,4 +1,4 @@
-"""Slots: places in the arguments whose values are stored once, or handed over from another call's workers."""
+"""Slots: placeholders in the arguments for values that are stored once, or that another call's workers hold."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Replicated:
     value: object
 
 
-def Replicate(value: T) -> T:  # noqa: N802  reads as the mark that it is; typed as the value that the method receives
-    """Mark an argument, or a part of one, that goes whole to every rank whatever its type.
+def Replicate(value: T) -> T:  # noqa: N802  named like the mark; typed as the value that the method receives
+    """Mark an argument, or a part of one, that goes whole to every rank, whatever its type is.
 
     Args:
         value: What the method receives.
@@ -44,14 +44,14 @@ def Replicate(value: T) -> T:  # noqa: N802  reads as the mark that it is; typed
 
 
 class Encoder:
-    """Replaces what does not travel by value, each thing once for the whole call.
+    """Replaces values that do not travel inside the task with slots, each value once per call.
 
     Attributes:
-        handed: Lazy results that were found.
-        inputs: The replies that those are made of.
+        handed: One entry for each lazy result.
+        inputs: The replies that the lazy results read.
         sources: The lazy results themselves.
         stored_bytes: Bytes that were put into the store.
-        used: Anything was replaced.
+        used: Whether a value was replaced.
     """
 
     def __init__(self, put: Callable[[object], tuple[object, int] | None]) -> None:
@@ -68,7 +68,7 @@ class Encoder:
         """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses.
 
         Raises:
-            DispatchError: It is a generator or another iterator that runs only once, or has one inside.
+            DispatchError: The value is or contains a generator or another iterator that runs only once.
         """
         kind = type(value)
         if kind in PLAIN:
@@ -116,12 +116,12 @@ class Encoder:
 
 
 def decode(value: Any, handed: Callable[[HandedSlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
-    """Put values back where slots stand; run on the worker.
+    """Replace slots with their values; runs on the worker.
 
     Args:
         value: An argument with slots.
-        handed: The value of a lazy result.
-        stored: The value of stored rows.
+        handed: Returns the value of a lazy result.
+        stored: Returns stored rows.
     """
 
     def walk(part: Any) -> Any:

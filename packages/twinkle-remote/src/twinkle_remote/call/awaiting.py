@@ -1,4 +1,4 @@
-"""A result in an event loop: a thread of its own waits for it, and a task that is cancelled does not wait for that."""
+"""Awaits a result in an event loop: a separate thread waits, and a cancelled task ends without waiting for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SLICE_SECONDS = 0.5
 
 
 def future_of(ends_within: Callable[[float], bool], result: Callable[[], R]) -> Future[R]:
-    """A future of the running event loop.
+    """A future of the running event loop for a result.
 
     Args:
-        ends_within: Waits for so many seconds at most; whether `result` would not wait any more.
-        result: Gives the value, or raises.
+        ends_within: Waits for at most the given seconds; returns whether `result` would now return at once.
+        result: Returns the value, or raises.
     """
     from asyncio import get_running_loop  # half of this package's import time, and few await
 
@@ -31,7 +31,7 @@ def future_of(ends_within: Callable[[float], bool], result: Callable[[], R]) -> 
         if future.done():
             return
         if error is None:
-            future.set_result(value)  # type: ignore[arg-type]  # there is a value where there is no error
+            future.set_result(value)  # type: ignore[arg-type]  # without an error there is a value
         elif isinstance(error, StopIteration):  # a future refuses it, as coroutines do
             future.set_exception(RuntimeError(str(error)))
         else:
@@ -39,16 +39,16 @@ def future_of(ends_within: Callable[[float], bool], result: Callable[[], R]) -> 
 
     def serve() -> None:
         while not ends_within(_SLICE_SECONDS):
-            if future.done():  # cancelled, as by wait_for: a failure is unseen, and nothing is fetched
+            if future.done():  # cancelled, as by wait_for: nothing is fetched, and a failure stays unseen
                 return
         value, error = None, None
         try:
             value = result() if not future.done() else None
-        except BaseException as raised:  # everything goes to whoever awaits
+        except BaseException as raised:  # every exception goes to the awaiting task
             error = raised
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle, value, error)
 
-    # Not of an executor: the end of the loop, or of the program, waits for an executor's threads.
+    # Not an executor's thread: the end of the loop, or of the program, would wait for it.
     threading.Thread(target=copy_context().run, args=(serve,), name="twinkle-await", daemon=True).start()
     return future

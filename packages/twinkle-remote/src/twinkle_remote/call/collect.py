@@ -1,7 +1,7 @@
-"""From the results of the workers to one value.
+"""Combines the results of the workers into one value.
 
-On a mesh each data rank counts once, in data order: copies on tensor, context and pipeline peers are not data. Where
-the workers were given rows of their own (dispatch "slice" on a mesh), each worker counts, in rank order.
+On a mesh each data rank counts once, in data order: copies on tensor, context and pipeline peers are not data. If the
+workers received rows of their own (dispatch "slice" on a mesh), each worker counts, in rank order.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None, *, each: bool) -> Sequence[int]:
-    """The called ranks whose values a collect reads, in the order in which it reads them.
+    """The called ranks whose values a collect reads, in its reading order.
 
     Args:
         spec: Options of the function.
         ranks: Ranks that were called, ascending.
         mesh: Mesh of the component, or None.
-        each: Every called rank was given rows of its own.
+        each: Every called rank received rows of its own.
     """
     if spec.collect == "first":
         return ranks[:1]
@@ -37,7 +37,7 @@ def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None
 
 
 def combine_rule(spec: FunctionSpec, ranks: Sequence[int]) -> Any:
-    """How the values that were read make one: "rows", "columns", "list", "one", or the collect itself."""
+    """The rule that combines the values: "rows", "columns", "list", "one", or the collect itself."""
     if spec.collect == "first" or (spec.collect == "none" and len(ranks) == 1):
         return "one"
     if spec.collect in ("none", "last_pp"):
@@ -58,17 +58,17 @@ def combine(
     rows: int | None = None,
     guessed: bool = False,
 ) -> Any:
-    """Make one value of those that were read.
+    """Combine the values into one.
 
     Args:
-        how: What `combine_rule` said.
-        values: In the order of `ranks_read`; never mutated.
+        how: Result of `combine_rule`.
+        values: Values in the order of `ranks_read`; never mutated.
         name: Class.method, for messages.
-        mesh: For a callable collect.
-        weight: Weight of a mean or sum. None weighs a mean by rows where the call divided rows.
-        rows_given: Rows that each of the values' ranks was given.
-        rows: Joined rows that count; what padding added behind them is dropped. None means all.
-        guessed: That the elements of a tuple are rows is the rule, but the method is not annotated so.
+        mesh: Mesh for a callable collect.
+        weight: Weight of a mean or sum. None weighs a mean by rows if the call divided rows.
+        rows_given: Rows that the rank of each value received.
+        rows: Number of joined rows that count; padding after them is dropped. None means all.
+        guessed: The method has no return annotation, so that elements of a tuple are only assumed to be rows.
 
     Raises:
         CollectError: The values do not fit the collect.
@@ -89,7 +89,7 @@ def combine(
 
 
 def _check_tuples(values: Sequence[Any], rows_given: Sequence[int | None], name: str) -> None:
-    """Refuse tuples that look like parts side by side, where joining rows would put them one behind the other."""
+    """Refuse tuples that look like fixed parts, because joining would treat their elements as rows."""
     if type(values[0]) is not tuple or len(values) == 1:
         return
     sizes = [len(value) if isinstance(value, tuple) else None for value in values]
@@ -110,9 +110,9 @@ def _unpadded(value: Any, rows: int | None) -> Any:
 def _weights(
     how: str, weight: Weight | None, values: Sequence[Any], rows_given: Sequence[int | None], name: str
 ) -> Sequence[float] | None:
-    """What each value weighs; None where all weigh the same.
+    """The weight of each value; None if all weights are equal.
 
-    A mean weighs by rows where the call divided them. Where there were none at all, every rank stands for the same.
+    A mean is weighed by rows if the call divided rows. If the call had no rows at all, all weights are equal.
     """
     if callable(weight):
         return [float(weight(value)) for value in values]

@@ -1,4 +1,4 @@
-"""From the arguments of a call to what each rank is sent."""
+"""Divides the arguments of a call over the called ranks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(slots=True)
 class Shares:
-    """What a call sends.
+    """The divided arguments of a call.
 
     Attributes:
         arguments: Positional and keyword arguments of each distinct share.
         of_rank: For each called rank, the index of its share.
         encoder: Lazy results and stored values among the arguments.
         count: Number of parts that rows are divided into; None when nothing is divided.
-        real: Rows that the caller gave, before padding or dropping; None where lazy results tell only later.
-        parts: The rows of each share, where the caller knows; empty otherwise.
-        each: Every called rank is given rows of its own (dispatch "slice"); None where lazy results tell only later.
+        real: Rows of the caller's arguments, before padding or dropping; None if only lazy results have rows.
+        parts: The rows of each share; empty if the caller cannot count them.
+        each: Every called rank gets rows of its own (dispatch "slice"); None if only lazy results have rows.
     """
 
     arguments: list[Arguments]
@@ -46,7 +46,7 @@ class Shares:
     each: bool | None = False
 
     def rows(self, index: int) -> int | None:
-        """Rows of one share; None when nothing is split or lazy results tell only later."""
+        """Rows of one share; None if nothing is split, or the caller cannot count the rows yet."""
         return self.parts[index].stop - self.parts[index].start if self.parts else None
 
 
@@ -73,11 +73,11 @@ def dispatch(
         mesh: Mesh of the component, or None.
         put: Stores a large value once, as `Store.put` does.
         name: Class.method, for messages.
-        own_share: A batch that is marked `sharded` is the caller's own share already, and goes whole.
+        own_share: A batch marked `sharded` is already the caller's own share, and goes whole.
 
     Raises:
         DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or
-            there is a generator among the arguments.
+            an argument is a generator.
     """
     try:
         return _dispatch(spec, names, args, kwargs, ranks, mesh, Encoder(put), name, own_share=own_share)
@@ -85,7 +85,7 @@ def dispatch(
         text = str(error)
         raise (error if text.startswith(name) else DispatchError(f"{name}: {text}")) from None
     except RecursionError:
-        if callable(spec.dispatch):  # it may be the caller's own
+        if callable(spec.dispatch):  # the recursion may be in the user's callable
             raise
         raise DispatchError(
             f"{name}: an argument contains itself, or is nested too deeply to be taken apart; pass it inside an object "
@@ -169,7 +169,7 @@ def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
 
 
 def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
-    """Note the number of rows of each part of a value; returns whether a lazy result is among the parts."""
+    """Append each part's path and number of rows to `found`; returns whether a part is a lazy result."""
     if isinstance(value, Replicated | Lazy):
         return isinstance(value, Lazy)
     splitter = splitter_of(type(value))
@@ -186,7 +186,7 @@ def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
 
 
 class _RowSlicer:
-    """Cuts rows [start, stop) out of one argument, to any depth of dicts, dataclasses and named tuples."""
+    """Cuts rows [start, stop) out of one argument, at any depth of dicts, dataclasses and named tuples."""
 
     def __init__(self, encoder: Encoder, start: int, stop: int, real: int) -> None:
         self._encoder, self._start, self._stop, self._real = encoder, start, stop, real
@@ -212,7 +212,7 @@ class _RowSlicer:
         return value if same else rebuild(value, fresh)
 
     def _padded(self, value: Any, splitter: Any) -> Any:
-        """Rows up to the end, then from the beginning again until there are enough."""
+        """Rows up to the last one, then again from the first, until the share is full."""
         pieces = []
         position = self._start
         while position < self._stop:

@@ -1,4 +1,4 @@
-"""`get` and `gather`: the values of lazy results at any depth, waited for or awaited."""
+"""`get` waits for the values of lazy results at any depth; `gather` awaits them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def get(value: dict[K, Lazy[T]], timeout: float | None = None) -> dict[K, T]: ..
 @overload
 def get(value: T, timeout: float | None = None) -> T: ...
 def get(value: Any, timeout: float | None = None) -> Any:
-    """The value that a lazy result stands for, in every mode; anything else comes back as it is.
+    """The value of a lazy result, in every mode; other values are returned unchanged.
 
     Args:
         value: A lazy result, or lists, tuples, mappings and dataclasses with lazy results inside, at any depth.
-        timeout: Seconds to wait for all of them together, beside the calls' own deadlines; None adds no limit.
+        timeout: Seconds to wait for all of them together, in addition to the calls' deadlines; None adds no limit.
 
     Raises:
-        RemoteCallError: A worker raised; also an instance of what it raised.
+        RemoteCallError: A worker raised; the error is also an instance of the raised type.
         WorkerDiedError: A worker was lost.
         CallTimeoutError: The time is over.
         CollectError: The results do not fit the function's collect.
@@ -80,7 +80,7 @@ async def gather(*values: Any) -> tuple[Any, ...]:
         *values: As for `get`.
 
     Raises:
-        TwinkleError: As `get`; the first failure at once.
+        TwinkleError: As for `get`; the first failure is raised at once.
     """
     from asyncio import gather as together  # half of this package's import time, and few await
 
@@ -96,7 +96,7 @@ async def gather(*values: Any) -> tuple[Any, ...]:
 
 
 def replace_lazy(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
-    """A value with something else for each lazy result inside; itself where there is none.
+    """A value with each lazy result inside replaced by `new(lazy)`; the value itself if there is none.
 
     Raises:
         RecursionError: The value contains itself.
@@ -114,7 +114,7 @@ def _replaced(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
         return new(part) if kind is Lazy else map_parts(part, walk, walk_subclass)
 
     def walk_subclass(leaf: Any) -> Any:
-        """A subclass of list or tuple becomes a plain one where a lazy result is inside."""
+        """Make a plain list or tuple of a subclass if it contains a lazy result."""
         if not isinstance(leaf, list | tuple):
             return leaf
         items = list(leaf)

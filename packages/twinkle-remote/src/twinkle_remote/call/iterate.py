@@ -1,7 +1,7 @@
-"""Remote classes in a driver's `for` loop: steps may be asked for ahead, and none is lost.
+"""Iterates a component in a driver's `for` loop: steps may be requested ahead, and no step is lost.
 
-A step is asked for on every worker that holds the component. What a loop leaves behind when it breaks off stays for the
-next loop over the same handle, unless the component's `__iter__` returned another object, which starts afresh.
+Every worker that holds the component runs each step. If a loop breaks off, its requested steps stay for the next loop
+over the same handle, unless the component's `__iter__` returned another object: then the iteration starts again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class RemoteIterator:
     """The iterator of a component.
 
     Args:
-        component: What is iterated.
-        spec: How each step is collected; by default its rows are joined in data order.
-        itself: What the caller holds for the component.
-        ahead: Steps that are asked for beyond the one that is waited for, at or above 0.
+        component: The component.
+        spec: Options of each step; by default its rows are joined in data order.
+        itself: The caller's handle of the component.
+        ahead: Number of steps that are requested after the current one, at or above 0.
     """
 
     def __init__(self, component: Component, spec: FunctionSpec, itself: object, ahead: int = 1) -> None:
@@ -43,7 +43,7 @@ class RemoteIterator:
         self._ended = False
 
     def open(self) -> None:
-        """Call `__iter__` on the workers; steps that were asked for stay when it goes on where the last loop ended."""
+        """Call `__iter__` on the workers; requested steps stay if the iteration continues the last loop."""
         if self._steps and self._goes_on:
             return
         call = start(self._component, "iterate", "__iter__", f"{self._component.name}.__iter__", _OPEN)
@@ -64,7 +64,7 @@ class RemoteIterator:
         call = self._steps[0]
         try:
             call.wait()
-        except CallTimeoutError:  # late, not lost: the next `next` waits for this step again
+        except CallTimeoutError:  # late, not lost: the following `next` waits for this step again
             raise
         except TwinkleError:
             self._steps.popleft()

@@ -1,4 +1,4 @@
-"""The result of a call that stays on the workers: it acts as its value when used, and moves between workers."""
+"""A lazy result: it stays on the workers, moves between them, and acts as its value when it is used."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _alive: set[int] = set()
 class Lazy(LazyOperators, Generic[R]):
     """The result of a remote call.
 
-    Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, numpy's and torch's functions use the value,
-    which waits for it and fetches it to this process, once. Passed to another remote call, anywhere inside its
-    arguments, it is not fetched here: each worker that needs rows of it reads those from the workers that made them.
-    What asks for its type (`isinstance`, `json`, `match`, `dataclasses.replace`, `torch.save`) needs the value: `get`.
+    Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, and the functions of numpy and torch use the
+    value: they wait for it and fetch it to this process, once. A lazy result inside the arguments of another remote call
+    is not fetched here: each worker reads the rows that it needs from the workers that made them.
+    Code that checks the type (`isinstance`, `json`, `match`, `dataclasses.replace`, `torch.save`) needs `get(lazy)`.
 
     Args:
         call: The call in flight.
-        itself: What stands for the component where its method returned it.
+        itself: The value if the method returned the component itself: the caller's handle.
     """
 
     __slots__ = ("__weakref__", "_call", "_itself", "_value")
@@ -50,14 +50,14 @@ class Lazy(LazyOperators, Generic[R]):
         """The value, collected on this process.
 
         Args:
-            timeout: Seconds to wait, beside the call's own deadline; None adds no limit.
+            timeout: Seconds to wait, in addition to the call's deadline; None adds no limit.
 
         Raises:
-            RemoteCallError: A worker raised; also an instance of what it raised.
+            RemoteCallError: A worker raised; the error is also an instance of the raised type.
             WorkerDiedError: A worker was lost.
             CallTimeoutError: The time is over.
             CollectError: The results do not fit the function's collect.
-            NotInitializedError: It was not fetched before a shutdown.
+            NotInitializedError: The session ended before the value was fetched.
         """
         if self._value is None:
             try:
@@ -71,7 +71,7 @@ class Lazy(LazyOperators, Generic[R]):
         return self._value is not None or self._call.done()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for every worker without fetching the value; raises what `result` raises."""
+        """Wait for every worker without fetching the value; raises the same errors as `result`."""
         if self._value is None:
             self._call.wait(timeout)
 
@@ -113,11 +113,11 @@ class Lazy(LazyOperators, Generic[R]):
         return format(self.result(), spec)
 
     def __call__(self) -> R:
-        """`result`, in the fewest characters."""
+        """Short form of `result`."""
         return self.result()
 
     def __hash__(self) -> int:
-        """By identity, for `asyncio.gather`; equality is the value's, so that in no other place it would be right."""
+        """Hash by identity, in an event loop only, for `asyncio.gather`: equality compares values."""
         from asyncio import get_running_loop  # as above
 
         try:
@@ -132,7 +132,7 @@ class Lazy(LazyOperators, Generic[R]):
         return operator.getitem, ((self.result(),), 0)
 
     def __replace__(self, **changes: Any) -> Any:
-        """What `copy.replace` gives of the value."""
+        """`copy.replace` of the value."""
         return cast("Any", self.result()).__replace__(**changes)
 
     def __getattr__(self, name: str) -> Any:
@@ -145,28 +145,28 @@ class Lazy(LazyOperators, Generic[R]):
 
 
 def any_lazy() -> bool:
-    """Whether there is a lazy result in this process, so that it is worth looking for."""
+    """Whether this process has a lazy result, so that a search for them is needed."""
     return bool(_alive)
 
 
 def call_of(lazy: Lazy[Any]) -> PendingCall:
-    """The call that makes a lazy result."""
+    """The call of a lazy result."""
     return lazy._call
 
 
 def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
-    """The replies that a consumer needs, and how it makes the value of their outcomes.
+    """The replies that a consumer reads, and how it combines their outcomes into the value.
 
     Args:
-        lazy: What is handed over.
-        offset: Index at which the replies will stand among the consumer's inputs.
+        lazy: The lazy result.
+        offset: Index of its first reply among the consumer's inputs.
     """
     call = lazy._call
     call.handed_on = True
     each = call.each
     ranks = ranks_read(call.spec, call.ranks, call.mesh, each=each is not False)
     once = None
-    if each is None:  # only the outcomes tell whether there is one value for each worker, or one for each data rank
+    if each is None:  # only the outcomes show whether each worker has a value, or each data rank
         counted = ranks_read(call.spec, call.ranks, call.mesh, each=False)
         once = None if counted == ranks else tuple(ranks.index(rank) for rank in counted)
     replies = [call.reply(rank) for rank in ranks]

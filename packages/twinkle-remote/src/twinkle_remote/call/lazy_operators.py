@@ -1,4 +1,4 @@
-"""What a lazy result does as its value: operators, numbers, containers, and the functions of array libraries."""
+"""Operators of lazy results, which use the value: as numbers, as containers, and in array libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LazyOperators:
-    """Forwards each operator to the value, and those of its operands that are lazy as well to theirs."""
+    """Applies each operator to the value; a lazy operand is replaced by its value too."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ class LazyOperators:
     def result(self, timeout: float | None = None) -> Any:
         """The value."""
 
-    if TYPE_CHECKING:  # what is set below, as the checkers see it
+    if TYPE_CHECKING:  # declares for type checkers what is set below
 
         def __eq__(self, other: object) -> Any: ...
         def __ne__(self, other: object) -> Any: ...
@@ -87,7 +87,7 @@ class LazyOperators:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """A torch function of lazy results is that function of their values."""
+        """Apply a torch function to the values of lazy results."""
         return function(*_plain_within(args), **_plain_within(kwargs or {}))
 
 

@@ -1,4 +1,4 @@
-"""A call in flight: its replies, its deadline, and what is raised when it fails or is late."""
+"""A call in flight: its replies, its deadline, and its errors."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.stats import CallRecord
 
 CAUSE_SECONDS = 1.0
-_LEAST_SECONDS = 0.5  # that reading a result may take, so that one that is near is there also at a timeout of 0
+_LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
 
 
 class CallRuntime(Protocol):
-    """What a call needs of the runtime that it belongs to."""
+    """The part of the runtime that a call uses."""
 
     @property
     def backend(self) -> Backend:
-        """Where the call runs."""
+        """The backend of the call."""
 
     @property
     def closed(self) -> bool:
-        """Whether the session is over, and no answer arrives any more."""
+        """Whether the session has ended, so that no more answers arrive."""
 
     def refusal(self, what: str) -> str:
-        """Why `what`, the result of a call, cannot be had of a closed session."""
+        """The error text for reading `what`, the result of a call, after the session has ended."""
 
     def call_completed(self, call: PendingCall) -> None:
-        """Every worker has answered, or the lazy result of a failed call was released."""
+        """Called when every worker has answered, or when the lazy result of a failed call is released."""
 
     def call_seen(self, call: PendingCall) -> None:
-        """The failure of a call was raised to a caller."""
+        """Called when the failure of a call is raised to a caller."""
 
 
 class PendingCall:
     """One remote call; several threads may wait for it.
 
     Args:
-        runtime: Where it runs.
+        runtime: The runtime of the call.
         group: The called workers' group.
         name: Class.method.
         spec: Options of the function; its timeout counts from now.
         mesh: Mesh of the component, or None.
         replies: One for each called rank, ascending by rank.
-        each: Every called rank was given rows of its own; None where only the outcomes will tell.
+        each: Every called rank received rows of its own; None if only the outcomes show it.
         line: File and line of the caller.
-        record: Where its figures are written when it is done.
-        sources: Calls whose results it was given.
+        record: Record of its times and bytes.
+        sources: Calls whose lazy results are its arguments.
 
     Attributes:
-        seen: A caller was given its failure.
-        held: Its lazy result exists, so that its failure may still be read.
+        seen: Its failure was raised to a caller.
+        held: Its lazy result exists, so that its failure can still be read.
         awaited: Number of callers that wait for it now.
         handed_on: Its result was passed to another call, which fails with it.
         logged: Its failure was logged, because no caller had waited for it.
-        prefetched: It was made ahead of its use: no session waits for it, or logs or raises its failure.
+        prefetched: It was made ahead of its use: a session does not wait for it, and does not log or raise its failure.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PendingCall:
         return tuple(self._replies.values())
 
     def reply(self, rank: int) -> Reply:
-        """The reply of one rank, which a consumer's task can be given."""
+        """The reply of one rank, as an input for a consumer's task."""
         return self._replies[rank]
 
     def outcome(self, rank: int) -> Outcome:
@@ -123,7 +123,7 @@ class PendingCall:
 
     @property
     def each(self) -> bool | None:
-        """Whether every called rank was given rows of its own; None where that is not known yet."""
+        """Whether every called rank received rows of its own; None if that is not known yet."""
         if self._each is None and not self._pending:
             self._each = any(outcome.rows_given is not None for outcome in self._outcomes.values())
         return self._each
@@ -132,12 +132,12 @@ class PendingCall:
         """The values of several ranks, on this process.
 
         Args:
-            ranks: Whose outcomes are there.
-            timeout: Seconds that waiting and reading may take in all; the call's own timeout is a limit too.
-            began: When they were asked for, in monotonic seconds.
+            ranks: Ranks whose outcomes have arrived.
+            timeout: Seconds for waiting and reading together; the call's own timeout is a limit too.
+            began: Start of the wait, in monotonic seconds.
 
         Raises:
-            CallTimeoutError: They could not be read in time; the call is done, and they can be asked for again.
+            CallTimeoutError: They were not read in time; the call is done, and they can be read again.
         """
         seconds = min([limit for limit in (timeout, self.spec.timeout) if limit is not None], default=None)
         return [self.fetch(self._outcomes[rank], seconds, began) for rank in ranks]
@@ -155,7 +155,7 @@ class PendingCall:
             raise WorkerDiedError(f"{head}\n  called from {self._line}") from error
         except TwinkleError:
             raise
-        except Exception as error:  # whatever the user's class raises when it is made again
+        except Exception as error:  # unpickling a user's class may raise anything
             head = f"{self.name}: the result of {self.label(outcome.rank)} arrived, but cannot be opened here"
             text = f"{head}: {type(error).__name__}: {error}\n  called from {self._line}"
             raise CollectError(text) from error
@@ -173,13 +173,13 @@ class PendingCall:
         return bool(self._failures)
 
     def failed_at(self) -> float:
-        """When it failed, or passed its deadline, in seconds of the wall clock; 0 where it did neither."""
+        """Time of its failure or its passed deadline, in seconds of the wall clock; 0 without either."""
         if self._failures or self._deadline is None:
             return self._failed_at
         return time.time() - (time.monotonic() - self._deadline)
 
     def failure_text(self) -> str:
-        """What is known of the failure, in a line."""
+        """The known failure in one line."""
         if not self._failures:
             return f"{self.name} on {self.where()} is past its deadline; called from {self._line}"
         first = self._failures[0]
@@ -187,16 +187,16 @@ class PendingCall:
         return f"{what}; called from {self._line}"
 
     def unseen(self) -> bool:
-        """Whether it failed, or is late, and no caller was given that failure or the one that caused it."""
+        """Whether it failed or is late, and no caller has seen that failure or its cause."""
         if self.seen or self.prefetched or not (self._failures or self.late()):
             return False
         return not any(source.seen and source.failed() for source in self._sources)
 
     def raise_unseen(self, others: int = 0) -> None:
-        """Raise the failure, or the lateness, that no caller was given.
+        """Raise the failure or the lateness that no caller has seen.
 
         Args:
-            others: How many other calls failed like that.
+            others: Number of other calls with an unseen failure.
         """
         try:
             self._raise_failures()
@@ -207,17 +207,17 @@ class PendingCall:
             raise
 
     def released(self) -> None:
-        """Its lazy result was deleted: a failure that no caller was given is kept and logged."""
+        """Called when its lazy result is deleted; a failure that no caller has seen is kept and logged."""
         self.held = False
         if self._failures and not self._pending:
             self._runtime.call_completed(self)
 
     def late(self) -> bool:
-        """Whether the deadline has passed before every worker answered."""
+        """Whether the deadline passed before every worker had answered."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.done()
 
     def pending(self) -> Sequence[Reply]:
-        """Replies that are not known to be there."""
+        """Replies that are not known to be done."""
         return tuple(self._pending)
 
     def ended(self) -> Sequence[bool]:
@@ -231,10 +231,11 @@ class PendingCall:
             timeout: Seconds to wait, beside the call's own deadline; None adds no limit.
 
         Raises:
-            RemoteCallError: A worker raised: the first in completion order, at once, others folded under it.
+            RemoteCallError: A worker raised; the first failure in completion order is raised at once, with the others
+                under it.
             WorkerDiedError: A worker was lost.
-            CallTimeoutError: The time is over, that of a call whose result it was given included; names the ranks that
-                are done and those that are not.
+            CallTimeoutError: The time of this call, or of a call that makes its arguments, is over; names the ranks
+                that are done and those that are not.
             NotInitializedError: It was in flight at a shutdown.
         """
         until = None if timeout is None else time.monotonic() + timeout
@@ -247,14 +248,14 @@ class PendingCall:
         finally:
             self.awaited -= 1
         if self._failures:
-            if self._failures[0].died:  # the end of a worker that a shutdown ended is no death
+            if self._failures[0].died:  # a worker that a shutdown has ended did not die
                 self._check_open()
             if self._pending and not self._runtime.closed:
                 self._reap(0.0)
             self._raise_failures()
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for so long at most, and raise nothing; whether `wait` would not wait any more.
+        """Wait for at most `seconds` without raising; returns whether `wait` would now return at once.
 
         Args:
             seconds: At or above 0.
@@ -275,7 +276,7 @@ class PendingCall:
         return over or any(call.late() for call in (*self._sources, self))
 
     def _wait_a_while(self, timeout: float | None, until: float | None) -> None:
-        """Wait until a worker has answered or a limit is over."""
+        """Wait until a worker has answered or a time limit is reached."""
         self._check_open()
         limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
         if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
@@ -289,20 +290,20 @@ class PendingCall:
             raise self._lateness(timeout)
 
     def _wait_for_the_cause(self) -> None:
-        """Wait a moment for the failure behind lost connections: a death arrives later than its peers' errors."""
+        """Wait shortly for the cause of lost connections: a worker's death is reported after its peers' errors."""
         until = time.monotonic() + CAUSE_SECONDS
         while self._pending and only_lost_peers(self._failures) and not self._runtime.closed:
             if not self._reap(max(0.0, until - time.monotonic())):
                 return
 
     def _raise_failures(self) -> None:
-        """Raise the first failure, where there is one."""
+        """Raise the first failure, if there is one."""
         if self._failures:
             self._see()
             raise_failures(self.name, self._group.name, self._failures, self._line)
 
     def _see(self) -> None:
-        """Mark its failure, and those that caused it, as given to a caller."""
+        """Mark its failure and the causes of it as seen by a caller."""
         self.seen = True
         self._runtime.call_seen(self)
         for source in self._sources:
@@ -311,7 +312,7 @@ class PendingCall:
                 source._see()
 
     def state(self) -> str:
-        """The call's state in a few words; never waits."""
+        """A short text of the call's state; never waits."""
         done = self.done()
         if done or self._failures:
             return "failed" if self._failures else "done"
@@ -325,7 +326,7 @@ class PendingCall:
         return " ".join([f"{self._group.name}[{len(self._replies)}]", *(f"{dim}={size}" for dim, size in dims)])
 
     def label(self, rank: int) -> str:
-        """A called worker in a few characters, with its coordinate."""
+        """The short name of a called worker, with its coordinate."""
         place = self.mesh.coordinate(rank) if self.mesh and rank in self.mesh else None
         return self._group.info(rank).label(place)
 
@@ -337,7 +338,7 @@ class PendingCall:
             raise NotInitializedError(self._runtime.refusal(f"the result of {self.name}, called from {self._line},"))
 
     def _reap(self, timeout: float | None) -> bool:
-        """Take in what is there; False when nothing came before the timeout."""
+        """Read the outcomes that have arrived; False if none arrived before the timeout."""
         backend = self._runtime.backend
         waiting = self._pending
         ready = backend.wait(waiting, timeout) if waiting else ()
@@ -363,7 +364,7 @@ class PendingCall:
         return True
 
     def _first_cause(self, failure: Failure) -> Failure:
-        """The failure itself; where an argument's call failed, the failure of that call."""
+        """The failure itself, or the failure of the call that makes an argument, if that one failed."""
         if failure.upstream:
             for source in self._sources:
                 source.done()

@@ -1,4 +1,4 @@
-"""The one path of every call: bind, dispatch, submit to N ranks, collect; the same on every backend."""
+"""The path of every call, the same on every backend: bind, dispatch, submit to N ranks, collect."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def call_method(
     """Call a remote function of a component.
 
     Args:
-        component: Whose method.
-        method: Its name.
-        spec: Its options.
+        component: The component.
+        method: Name of the method.
+        spec: Options of the method.
         names: Parameter names of the positional arguments.
         args: Positional arguments, already bound.
         kwargs: Keyword arguments, already bound.
-        itself: What the caller holds for the component.
-        lazy: Return a lazy result or not; None follows the function's option, then the runtime's.
+        itself: The caller's handle, or the component itself.
+        lazy: Whether to return a lazy result; None follows the function's option, then the runtime's.
 
     Returns:
         A lazy result, or the value.
@@ -81,21 +81,21 @@ def start(
     """Divide the arguments, submit one task to each called rank, and return the call in flight.
 
     Args:
-        component: Whose workers.
-        kind: What they do.
-        target: With what: the class, the method's name, the function.
+        component: The component on the workers.
+        kind: Kind of the task.
+        target: The class, the method's name, or the function.
         name: Class.method, for messages.
         spec: Options of the call.
         names: Parameter names of the positional arguments.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        own_share: This process is one of the ranks, so that a batch that is marked as its share goes whole.
+        own_share: This process is one of the ranks: a batch marked as its share goes whole.
 
     Raises:
-        NotInitializedError: There is no runtime, or the component was released.
-        DispatchError: The arguments cannot be divided as asked.
-        CallTimeoutError: So many calls are in flight that it was not sent within its time.
-        WorkerDiedError: What is to hold its arguments is gone, and nothing was sent.
+        NotInitializedError: There is no session, or the component was released.
+        DispatchError: The arguments cannot be divided as the function asks.
+        CallTimeoutError: Too many calls are in flight: this one was not sent within its timeout.
+        WorkerDiedError: The process that stores the arguments has ended; nothing was sent.
     """
     runtime = running()
     began = time.perf_counter()
@@ -138,7 +138,7 @@ def _submit(
     tasks: Sequence[Task],
     record: CallRecord,
 ) -> PendingCall:
-    """Submit each rank's task with the replies that it reads."""
+    """Submit the task of each rank, with the replies that it reads."""
     sources = [call_of(source) for source in shares.encoder.sources]
     read = shares.encoder.inputs
     inputs = InputReplies(read, _not_read(sources, read)) if read else _NONE
@@ -162,13 +162,13 @@ _NONE = InputReplies()
 
 
 def _not_read(sources: Sequence[PendingCall], read: Sequence[Reply]) -> Sequence[Reply]:
-    """Replies of calls that their result is not made of, but whose failure is that of the call."""
+    """Replies of the producer calls that are not read, but whose failure also fails this call."""
     known = set(map(id, read))
     return [reply for source in sources for reply in source.replies() if id(reply) not in known]
 
 
 def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:
-    """The same error, which says which call it was whose arguments found no place."""
+    """The same error, with the name of the call that was not sent."""
     return WorkerDiedError(f"{name} was not sent to {group!r}: {error}\n  called from {driver_line()}")
 
 
@@ -201,5 +201,5 @@ def _tasks(
 
 @lru_cache(maxsize=1024)
 def _bare_task(instance: str, name: str, method: str, known: Taught | None) -> Task:
-    """The task of a call without arguments: the same one every time, so that a backend prepares it once."""
+    """The task of a call without arguments; it is cached, so that a backend prepares it once."""
     return Task("method", instance, name, method, taught=known)

@@ -1,4 +1,4 @@
-"""Calls beside the plain one: always lazily, or of a function on every worker of a component."""
+"""Other ways to call: always lazily, or a function on every worker of a component."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def submit(bound_method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Lazy[R]:
-    """Call a remote function lazily, whatever its `lazy_collect` says; the typed spelling of a lazy call.
+    """Call a remote function lazily, whatever its `lazy_collect` is; the typed spelling of a lazy call.
 
     Args:
         bound_method: `component.method`.
@@ -30,7 +30,7 @@ def submit(bound_method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> L
         **kwargs: Its keyword arguments.
 
     Raises:
-        TypeError: It is not a bound remote function of a component.
+        TypeError: The argument is not a bound remote function of a component.
     """
     remote_part(bound_method)
     return cast("Lazy[R]", getattr(bound_method, SUBMIT)(cast("Any", bound_method).__self__, args, kwargs))
@@ -40,7 +40,7 @@ def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
     """The component and the options of a bound remote function.
 
     Raises:
-        TypeError: It is none, or its object is no component: it was built in this process without a runtime.
+        TypeError: The argument is not a remote function, or its object was built in this process without a session.
     """
     spec = getattr(bound_method, SPEC, None)
     component = component_of(getattr(bound_method, "__self__", None))
@@ -61,12 +61,12 @@ def start_on_workers(
 
     Args:
         handle: A component.
-        function: Module-level, so that it travels; gets the component's object on that worker.
-        arguments: One tuple for each worker in rank order; None gives none.
-        timeout: Seconds to the deadline; None for none.
+        function: A module-level function, so that it pickles; it receives the component's object on that worker.
+        arguments: One tuple for each worker, in rank order; None means no arguments.
+        timeout: Seconds to the deadline; None for no deadline.
 
     Raises:
-        TypeError: `handle` is no component.
+        TypeError: `handle` is not a component.
         ValueError: The number of tuples is not the number of workers.
     """
     component = component_of(handle)
@@ -97,7 +97,7 @@ def submit_on_workers(
     arguments: Sequence[tuple[Any, ...]] | None = None,
     timeout: float | None = None,
 ) -> Lazy[list[Any]]:
-    """`start_on_workers`, as a lazy list of the results in rank order."""
+    """`start_on_workers` with a lazy list of the results, in rank order."""
     return Lazy(start_on_workers(handle, function, arguments, timeout))
 
 
@@ -107,7 +107,7 @@ def run_on_workers(
     arguments: Sequence[tuple[Any, ...]] | None = None,
     timeout: float | None = None,
 ) -> list[Any]:
-    """`start_on_workers`, waited for: the results in rank order.
+    """`start_on_workers` with the list of the results, in rank order; waits for them.
 
     Raises:
         TwinkleError: As for any call.

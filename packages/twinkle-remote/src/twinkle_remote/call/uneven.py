@@ -1,4 +1,4 @@
-"""How many rows are sent where the data ranks do not divide them: all of them, or as strict, pad or drop say."""
+"""The number of rows to send if the data ranks do not divide them: all, or by the rule strict, pad or drop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from twinkle_remote.errors import DispatchError
 
 
 def rows_to_send(uneven: str | None, total: int, count: int, name: str) -> int:
-    """Number of rows that are sent out: above `total` when padded, below when dropped.
+    """Number of rows to send: above `total` with "pad", below with "drop".
 
     Args:
-        uneven: "strict", "pad" or "drop"; None splits as evenly as it goes, and ranks may get no rows.
-        total: Rows that there are, at or above 0.
+        uneven: "strict", "pad" or "drop"; None splits as evenly as possible, and ranks may get no rows.
+        total: Rows of the arguments, at or above 0.
         count: Number of shares, at or above 1.
         name: Class.method, for messages.
 

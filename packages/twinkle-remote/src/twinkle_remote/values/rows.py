@@ -1,8 +1,8 @@
-"""Rows: which values have them, how many, and how they are cut.
+"""Rows: which values have rows, how many, and how they are cut.
 
-A row is what data parallelism divides: an element of a list, tuple or range, an index of the first dim of an array or
-tensor, a row of a frame, table or dataset. Mappings, dataclasses and named tuples have the rows of their columns. What
-has a length and items by index, and is of no known type, is refused. Everything else has no rows and goes whole.
+Data parallelism divides rows: the elements of a list, tuple or range, the first dim of an array or tensor, the rows of
+a frame, table or dataset. Mappings, dataclasses and named tuples have the rows of their columns. A value of an unknown
+type that has a length and items by index is an error. All other values have no rows and go whole.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PLAIN = frozenset({int, float, str, bytes, bool, complex, type(None)})
 
 
 class Splitter(Protocol[T]):
-    """How values of one type are cut into rows; never mutates what it is given."""
+    """Cuts and joins values of one type by rows; never mutates its arguments."""
 
     def length(self, value: T) -> int | None:
-        """Number of rows; None when this very value has none (a 0-d array)."""
+        """Number of rows; None if this value has none (a 0-d array)."""
 
     def slice(self, value: T, start: int, stop: int) -> T:
-        """Rows [start, stop), as a view where the type allows."""
+        """Rows [start, stop), as a view if the type allows it."""
 
     def concat(self, values: Sequence[T]) -> T:
         """The rows of all values, one after the other; at least one value."""
@@ -36,21 +36,21 @@ class Splitter(Protocol[T]):
 
 @runtime_checkable
 class ReducibleSplitter(Splitter[T], Protocol[T]):
-    """A splitter that may also compare and reduce its values.
+    """A splitter that also compares and reduces its values.
 
-    A splitter without these two is complete: values are compared by `==`, and reduced by `+`, `*` and `/`.
+    Both methods are optional: values of a plain `Splitter` are compared by `==`, and reduced by `+`, `*` and `/`.
     """
 
     def equal(self, left: T, right: T) -> bool:
-        """Whether two values of one type are the same as wholes; NaN is the same as NaN."""
+        """Whether two values of one type are equal as wholes; NaN equals NaN."""
 
     def reduce(self, how: str, values: Sequence[T], weights: Sequence[float] | None) -> T:
-        """The sum or mean, element by element.
+        """The elementwise sum or mean.
 
         Args:
             how: "sum" or "mean".
-            values: At least one; those that have a `shape` have the same one.
-            weights: One for each, at or above 0 and not all 0; None weighs all the same.
+            values: At least one; values with a `shape` all have the same shape.
+            weights: One for each value, at or above 0 and not all 0; None for equal weights.
         """
 
 
@@ -74,7 +74,7 @@ class _Tuples(_Sequences[tuple[object, ...]]):
 
 class _Ranges(_Sequences[range]):
     def concat(self, values: Sequence[range]) -> Any:
-        """A range where they follow each other, else the list of their numbers."""
+        """A range if the values follow each other, else the list of their numbers."""
         first, last = values[0], values[-1]
         whole = range(first.start, last.stop, first.step)
         rows = [row for value in values for row in value]
@@ -104,7 +104,7 @@ _ADAPTERS = {
 
 
 def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
-    """Note the splitter of a type, in this process alone."""
+    """Set the splitter of a type, in this process only."""
     _registered[kind] = splitter
     _found.clear()
     _reducible.clear()
@@ -112,7 +112,7 @@ def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
 
 
 def splitter_of(kind: type) -> Splitter[Any] | None:
-    """The splitter for a type, its nearest base first; None when such values have no rows of their own."""
+    """The splitter of a type or of its nearest base; None if such values have no rows of their own."""
     try:
         return _found[kind]
     except KeyError:
@@ -120,7 +120,7 @@ def splitter_of(kind: type) -> Splitter[Any] | None:
 
 
 def reducible_splitter_of(kind: type) -> ReducibleSplitter[Any] | None:
-    """The splitter for a type where it compares and reduces its values; None for every other type."""
+    """The splitter of a type, if it compares and reduces its values; None otherwise."""
     try:
         return _reducible[kind]
     except KeyError:
@@ -142,10 +142,10 @@ def _find(kind: type) -> Splitter[Any] | None:
 
 
 def refuse_unknown(value: object, path: str) -> None:
-    """Refuse a value that looks as if it had rows, and is of no type whose rows are known.
+    """Refuse a value of an unknown type that has a length and items by index.
 
     Raises:
-        DispatchError: With the ways out.
+        DispatchError: The value is one of these; the message lists what to do.
     """
     kind = type(value)
     if kind in PLAIN or not _looks_like_rows(kind):
@@ -170,7 +170,7 @@ def lengths(value: object, path: str) -> Iterator[tuple[str, int]]:
     """Every part of a value that has rows, as (path, number of rows).
 
     Raises:
-        DispatchError: A part looks as if it had rows, and is of no known type.
+        DispatchError: A part of an unknown type has a length and items by index.
     """
     splitter = splitter_of(type(value))
     if splitter is not None:
@@ -187,10 +187,10 @@ def lengths(value: object, path: str) -> Iterator[tuple[str, int]]:
 
 
 def common_length(found: Sequence[tuple[str, int]]) -> int | None:
-    """The one length of all parts, or None when there are none.
+    """The common length of all parts; None if there are no parts.
 
     Raises:
-        DispatchError: The lengths differ; the message names each part with its own.
+        DispatchError: The lengths differ; the message names each part with its length.
     """
     if not found:
         return None
@@ -207,13 +207,13 @@ def rows_of(value: object, path: str = "value") -> int | None:
     """Number of rows of a value; None when it has none.
 
     Raises:
-        DispatchError: Its columns differ in length, or a part is of no known type.
+        DispatchError: Its columns differ in length, or a part has an unknown type.
     """
     return common_length(list(lengths(value, path)))
 
 
 def take(value: T, start: int, stop: int) -> T:
-    """Rows [start, stop) of a value: columns are cut, parts without rows stay whole."""
+    """Rows [start, stop) of a value; columns are cut, and parts without rows stay whole."""
     splitter = splitter_of(type(value))
     if splitter is not None:
         return value if splitter.length(value) is None else cast("T", splitter.slice(value, start, stop))
@@ -225,7 +225,7 @@ def take(value: T, start: int, stop: int) -> T:
 
 
 def equal(left: object, right: object) -> bool:
-    """Whether two values are the same, arrays and tensors as wholes; NaN is the same as NaN."""
+    """Whether two values are equal, arrays and tensors as wholes; NaN equals NaN."""
     if type(left) is not type(right):
         return False
     splitter = reducible_splitter_of(type(left))
@@ -233,12 +233,12 @@ def equal(left: object, right: object) -> bool:
         return bool(splitter.equal(left, right))
     try:
         return bool(left == right) or bool(left != left and right != right)
-    except (TypeError, ValueError):  # a comparison that is no truth value
+    except (TypeError, ValueError):  # a comparison without a truth value
         return False
 
 
 def size_in_bytes(value: object) -> int:
-    """Bytes of an array, tensor or table; 0 where a value does not tell."""
+    """Size in bytes of an array, tensor or table; 0 if it has no `nbytes`."""
     try:
         nbytes = cast("Any", value).nbytes
     except Exception:  # a user's property, and sparse tensors, may raise anything
@@ -247,6 +247,6 @@ def size_in_bytes(value: object) -> int:
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """The shape of an array or tensor, for comparing it; empty where there is none."""
+    """The shape of an array or tensor, for comparison; empty if it has none."""
     nested = bool(getattr(value, "is_nested", False))
     return () if nested else tuple(getattr(value, "shape", ()))
