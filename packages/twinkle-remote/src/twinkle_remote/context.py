@@ -1,4 +1,4 @@
-"""Where the running code is: on the driver, or in which worker of which group."""
+"""The place of the running code: the driver, or a worker of a group."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _current: ContextVar[WorkerContext] = ContextVar("twinkle_worker", default=_DRIV
 
 
 def current_worker() -> WorkerContext:
-    """Where the caller runs; on the driver the rank is None."""
+    """The place of the caller; on the driver the rank is None."""
     return _current.get()
 
 
 @contextmanager
 def working_as(context: WorkerContext) -> Iterator[None]:
-    """Run a block as the given worker: what every backend does around a user's method."""
+    """Run a block as the given worker; every backend does this around a user's method."""
     token = _current.set(context)
     try:
         with use_rank(context.rank):

@@ -1,4 +1,4 @@
-"""The error tree: one root, and a remote failure that is also an instance of what was raised."""
+"""The error types: one root, and a remote error that is also an instance of the raised type."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class TwinkleError(Exception):
-    """Root of everything that twinkle raises on its own account."""
+    """Root of all errors of twinkle."""
 
 
 class NotInitializedError(TwinkleError):
-    """A component was asked for on a group before `twinkle.initialize`, after `shutdown`, or after its `release`."""
+    """A component was built or called before `twinkle.initialize`, after `shutdown`, or after its `release`."""
 
 
 class AlreadyInitializedError(TwinkleError):
@@ -23,11 +23,11 @@ class AlreadyInitializedError(TwinkleError):
 
 
 class BackendError(TwinkleError, ValueError):
-    """There is no backend of that name here, or it does not take an option."""
+    """No backend has this name, or the backend does not take an option."""
 
 
 class DispatchError(TwinkleError, ValueError):
-    """The arguments of a call cannot be divided over its workers as asked."""
+    """The arguments of a call cannot be divided over its workers."""
 
 
 class CollectError(TwinkleError, ValueError):
@@ -39,24 +39,24 @@ class PlacementError(TwinkleError):
 
 
 class RemoteAttributeError(TwinkleError, AttributeError):
-    """Something that is not a remote function was read from a handle."""
+    """A handle's attribute is not a remote function."""
 
 
 class RemoteCallError(TwinkleError):
     """A method raised on a worker.
 
-    The exception that a caller sees is also an instance of the type that was raised there, so `except KeyError` and
+    The caller's exception is also an instance of the type that was raised there, so `except KeyError` and
     `except RemoteCallError` both catch it.
 
     Attributes:
-        failures: What went wrong on each rank that failed, the first in completion order first.
+        failures: The failure of each failed rank, in completion order.
     """
 
     failures: Sequence[Failure] = ()
     _text: str = ""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Nothing: a type that is also that of a user's exception is none that its base has to hear of."""
+        """Do nothing: the `__init_subclass__` of a user's exception must not run for these types."""
 
     def __str__(self) -> str:
         return self._text or super().__str__()
@@ -67,11 +67,11 @@ class WorkerDiedError(TwinkleError):
 
 
 class ReplyLostError(TwinkleError):
-    """A worker's answer was lost on its way, although the worker lives: its call may or may not have run."""
+    """A worker is alive, but its answer was lost: the call may or may not have run."""
 
 
 class StoreTimeoutError(TwinkleError, TimeoutError):
-    """A stored value could not be read within the time that was given."""
+    """A stored value was not read within the time limit."""
 
 
 class CallTimeoutError(TwinkleError, TimeoutError):

@@ -28,8 +28,8 @@ class Lazy(LazyOperators, Generic[R]):
     """The result of a remote call.
 
     Iterating, indexing, comparing, arithmetic, `len`, `bool`, attributes, and the functions of numpy and torch use the
-    value: they wait for it and fetch it to this process, once. A lazy result inside the arguments of another remote call
-    is not fetched here: each worker reads the rows that it needs from the workers that made them.
+    value: they wait for it and fetch it to this process, once. A lazy result inside the arguments of a remote call is
+    not fetched here: each worker reads the rows that it needs from the workers that made them.
     Code that checks the type (`isinstance`, `json`, `match`, `dataclasses.replace`, `torch.save`) needs `get(lazy)`.
 
     Args:

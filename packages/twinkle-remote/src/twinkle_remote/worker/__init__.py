@@ -1,1 +1,1 @@
-"""What runs on a worker: a task with its inputs."""
+"""Runs tasks with their inputs on a worker."""

@@ -1,4 +1,4 @@
-"""The global generators of `random`, numpy and torch as one state: read, set and compared by their public functions."""
+"""The global random generators of `random`, numpy and torch as one state that is read, set and compared."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class _Library(NamedTuple):
-    """How one library's generators are handled; each function takes the loaded module first.
+    """The functions for one library's generators; the first argument of each is the loaded module.
 
     Attributes:
-        seeded: The state that a seed gives.
-        read: The present state.
+        seeded: Makes the state of a seed.
+        read: Reads the current state.
         install: Sets a state.
-        equal: Whether two states are the same.
+        equal: Whether two states are equal.
     """
 
     seeded: Callable[[Any, int], Any]
@@ -70,7 +70,7 @@ _LIBRARIES = {
 
 
 class Generators:
-    """A state of the global generators; a library that is loaded later begins with the seed.
+    """A state of the global generators; a library that is loaded later starts from the seed.
 
     Args:
         seed: From 0 to 2**32 - 1.
@@ -81,7 +81,7 @@ class Generators:
         self._states: dict[str, Any] = {}
 
     def read(self) -> Generators:
-        """Take over the present state; returns itself."""
+        """Read the current state into this object; returns itself."""
         self._states = {name: _LIBRARIES[name].read(module) for name, module in _loaded().items()}
         return self
 
@@ -93,7 +93,7 @@ class Generators:
             _LIBRARIES[name].install(module, self._states[name])
 
     def moved(self) -> list[str]:
-        """The libraries whose present state is another one."""
+        """The libraries whose current state differs from this one."""
         return [
             name
             for name, module in _loaded().items()
@@ -103,5 +103,5 @@ class Generators:
 
 
 def _loaded() -> dict[str, Any]:
-    """The libraries that are loaded, by name; waits for one that another thread is in the midst of loading."""
+    """The loaded libraries by name; waits for a library that another thread is loading."""
     return {name: import_module(name) for name in _LIBRARIES if sys.modules.get(name) is not None}

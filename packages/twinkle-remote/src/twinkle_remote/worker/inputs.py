@@ -1,4 +1,4 @@
-"""The arguments of a task on the worker: slots become values; of a lazy result this rank's rows alone are fetched."""
+"""The arguments of a task on the worker: slots become values, and lazy results are fetched by this rank's rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class TaskInputs:
-    """The arguments of one task, and the count of what fetching them moved.
+    """The arguments of one task, and the number of bytes that were fetched for them.
 
     Attributes:
-        fetched: Bytes that came from outside of this process.
-        rows: Rows of split arguments that this rank was given; None when nothing was split.
-        total: Rows of split arguments in all, before padding or dropping.
+        fetched: Bytes that came from other processes.
+        rows: Rows of split arguments that this rank received; None if nothing was split.
+        total: Rows of split arguments of the whole call, before padding or dropping.
     """
 
     def __init__(self, task: Task, outcomes: Sequence[Outcome], store: Store) -> None:
@@ -39,8 +39,8 @@ class TaskInputs:
         """Positional and keyword arguments of the method.
 
         Raises:
-            DispatchError: Lazy arguments differ in rows from each other or from the rest, or are uneven where the
-                function does not take that.
+            DispatchError: Lazy arguments have different numbers of rows than other arguments, or are uneven and the
+                function refuses that.
         """
         task = self._task
         if not task.slots:
@@ -119,7 +119,7 @@ class TaskInputs:
 
 
 def _clipped(lengths: Sequence[int], total: int | None) -> Sequence[int]:
-    """Lengths without what padding added behind the first `total` rows."""
+    """Lengths without the padding after the first `total` rows."""
     if total is None:
         return lengths
     out, left = [], total
@@ -130,7 +130,7 @@ def _clipped(lengths: Sequence[int], total: int | None) -> Sequence[int]:
 
 
 def _resized(origins: list[tuple[int, int, int]], total: int, wanted: int) -> list[tuple[int, int, int]]:
-    """Origins cut to `wanted` rows, or continued from their beginning until there are as many."""
+    """Origins cut to `wanted` rows, or repeated from the first row until there are `wanted` rows."""
     out: list[tuple[int, int, int]] = []
     left = wanted
     while left > 0 and total > 0:

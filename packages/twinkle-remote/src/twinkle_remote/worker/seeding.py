@@ -1,4 +1,4 @@
-"""One seed for Python's, numpy's and torch's generators of a process, also where numpy or torch is loaded later."""
+"""Seeds the generators of Python, numpy and torch in a process, also if numpy or torch is loaded later."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SEEDS = 1 << 32  # what numpy.random.seed takes
 
 
 def check_seed(seed: SupportsIndex) -> int:
-    """A seed as Python's own integer.
+    """Check a seed, and return it as a Python integer.
 
     Args:
         seed: From 0 to 2**32 - 1.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is not within these bounds.
+        TypeError: It is not an integer.
+        ValueError: It is out of range.
     """
     try:
         number = operator.index(seed)
@@ -49,13 +49,13 @@ def seed_process(seed: int) -> None:
         if sys.modules.get(name) is None:
             _finder.seeds[name] = seed
         else:
-            _seed_module(import_module(name), seed)  # waits for an import that another thread is in
+            _seed_module(import_module(name), seed)  # waits if another thread is importing it
     if _finder.seeds:
         sys.meta_path.insert(0, _finder)
 
 
 def stop_seeding() -> None:
-    """Leave numpy and torch alone where they are loaded from now on."""
+    """Do not seed libraries that are loaded from now on."""
     _finder.seeds.clear()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
@@ -72,7 +72,7 @@ _SEEDERS: dict[str, Callable[[ModuleType, int], object]] = {
 
 
 class _SeedOnImport:
-    """Finds what the other finders find, with a loader that seeds the module once it is loaded.
+    """Finds modules through the other finders, with a loader that seeds the module after loading.
 
     Attributes:
         seeds: Seed of each module that is not loaded yet.
@@ -80,12 +80,12 @@ class _SeedOnImport:
 
     def __init__(self) -> None:
         self.seeds: dict[str, int] = {}
-        self._asking: set[str] = set()  # a module's import lock keeps other threads from asking for it meanwhile
+        self._asking: set[str] = set()  # the import lock keeps other threads out
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's spec, where it is one that waits for its seed."""
+        """The module's spec, if the module waits for its seed."""
         if fullname not in self.seeds or fullname in self._asking:
             return None
         self._asking.add(fullname)
@@ -112,7 +112,7 @@ class _SeedingLoader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module, which keeps its own loader, and seed it."""
+        """Execute and seed the module, which keeps its own loader."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,4 +1,4 @@
-"""The worker of every backend: it takes a task, returns an outcome, and raises nothing."""
+"""The worker of every backend: it runs a task and returns an outcome, also if the task raises."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Worker:
     """The components of one rank.
 
     Args:
-        info: Who this worker is.
-        store: Where it reads stored and handed-over values, and keeps its results.
-        live: The driver shares this process: exceptions need not be pickled.
-        shared: The caller's values are in this process, and so are copied; None where `live` says it.
-        instances: Where components are kept; by default for the worker's life.
+        info: Identity of this worker.
+        store: Store for stored and lazy arguments and for results.
+        live: The driver shares this process: exceptions are not pickled.
+        shared: The caller's values are in this process, and are copied; None follows `live`.
+        instances: Mapping that holds the components; by default as long as the worker exists.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Worker:
         """Run one task.
 
         Args:
-            task: What to do.
-            inputs: Outcomes of the replies that the task's hand-overs are made of.
+            task: The task.
+            inputs: Outcomes that the task's lazy arguments read.
 
         Returns:
-            The outcome; it has a failure where anything raised an `Exception`.
+            The outcome; it holds the failure if an `Exception` was raised.
         """
         context = self._context(task.mesh if task.kind == "create" else self._meshes.get(task.instance))
         began = time.time()
@@ -92,7 +92,7 @@ class Worker:
         except StopIteration as stop:
             if task.kind == "next":
                 outcome.ended = True
-                self._iterators[task.instance] = iter(())  # a step that was asked for ahead ends too, and takes nothing
+                self._iterators[task.instance] = iter(())  # a step that was requested ahead ends too
             else:
                 outcome.failure = self._capture(stop, task, context)
         except Exception as error:  # every exception of a user's method becomes an outcome
@@ -103,10 +103,10 @@ class Worker:
         return outcome
 
     def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
-        """Take in a component that was built elsewhere in this process; False when it cannot be referred to.
+        """Register a component that was built elsewhere in this process; False if it lacks weak references.
 
         Raises:
-            PlacementError: The id is taken.
+            PlacementError: Another component has this id.
         """
         self._check_free(instance)
         try:
@@ -117,13 +117,13 @@ class Worker:
         return True
 
     def holds(self, component: Component) -> bool:
-        """Whether the component lives here."""
+        """Whether this worker holds the component."""
         return component.group == self.info.group and component.instance in self._instances
 
     def call(
         self, component: Component, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a method of a component that lives here from a method of another one: it just runs."""
+        """Call a method of a component on this worker directly, from a method of another component."""
         with working_as(self._context(self._meshes.get(component.instance))):
             return function(self._instances[component.instance], *args, **kwargs)
 
@@ -145,7 +145,7 @@ class Worker:
         if type(value) not in PLAIN:
             try:
                 outcome.rows = rows_of(value, "result")
-            except DispatchError:  # ragged columns: nothing that a later call could split
+            except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list = isinstance(value, list)
         outcome.payload, outcome.produced = self._store.keep(snapshot(value, keep=True) if self._shared else value)
@@ -168,7 +168,7 @@ class Worker:
             for held in (self._instances, self._meshes, self._iterators):
                 held.pop(name, None)
             if not self._live:
-                gc.collect()  # what it holds may stand in cycles
+                gc.collect()  # its objects may be in reference cycles
             return None
         try:
             instance = self._instances[name]
@@ -190,7 +190,7 @@ class Worker:
 
 
 def running_worker() -> Worker | None:
-    """The worker whose task is running here; None on the driver."""
+    """The worker that runs the current task; None on the driver."""
     return _running.get()
 
 
