@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def submit(bound_method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Lazy[R]:
+def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]:
     """Call a remote function lazily, whatever its `lazy_collect` is; the typed spelling of a lazy call.
 
     Args:

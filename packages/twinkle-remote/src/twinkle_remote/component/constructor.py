@@ -43,7 +43,7 @@ def _wrap_init(cls: Any) -> None:
     original = cls.__init__
 
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: Any, /, *args: Any, **kwargs: Any) -> None:
         if type(self).__init__ is init:  # not when called through super().__init__
             _initialize(original, self, args, kwargs)
         else:

@@ -49,7 +49,7 @@ def intercept(cls: Any) -> None:
     original = cls.__new__
     if not hasattr(original, _ORIGINAL):
 
-        def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        def new(kind: Any, /, *args: Any, **kwargs: Any) -> Any:
             try:
                 return construct(kind, original, args, kwargs)
             except TwinkleError as error:
@@ -64,7 +64,7 @@ def intercept(cls: Any) -> None:
 def _follow_subclasses(cls: Any) -> None:
     own = vars(cls).get("__init_subclass__")
 
-    def follow(subclass: Any, **kwargs: Any) -> None:
+    def follow(subclass: Any, /, **kwargs: Any) -> None:
         if own is None:
             super(cls, subclass).__init_subclass__(**kwargs)
         else:
@@ -204,7 +204,7 @@ class On:
         self._group = group
         self._mesh = device_mesh
 
-    def create(self, cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def create(self, cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Build a component, with typed arguments: `cls(*args, remote_group=group, device_mesh=mesh, **kwargs)`."""
         place: dict[str, Any] = {GROUP: self._group}
         if self._mesh is not None:

@@ -86,7 +86,7 @@ class Explanation:
         return "\n".join([f"{self.name} on {self.group}", *lines, f"collect: ranks {order}: {self.collect}"])
 
 
-def explain(bound_method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Explanation:
+def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
     """The dispatch and collect of a call as a table, without running it.
 
     Args:

@@ -44,7 +44,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
 
     @functools.wraps(function)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         component = component_of(self)
         if component is None:
             return function(self, *args, **kwargs)

@@ -7,7 +7,9 @@ import pickle
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import DeviceMesh
+from twinkle_remote.call.submit import submit
 from twinkle_remote.component.create import on
+from twinkle_remote.component.explain_call import explain
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects import classes
 from twinkle_remote.conformance.subjects.components import Caller, Counter, Managed, Placed
@@ -249,6 +251,18 @@ def every_kind_of_class_can_be_remote(harness: Harness) -> None:
         on(group).create(cast("Any", classes.Shape))
 
 
+def any_name_of_an_argument_is_free(harness: Harness) -> None:
+    """Arguments whose names are words of the call path reach the constructor and the method."""
+    placed: Any = {"kind": 1, "cls": 2, "args": 3, "name": 4, "instance": 5}
+    sent: Any = {"bound_method": 6, "kind": 7, "args": 8, "name": 9, "value": 10}
+    group = harness.groups[2]
+    named: Any = classes.Named
+    for made in (on(group).create(named, **placed), named(**placed, remote_group=group)):
+        assert plain(made.method(**sent)) == list(range(1, 11))
+        assert submit(made.method, **sent).result() == list(range(1, 11))
+        assert explain(made.method, **sent).name == "Named.method"
+
+
 def components_are_no_data(harness: Harness) -> None:
     """A component that is a dataclass, or a kind of list, is passed on, not taken apart."""
     echo = harness.build(Echo, 2, mesh=TWO)
@@ -288,6 +302,7 @@ CHECKS = (
     properties_are_read_on_the_workers,
     methods_that_return_the_component_return_the_handle,
     every_kind_of_class_can_be_remote,
+    any_name_of_an_argument_is_free,
     components_are_no_data,
     faulty_classes_do_not_spoil_the_group,
 )

@@ -239,3 +239,16 @@ EXAMPLES: tuple[tuple[Any, tuple[Any, ...], str], ...] = (
     (Rows, ([1, 2],), "3 x"),
     (Dynamic, (), "dynamic anything x"),
 )
+
+
+@remote_class()
+class Named:
+    """Takes arguments whose names are words of the call path too."""
+
+    def __init__(self, kind: int, cls: int, args: int, name: int, instance: int) -> None:
+        self.given = [kind, cls, args, name, instance]
+
+    @remote_function(dispatch="all", collect="first")
+    def method(self, bound_method: int, kind: int, args: int, name: int, value: int) -> list[int]:
+        """What the constructor and the method were given."""
+        return [*self.given, bound_method, kind, args, name, value]
