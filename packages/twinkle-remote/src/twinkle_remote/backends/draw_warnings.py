@@ -1,4 +1,4 @@
-"""The warning that several threads of a process draw from the generators that they share."""
+"""Warns when several threads of a process draw from their shared random generators."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ADVICE = (
 
 
 class DrawWarnings:
-    """Tells once of each method that it drew on several threads."""
+    """Warns once for each method that draws on several threads."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def tell(self, method: str, libraries: Sequence[str]) -> None:
-        """Warn, where it was not done yet.
+        """Warn, once for each method.
 
         Args:
             method: Class.method.
-            libraries: What it drew from; nothing is told of none.
+            libraries: Libraries whose generators it used; no warning if empty.
         """
         if libraries and method not in self._told:
             self._told.add(method)

@@ -17,11 +17,11 @@ _WATCHED = 3  # first calls of each method on each rank
 
 
 class Draws:
-    """Looks at the generators before and after the first calls of each method.
+    """Compares the generators before and after the first calls of each method.
 
     Args:
-        turns: Who has the generators to itself; what it draws is its own.
-        warnings: Who tells of it.
+        turns: The thread that has the generators to itself is not checked.
+        warnings: Issues the warnings.
         at_work: The labels of the threads that run a task now.
     """
 
@@ -34,10 +34,10 @@ class Draws:
         self._drew: set[str] = set()
 
     def watch(self, label: str, method: str, run: Callable[[], Outcome]) -> Outcome:
-        """Run a method, and warn where it moved the generators and another thread moves them as well.
+        """Run a method, and warn if both it and another thread used the generators.
 
         Args:
-            label: Of the worker that runs it.
+            label: Label of the worker that runs it.
             method: Class.method.
             run: Runs it.
         """

@@ -1,4 +1,4 @@
-"""How the processes of one launched program tell each other the outcomes of a call: through torch's store."""
+"""Exchanges the outcomes of calls between the processes of a launched program, through torch's store."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SWEEP = 64
 class Exchange:
     """Outcomes by task and rank, in the store that the launcher's MASTER_ADDR and MASTER_PORT name.
 
-    The store is shared with torch.distributed's own rendezvous and is no process group, so that components still have
-    the default group to themselves. The processes of a program make the same calls in the same order: a task has the
-    same number in each of them, the process whose rank it is for posts the outcome, and the others read it when they
-    need it.
+    torch.distributed's rendezvous uses the same store. The store is not a process group: components can still create
+    the default group. The processes of a program make the same calls in the same order, so that a task has the same
+    number in each of them. The process with the task's rank posts the outcome, and the others read it when they need
+    it.
 
     Args:
         rank: Rank of this process.
         size: Number of processes.
-        timeout: Seconds to wait for another process where a call has no deadline of its own.
+        timeout: Seconds to wait for another process if a call has no deadline.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
@@ -54,7 +54,7 @@ class Exchange:
         self._unread: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def number(self, reply: Any) -> int:
-        """The number of the next task; a reply that this process has not read keeps the outcome in the store."""
+        """The number of the next task; its outcome stays in the store until this process has read the reply."""
         self._count += 1
         self._unread[self._count] = reply
         if self._count % _SWEEP == 0:
@@ -62,22 +62,22 @@ class Exchange:
         return self._count
 
     def post(self, number: int, name: str, outcome: Outcome) -> None:
-        """Tell the others what became of a task of this rank."""
+        """Send the outcome of a task of this rank to the other processes."""
         self._posted.append(number)
         self._store.set(str(number), pickle.dumps((name, outcome), protocol=5))
 
     def read(self, number: int, name: str, rank: int, timeout: float | None) -> Outcome:
-        """What became of another rank's task.
+        """The outcome of another rank's task.
 
         Args:
             number: Number of the task.
-            name: Class.method, which has to be the same there.
-            rank: Whose it is.
+            name: Class.method, which must be the same in that process.
+            rank: Rank of the task.
             timeout: Seconds to wait; None for the limit of this exchange.
 
         Raises:
-            CallTimeoutError: That process did not tell in time.
-            TwinkleError: It made another call.
+            CallTimeoutError: That process did not send the outcome in time.
+            TwinkleError: That process made another call.
         """
         seconds = self._timeout if timeout is None else timeout
         try:
@@ -100,11 +100,11 @@ class Exchange:
         return found
 
     def has(self, number: int) -> bool:
-        """Whether another rank's outcome is there."""
+        """Whether another rank's outcome has arrived."""
         return bool(self._store.check([str(number)]))
 
     def _sweep(self) -> None:
-        """Tell up to where this process has read, and delete what every process has."""
+        """Publish how far this process has read, and delete the outcomes that every process has read."""
         self._store.set(f"read/{self._rank}", str(min(self._unread, default=self._count)))
         keys = [f"read/{rank}" for rank in range(self._size)]
         if not self._store.check(keys):
@@ -115,12 +115,12 @@ class Exchange:
             self._posted.remove(number)
 
     def close(self) -> None:
-        """Let go of the store; the process that hosts it waits until the others have, for a while."""
+        """Leave the store; the process that hosts it waits for the others, up to a time limit."""
         left = f"left/{self._rank}"
         self._store.set(left, "1")
         if self._rank == 0:
             everyone = [f"left/{rank}" for rank in range(self._size)]
             try:
                 self._store.wait(everyone, timedelta(seconds=min(self._timeout, 10.0)))
-            except RuntimeError:  # a process ended without a word; there is nothing left to tell it
+            except RuntimeError:  # another process ended without leaving the store; there is nothing to send to it
                 return

@@ -1,4 +1,4 @@
-"""This process alone; or, under torchrun, all of its processes together, each one rank of every component.
+"""The local backend: one process; or, under torchrun, all processes, each one rank of every component.
 
 Under torchrun every process runs the same program. A call of a component with a mesh takes this process's share of the
 arguments, runs, and reads the outcomes of the others, so that every process goes on with the same value.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LocalReply:
-    """An answer that is there, or that another process of this program gives."""
+    """A reply that is done, or that another process of this program will send."""
 
     __slots__ = ("__weakref__", "name", "number", "outcome", "rank", "sent")
 
@@ -40,7 +40,7 @@ class LocalReply:
         self.outcome: Outcome | None = None
 
     def done(self) -> bool:
-        """Whether the outcome is there."""
+        """Whether the outcome has arrived."""
         return self.outcome is not None
 
 
@@ -67,11 +67,11 @@ class LocalGroup(WorkerGroup):
         return self._size
 
     def info(self, rank: int) -> WorkerInfo:
-        """Who the worker of a rank is."""
+        """Identity of the worker of a rank."""
         return here(self._name, rank, self._size)
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> LocalReply:
-        """Run the task when the rank is this process; otherwise that process runs it."""
+        """Run the task if the rank is this process; otherwise the other process runs it."""
         reply = LocalReply(rank, task.name)
         if self._exchange is not None:
             reply.number = self._exchange.number(reply)
@@ -90,11 +90,11 @@ class LocalGroup(WorkerGroup):
         return reply.outcome
 
     def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
-        """Take in a component that was built in this process; False when it cannot be referred to weakly."""
+        """Register a component that was built in this process; False if it lacks weak references."""
         return self._worker.adopt(instance, value, mesh)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Nothing: this process is the one that asks, and others are out of reach."""
+        """Nothing: this process itself is the caller, and the stacks of the others cannot be read."""
         return {}
 
 
@@ -102,8 +102,8 @@ class LocalBackend:
     """One process, or the processes that torchrun started.
 
     Args:
-        groups: The groups, for their names; every group is this same process or these same processes.
-        seed: Seeds this process; numpy and torch also where they are loaded later.
+        groups: The groups, for their names; every group consists of the same processes.
+        seed: Seed of this process; also for numpy and torch if they are loaded later.
         exchange_timeout: Seconds that a process waits for the others' outcomes of a call.
     """
 
@@ -133,18 +133,18 @@ class LocalBackend:
         return self._store
 
     def group(self, name: str) -> LocalGroup:
-        """The group of that name; all of them are the same processes, but for the process's own."""
+        """The group of that name; all groups have the same processes, except this process's own group."""
         if name not in self._groups:
             exchange = None if name == self.own_group else self._exchange
             self._groups[name] = LocalGroup(name, self._rank, self._size, self._store, exchange)
         return self._groups[name]
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
-        """Take in a component that was built in this process."""
+        """Register a component that was built in this process."""
         return self.group(group).adopt(instance, value, mesh)
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Read what another process has told, or is about to tell."""
+        """Read outcomes that other processes have sent, or wait for them."""
         mine = [reply for reply in replies if isinstance(reply, LocalReply)]
         ready = [reply for reply in mine if reply.outcome is not None or self._is_told(reply)]
         if not ready and timeout != 0.0:
@@ -164,7 +164,7 @@ class LocalBackend:
         return reply.outcome
 
     def after_fork(self) -> bool:
-        """A forked process has its own copies of the components, but no part among the launched processes."""
+        """Whether calls can go on: a forked process has its own components, but is not a launched process."""
         return self._exchange is None
 
     def close(self) -> None:

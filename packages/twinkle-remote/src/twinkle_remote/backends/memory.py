@@ -1,4 +1,4 @@
-"""The store of backends whose workers share one process: values are their own references, and slices are views."""
+"""The store of backends with one process: each value is its own reference, and slices are views."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ class Memory:
         return take(ref, start, stop), 0
 
     def keep(self, value: object) -> tuple[object, int]:
-        """The value; its bytes where it tells them."""
+        """The value, and its size in bytes if it is known."""
         return value, size_in_bytes(value)

@@ -1,4 +1,4 @@
-"""One rank as a thread with its queue of tasks, and what the threads of a backend share."""
+"""One rank as a thread with a queue of tasks, and the shared state of a backend's threads."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _Item = tuple[ThreadReply, "Task", "Sequence[ThreadReply]", "Sequence[ThreadRepl
 
 
 class Shared:
-    """What all threads of one backend share.
+    """The shared state of all threads of one backend.
 
     Args:
         seed: Seed of each rank's generators.
         patience: Seconds that a constructor waits for its turn.
 
     Attributes:
-        turns: Who has the process's generators to itself.
-        draws: Methods that draw.
+        turns: Turns of the threads with the process's generators.
+        draws: Check of the methods for draws.
         at_work: Labels of the threads that run a task.
     """
 
@@ -66,16 +66,16 @@ class RankThread:
     def submit(
         self, reply: ThreadReply, task: Task, inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]
     ) -> None:
-        """Queue a task; the first failure among its inputs and those that are watched ends it."""
+        """Queue a task; the first failure among its inputs and the watched replies ends it."""
         self._tasks.put((reply, task, inputs, watched))
 
     def end(self) -> None:
-        """Let the running task end, and answer those behind it without running them."""
+        """Let the running task end, and answer the queued tasks without running them."""
         self._closing = True
         self._tasks.put(None)
 
     def give_up(self) -> None:
-        """Answer the running task in the thread's place."""
+        """Answer the running task instead of the thread."""
         at = self._at
         if at is not None:
             at.complete(self._lost())
@@ -101,7 +101,7 @@ class RankThread:
                 with self._shared.turns.taken(self._generators, task.name):
                     return self._worker.run(task, outcomes)
             return self._shared.draws.watch(self._label, task.name, lambda: self._worker.run(task, outcomes))
-        except BaseException as error:  # SystemExit and its like end a worker process, but not a thread's caller
+        except BaseException as error:  # SystemExit ends a worker process, but here only the task
             failure = capture(error, self.info.label(), self.info, task.name, live=True)
             return Outcome(self.info.rank, failure=failure)
 
@@ -111,7 +111,7 @@ class RankThread:
 
 
 def _first_failure_or_all(inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]) -> Sequence[Outcome]:
-    """The outcomes of all inputs; or, as soon as one or what is watched failed, that failure's alone."""
+    """The outcomes of all inputs; or, as soon as an input or a watched reply fails, only that outcome."""
     everyone = [*inputs, *watched]
     while pending := [given for given in everyone if given.outcome is None]:
         failed = [one.outcome for one in everyone if one.outcome is not None and one.outcome.failure is not None]

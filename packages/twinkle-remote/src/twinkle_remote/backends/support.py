@@ -1,4 +1,4 @@
-"""What the author of a backend builds on: the worker that runs tasks, failures, and the running session."""
+"""The parts for authors of a backend: the worker that runs tasks, failures, and the running session."""
 
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.lazy import Lazy, call_of

@@ -28,11 +28,11 @@ class ThreadReply:
         return self._future.result() if self._future.done() else None
 
     def done(self) -> bool:
-        """Whether the outcome is there."""
+        """Whether the outcome has arrived."""
         return self._future.done()
 
     def complete(self, outcome: Outcome) -> None:
-        """Give the outcome, once; a later one is dropped."""
+        """Set the outcome, once; a later one is dropped."""
         with suppress(InvalidStateError):
             self._future.set_result(outcome)
 

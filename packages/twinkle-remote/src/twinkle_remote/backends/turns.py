@@ -1,4 +1,4 @@
-"""Constructors of one process's ranks take turns, each with the generators that a process of its own would have."""
+"""Lets constructors on the ranks of one process run in turns, each with random generators of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
-_WORK_SECONDS = 0.001  # of processor time between two looks at a thread that is at work
+_WORK_SECONDS = 0.001  # processor time between two checks of a working thread
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class _Turn:
         own: Its generators.
         name: Class.method.
         thread: Identity of the thread.
-        lost: The generators when another thread took the turn over; None while it has it.
+        lost: The generators when another thread took the turn over; None before that.
     """
 
     own: Generators
@@ -38,17 +38,17 @@ class _Turn:
 
 
 class Turns:
-    """Who has the process's generators to itself.
+    """Gives one thread at a time the process's random generators to itself.
 
-    One thread at a time has. Where it stands still, as a constructor that waits for those of the other ranks does, the
-    next one takes the turn over, and a warning tells of it where anything was drawn meanwhile.
+    If that thread is idle (a constructor may wait for the constructors of other ranks), the next thread takes the turn
+    over. A warning follows if the generators were used meanwhile.
 
     Args:
-        warnings: Who tells of draws that are mixed.
-        patience: Seconds after which the turn of a thread that is at work is taken over as well.
+        warnings: Issues the warnings about mixed draws.
+        patience: Seconds after which the turn of a working thread is taken over too.
 
     Attributes:
-        count: Turns that were taken so far.
+        count: Number of turns so far.
     """
 
     def __init__(self, warnings: DrawWarnings, patience: float) -> None:
@@ -63,7 +63,7 @@ class Turns:
 
     @contextmanager
     def taken(self, own: Generators, name: str) -> Iterator[None]:
-        """Run a block with generators of its own, which go on from there the next time.
+        """Run a block with its own generators, which keep their state for the next time.
 
         Args:
             own: The generators.
@@ -77,7 +77,7 @@ class Turns:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Let others have their turn while this thread waits for a call; nothing for a thread without one."""
+        """Leave the turn to other threads while this thread waits for a call; no effect without a turn."""
         turn: _Turn | None = getattr(self._mine, "turn", None)
         if turn is None:
             yield
@@ -89,7 +89,7 @@ class Turns:
             self._take(_Turn(turn.own, turn.name))
 
     def is_taken(self) -> bool:
-        """Whether a thread has the generators to itself now."""
+        """Whether a thread has a turn now."""
         return self._turn is not None
 
     def _take(self, turn: _Turn) -> None:
@@ -126,7 +126,7 @@ class Turns:
 
 
 class _Work:
-    """Since when a thread has used no processor."""
+    """Measures how long a thread has used no processor time."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -134,7 +134,7 @@ class _Work:
         self._since = 0.0
 
     def idle_seconds(self, thread: int) -> float:
-        """How long a thread has done nothing; 0 where the system does not tell."""
+        """Idle time of the thread; 0 if the system cannot measure it."""
         clock = getattr(time, "pthread_getcpuclockid", None)
         used = time.monotonic() if clock is None else time.clock_gettime(clock(thread))
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Objects made without their constructor."""
+"""Makes objects without their constructor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ if TYPE_CHECKING:
 
 
 def bare_new(cls: type) -> Callable[..., Any]:
-    """The `__new__` that makes an object of a class and nothing else.
+    """The `__new__` that only makes an object of a class.
 
-    It is that of the nearest base not written in Python, among those that lay out the object's memory: CPython refuses
-    every other one.
+    It is the one of the nearest base in C that lays out the object's memory: CPython refuses every other one.
     """
     base: type | None = cls
     while base is not None:

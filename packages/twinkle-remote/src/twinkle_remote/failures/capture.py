@@ -1,4 +1,4 @@
-"""A worker's exception as a failure that can travel."""
+"""Turns a worker's exception into a failure that pickles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, live: bool) -> Failure:
-    """Turn an exception that a user's method raised into a failure that can travel.
+    """Turn the exception of a user's method into a failure that pickles.
 
     Args:
-        error: What was raised.
+        error: The exception.
         label: The worker, with its coordinate.
         info: The worker.
         method: Class.method that was running.
@@ -51,14 +51,14 @@ def _text(error: BaseException) -> str:
 
 
 def _user_trace(error: BaseException) -> str:
-    """The traceback and those of its causes, without the frames of the machinery between the user's own."""
+    """The tracebacks of the exception and its causes, with the user's frames only."""
     try:
         parts = traceback.TracebackException.from_exception(error)
         _keep_user_frames(parts, set())
         if not parts.stack and isinstance(error, TwinkleError):
             return ""
         return "".join(parts.format()).rstrip()
-    except Exception as broken:  # it reads the exception's attributes and its text, which are the user's code
+    except Exception as broken:  # formatting runs the user's code: attributes and text of the exception
         return f"<the traceback could not be read: {type(broken).__name__}: {broken}>"
 
 

@@ -1,4 +1,4 @@
-"""Which frames of a stack are the user's: errors show these, and not the packages' own."""
+"""Finds the user's frames of a stack: errors show these, and hide the frames of these packages."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _SUITE = os.path.join(_FOLDERS[0], "conformance") + os.sep
 
 
 def is_machinery_file(name: str) -> bool:
-    """Whether a file is of these packages, the conformance suite aside."""
+    """Whether a file belongs to these packages, except for the conformance suite."""
     return any(folder in name for folder in _FOLDERS) and _SUITE not in name
 
 
 def user_stack(frame: FrameType | None, limit: int = 6) -> str:
-    """Where a worker's code is: the innermost frames that are the user's, or what the machinery does instead."""
+    """The innermost user frames of a worker's stack; without any, the frames of these packages."""
     stack = traceback.extract_stack(frame)
     own = [at for at in stack if not is_machinery_file(at.filename)]
     below = [i for i, at in enumerate(stack) if is_machinery_file(at.filename)]
     inside = [at for at in own if below and stack.index(at) > below[0]]
     if all(at.filename.startswith(_LIBRARY) and _INSTALLED not in at.filename for at in inside):
-        inside = []  # what the machinery waits in is Python's own
+        inside = []  # these packages wait inside of Python's own modules
     return "".join(traceback.format_list((inside or stack)[-limit:]))
 
 
 def driver_line() -> str:
-    """File and line of the innermost caller outside of these packages: where the user made the call."""
+    """File and line of the user's call: the innermost frame outside of these packages."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not _is_machinery(frame.f_globals.get("__name__", "")):

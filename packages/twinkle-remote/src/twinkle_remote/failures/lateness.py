@@ -1,4 +1,4 @@
-"""What is raised when the time of a call is over."""
+"""Makes the error for a call whose time is over."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 def lateness(
     head: str, line: str, done: Sequence[int], pending: Sequence[int], stacks: Mapping[int, str]
 ) -> CallTimeoutError:
-    """The error of a call that is late.
+    """The error for a late call.
 
     Args:
-        head: What is late, and on which ranks.
+        head: First line: the late call and its ranks.
         line: File and line of the driver that made the call.
         done: Ranks that are done.
         pending: Ranks that are not.
-        stacks: Where these are, as text by rank; where one is not among them, the error says so.
+        stacks: Stacks of the pending ranks, as text by rank; the error names the ranks without one.
     """
     places: dict[str, list[int]] = {}
     for rank in pending:

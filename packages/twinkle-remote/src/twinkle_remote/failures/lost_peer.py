@@ -1,4 +1,4 @@
-"""Failures that say no more than that another process is gone: the first failure of a call is likely that one's."""
+"""Detects failures that only report a lost peer process: their likely cause is that process's own failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.failure import Failure
 
-# what Gloo and NCCL say on the ranks that wait for one that has ended
+# errors of Gloo and NCCL on ranks that wait for an ended rank
 _TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "CollectiveError", "CollectiveTimeoutError")
 _TEXTS = (
     "Connection closed by peer",
@@ -21,11 +21,11 @@ _TEXTS = (
 
 
 def lost_a_peer(failure: Failure) -> bool:
-    """Whether a failure is a process group's connection to a process that has ended."""
+    """Whether a failure reports a process group's lost connection to an ended process."""
     named = failure.type_name.rpartition(".")[2] in _TYPES
     return named and not failure.died and any(text in failure.message for text in _TEXTS)
 
 
 def only_lost_peers(failures: Iterable[Failure]) -> bool:
-    """Whether the failure behind all of these has not been told yet."""
+    """Whether all failures only report lost peers, so that the cause has not arrived yet."""
     return all(lost_a_peer(failure) for failure in failures)

@@ -1,4 +1,4 @@
-"""How the driver raises what workers raised: the first failure, the others folded under it."""
+"""Raises failures of workers on the driver: the first one, with the others under it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDED = 8
 
 
 def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> NoReturn:
-    """Raise the first failure that is no other's consequence, the others folded under it.
+    """Raise the first failure that is not a consequence of another, with the others under it.
 
     Args:
         name: Class.method of the call.
@@ -28,7 +28,7 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
     Raises:
         WorkerDiedError: The first failure is a lost worker.
         ReplyLostError: It is the lost answer of a worker that lives.
-        RemoteCallError: Otherwise; also an instance of the type that the worker raised.
+        RemoteCallError: In all other cases; also an instance of the type that the worker raised.
     """
     first = min(failures, key=lambda failure: (failure.upstream, lost_a_peer(failure)))
     rest = [failure for failure in failures if failure is not first and not (failure.upstream and failure == first)]
@@ -38,7 +38,7 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
     if first.unanswered:
         raise ReplyLostError(text)
     error = as_both(first.exception(), text, (first, *rest))
-    error.__context__ = first.live  # for a debugger; the text has it all
+    error.__context__ = first.live  # for debuggers; the text is complete
     raise error from None
 
 

@@ -1,4 +1,4 @@
-"""An exception of a worker as the caller gets it: a `RemoteCallError` that is also an instance of what was raised."""
+"""Makes the caller's error: a `RemoteCallError` that is also an instance of the type that the worker raised."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def as_both(original: BaseException | None, text: str, failures: Sequence[Failur
     """The error to raise.
 
     Args:
-        original: What the worker raised; None when it could not travel.
+        original: The worker's exception; None if it could not be pickled.
         text: The message.
-        failures: What went wrong, on every rank that failed.
+        failures: The failure of each failed rank.
     """
     error = RemoteCallError(text)
     if isinstance(original, Exception):
         try:
             error = _like(original)
-        except Exception:  # a type that refuses subclasses, or copies of its state: the text still tells
+        except Exception:  # the type refuses subclasses or copies of its state; the text remains
             error = RemoteCallError(text)
     error._text = text
     error.failures = tuple(failures)
@@ -38,14 +38,14 @@ def as_both(original: BaseException | None, text: str, failures: Sequence[Failur
 
 
 def _like(original: Exception) -> RemoteCallError:
-    """An instance of both types in the state of the original, made without calling its constructor again."""
+    """An instance of both types with the original's state; its constructor is not called again."""
     both = both_type(raised_type(type(original)))
     error: RemoteCallError = remade(both, original.args, original.__dict__, members_of(original))
     return error
 
 
 def members_of(error: BaseException) -> dict[str, Any]:
-    """What an exception has beside `args` and `__dict__`: slots, and fields of those written in C."""
+    """State of an exception besides `args` and `__dict__`: slots, and fields of C classes."""
     found = {}
     for name, member in _members(raised_type(type(error))):
         try:
@@ -56,7 +56,7 @@ def members_of(error: BaseException) -> dict[str, Any]:
 
 
 def remade(kind: Any, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
-    """An exception of a type in a state, made without calling its constructor."""
+    """An exception with the given type and state; its constructor is not called."""
     error = bare_new(kind)(kind, *args)
     for name, member in _members(raised_type(kind)):
         if name in members:
@@ -81,13 +81,13 @@ def _set_member(member: Any, error: BaseException, value: Any) -> None:
 
 
 def raised_type(kind: type) -> Any:
-    """The type that a worker raised first, where the error has come through several calls."""
+    """The type that a worker raised first, if the error passed through several calls."""
     return getattr(kind, _RAISED, kind)
 
 
 @lru_cache(maxsize=256)
 def both_type(kind: type) -> type[RemoteCallError]:
-    """A type that is both; one for each type."""
+    """A subclass of both types; one for each exception type."""
     if issubclass(kind, RemoteCallError):
         return kind
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}

@@ -1,6 +1,6 @@
-"""An exception as bytes: type and attributes come along, whatever its constructor takes, but for what cannot travel.
+"""Pickles exceptions with type and attributes, whatever their constructor takes; leaves out what does not pickle.
 
-`pickle` calls an exception's constructor with its `args`, and gives up at one attribute that it cannot take.
+`pickle` itself calls an exception's constructor with its `args`, and fails if one attribute does not pickle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ErrorPickler(Protocol):
     """A pickler whose `reducer_override` asks `reduce_error` first.
 
     Attributes:
-        trusting: Whether exceptions that say themselves how they are pickled are.
+        trusting: Whether to use an exception's own pickling methods.
         inside: Ids of the exceptions that are being pickled further out.
     """
 
@@ -44,13 +44,13 @@ class ByReference(pickle.Pickler):
 
 
 def error_to_bytes(error: BaseException, pickler: type[ErrorPickler] = ByReference) -> bytes:
-    """An exception, as `pickle.loads` takes it; empty where its type cannot travel."""
+    """A pickled exception for `pickle.loads`; empty if its type does not pickle."""
     for trusting in (True, False):
         try:
             data = _dumps(error, pickler, trusting, frozenset())
             if isinstance(pickle.loads(data), type(error)):
                 return data
-        except Exception:  # whatever the user's class, or an attribute of it, raises
+        except Exception:  # the user's class, or an attribute of it, may raise anything
             continue
     return b""
 
@@ -78,7 +78,7 @@ def _says_itself(kind: type) -> bool:
 
 
 def _part(part: Any, owner: BaseException, pickler: ErrorPickler) -> bytes:
-    """An argument or attribute as bytes; empty where it cannot travel, as a lock."""
+    """A pickled argument or attribute; empty if it does not pickle, such as a lock."""
     try:
         data = _dumps(part, type(pickler), pickler.trusting, pickler.inside | {id(owner)})
         pickle.loads(data)
