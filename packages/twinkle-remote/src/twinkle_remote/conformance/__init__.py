@@ -1,4 +1,4 @@
-"""What every backend does: functions that assert, for whoever writes one.
+"""Checks of the behaviour of every backend, for its authors.
 
 Start the backend with a group of CPU workers for each of `SIZES`, describe it in a `Harness`, and run the checks::
 
@@ -45,7 +45,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
 
 
 def checks_for(harness: Harness) -> Sequence[Callable[[Harness], None]]:
-    """Those checks that apply to a backend: whose workers are apart from the caller, whose libraries are installed."""
+    """The checks that apply to a backend, given where its workers run and which libraries are installed."""
     return [check for check in CHECKS if harness.takes(check)]
 
 

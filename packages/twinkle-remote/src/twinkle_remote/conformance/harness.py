@@ -1,4 +1,4 @@
-"""What a backend's author sets up, and how a check says what it needs."""
+"""The setup by a backend's author, and the marks for the needs of a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns: the named parts of mappings, dataclasses and named tuples, and the same type made again of other parts."""
+"""Columns: the named parts of mappings, dataclasses and named tuples, and copies with other parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def with_items(value: T, items: dict[Any, object]) -> T:
     try:
         twin = _filled(value, items) if issubclass(kind, dict | UserDict) else _constructed(value, items)
         wrong = [key for key in items if twin[key] is not items[key]]
-    except Exception as error:  # the type is the user's, and so is what it raises
+    except Exception as error:  # the user's type may raise anything
         raise _not_again(kind, f"{type(error).__name__}: {error}") from error
     if wrong or len(twin) != len(items):
         raise _not_again(kind, f"of {list(items)} it keeps other values for {wrong}")
@@ -83,7 +83,7 @@ def _filled(value: Any, items: dict[Any, object]) -> Any:
 
 
 def _constructed(value: Any, items: dict[Any, object]) -> Any:
-    """What the type makes of the items, with those attributes that do not follow from the items."""
+    """An object of the type with the items, and with the attributes that do not depend on the items."""
     kind = type(value)
     twin, same = kind(items), kind(dict(value))
     for name, own in getattr(value, "__dict__", {}).items():

@@ -17,14 +17,14 @@ _WAYS_OUT = "return a list, array or tensor, or collect with 'none', 'first', 'm
 
 
 def join_results(values: Sequence[T], path: str) -> T:
-    """The rows of several workers' results in order; None, or the component itself, where that is all of them.
+    """The rows of several workers' results in order; None, or the component itself, if all results are that.
 
     Args:
-        values: At least one. One alone is what it is.
+        values: At least one; a single value is returned unchanged.
         path: What the values are, for messages.
 
     Raises:
-        CollectError: They have no rows, also where they are equal, or cannot be joined.
+        CollectError: They have no rows, even if they are equal, or cannot be joined.
     """
     first = values[0]
     if len(values) == 1 or ((first is None or first is Itself.ITSELF) and all(value is first for value in values)):
@@ -105,7 +105,7 @@ def _concat(concat: Callable[[Sequence[T]], T], values: Sequence[T], path: str) 
         return values[0]
     try:
         return concat(values)
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # each library raises its own errors
         shapes = [shape_of(value) for value in values]
         raise CollectError(f"{path}: the parts do not join, their shapes are {shapes}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What workers that share a process are given and give: no more in common than over a wire."""
+"""Copies of arguments and results for workers in one process: they share no more than separate processes do."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from twinkle_remote.values.rows import PLAIN
 
 
 def snapshot(value: Any, *, keep: bool = False) -> Any:
-    """A value of its receiver's own: what is done to it shows nowhere else.
+    """A copy for the receiver: writes to it are not visible elsewhere.
 
     Lists, tuples, mappings, dataclasses, tensors and pandas frames are copied at any depth, other objects are not.
-    An array is a view that cannot be written to, as one that is read from an object store.
+    An array becomes a read-only view, like an array from an object store.
 
     Args:
         value: An argument or a result; never mutated.
@@ -35,7 +35,7 @@ def _snapshot(value: Any, keep: bool, copies: dict[int, Any]) -> Any:
     if parts is not None:
         try:
             return rebuild(value, [_snapshot(part, keep, copies) for part in parts.values()])
-        except DispatchError:  # a mapping that cannot be made again, and has no rows: an object like others
+        except DispatchError:  # a mapping that cannot be copied and has no rows is like any other object
             return value
     if id(value) not in copies:
         copies[id(value)] = _own(value, keep)
@@ -43,7 +43,7 @@ def _snapshot(value: Any, keep: bool, copies: dict[int, Any]) -> Any:
 
 
 def _own(value: Any, keep: bool) -> Any:
-    """A leaf of the receiver's own: an array, tensor or frame; any other value itself."""
+    """The receiver's copy of a leaf: an array, tensor or frame; any other value itself."""
     numpy, torch, pandas = map(sys.modules.get, ("numpy", "torch", "pandas"))
     if numpy is not None and type(value) is numpy.ndarray:
         return read_only(value.copy() if keep else value.view())

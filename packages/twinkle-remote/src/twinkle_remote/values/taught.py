@@ -9,7 +9,7 @@ from twinkle_remote.values.rows import Splitter, T, set_splitter
 
 
 class Taught:
-    """Types and their splitters, as a task carries them; one object for as long as nothing is registered.
+    """The registered types and splitters, which tasks carry; the same object until the next registration.
 
     Args:
         splitters: The splitter of each type.
@@ -24,7 +24,7 @@ class Taught:
         return Taught, (self._splitters,)
 
     def learn(self) -> None:
-        """Register them in this process as well, and have its own calls carry them."""
+        """Register the splitters in this process too; its own calls carry them as well."""
         global _taught  # one table of splitters per process
         if self is not _taught:
             for kind, splitter in self._splitters.items():
@@ -36,18 +36,17 @@ _taught: Taught | None = None
 
 
 def taught() -> Taught | None:
-    """What a task has to carry; None where importing a value's class brings its splitter."""
+    """The splitters that a task must carry; None if there are none."""
     return _taught
 
 
 def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
-    """Teach dispatch and collect to divide values of a type, and of its subclasses, on every worker.
+    """Register how dispatch and collect divide values of a type, and of its subclasses, on every worker.
 
     Args:
         kind: The type; a later registration replaces an earlier one.
-        splitter: Its length, slice and concat; a `ReducibleSplitter` has its own equal and reduce as well. It is sent
-            to workers with the calls that follow, and so has to pickle, unless it is registered in the module that
-            defines the type.
+        splitter: Its length, slice and concat; a `ReducibleSplitter` also has equal and reduce. Later calls send it to
+            the workers, so it must pickle, unless it is registered in the module that defines the type.
 
     Raises:
         TypeError: The splitter has one of equal and reduce without the other.

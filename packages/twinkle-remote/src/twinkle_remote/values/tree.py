@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 def map_parts(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], Any] | None = None) -> Any:
     """A list, a tuple or a value with columns, with each part changed.
 
-    A walk calls this with itself as `change`, after it has looked for what it replaces and for lists of plain values,
-    which are not worth a call for each.
+    A recursive walk passes itself as `change`. It checks for its own replacements and for lists of plain values first,
+    to save one call per element.
 
     Args:
         value: Any value; never mutated.
-        change: Makes the new part of an old one; a part that does not change comes back as it is.
-        leaf: Makes the result where the value has no parts; None for the value itself.
+        change: Makes the new part from the old one; returns an unchanged part itself.
+        leaf: Makes the result for a value without parts; None for the value itself.
 
     Raises:
         DispatchError: A part changed, and the value is a mapping that cannot be made again.
@@ -37,12 +37,12 @@ def map_columns(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], 
     """A mapping, dataclass or named tuple with each part changed; as `map_parts`, but lists and tuples have no parts.
 
     Args:
-        value: As for `map_parts`, and so are the others.
-        change: As there.
-        leaf: As there.
+        value: As for `map_parts`.
+        change: As for `map_parts`.
+        leaf: As for `map_parts`.
 
     Raises:
-        DispatchError: As there.
+        DispatchError: As for `map_parts`.
     """
     parts = columns(value)
     if parts is None:

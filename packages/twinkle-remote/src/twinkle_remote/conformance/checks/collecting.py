@@ -1,4 +1,4 @@
-"""Checks: what becomes of the workers' results."""
+"""Checks: collecting the workers' results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _give_back_sparse_and_nested(harness: Harness, torch: Any) -> None:
 
 
 def flatten_counts_each_data_rank_once(harness: Harness) -> None:
-    """What everybody has comes back once for each data rank, not for each worker."""
+    """Copies on all workers come back once for each data rank, not for each worker."""
     for name, mesh in EIGHT.items():
         assert harness.build(Echo, 8, mesh=mesh).copies(["row"]) == ["row"] * harness.shares(mesh), name
     assert harness.build(Echo, 4).copies(["row"]) == ["row"] * harness.workers(4)

@@ -1,4 +1,4 @@
-"""Checks: which worker is given what."""
+"""Checks: dividing the arguments over the workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def slice_splits_lists_over_workers(harness: Harness) -> None:
 
 
 def all_sends_everything_whole(harness: Harness) -> None:
-    """Dispatch "all": everybody is given everything."""
+    """Dispatch "all": every worker receives all arguments whole."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     seen = harness.each(4, echo.given_whole([1, 2, 3], (4,), key={"rows": [5]}))
     assert seen == [(rank, ([1, 2, 3], (4,)), {"key": {"rows": [5]}}) for rank in range(harness.workers(4))]
@@ -295,7 +295,7 @@ def drop_leaves_the_rest_out(harness: Harness) -> None:
 
 
 def wrong_arguments_are_refused_before_anything_is_sent(harness: Harness) -> None:
-    """A TypeError on the caller that shows the signature; no worker hears of the call."""
+    """A TypeError on the caller that shows the signature; no worker receives the call."""
     faulty = harness.build(Faulty, 4)
     untyped = cast("Any", faulty)
     with raises(TypeError, "Faulty.takes(rows: ", "unexpected keyword argument 'row'"):

@@ -1,4 +1,4 @@
-"""Checks: what a late call tells, results within their time, and processes that are forked from the program's."""
+"""Checks: errors of late calls, results within a time limit, and forked processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @needs(apart=True)
 def every_late_rank_tells_where_it_is(harness: Harness) -> None:
-    """Also one that runs nothing of the user's, because it waits for what it is to be given."""
+    """Also a rank that runs no user code, because it waits for its arguments."""
     faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
     with gate(harness) as path:
         lazy = submit(faulty.stalls_for_ever, path, [0, 1])

@@ -105,7 +105,7 @@ def first_classes_live_on_the_first_worker(harness: Harness) -> None:
 
 
 def unknown_groups_are_refused(harness: Harness) -> None:
-    """A group that there is not: the error lists those that there are."""
+    """An unknown group: the error lists the groups."""
     with raises(PlacementError, "no group 'nowhere'", harness.groups[4], harness.groups[1]):
         on("nowhere").create(Counter)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def submit_is_always_lazy(harness: Harness) -> None:
-    """`submit` gives a lazy result, whatever the function says, and refuses what is no remote function."""
+    """`submit` gives a lazy result, whatever the function's option is, and refuses other callables."""
     echo = harness.build(Echo, 2)
     for method in (echo.rows, echo.at_once, echo.after_all):
         lazy = submit(method, [1, 2])

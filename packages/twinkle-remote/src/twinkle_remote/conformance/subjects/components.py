@@ -169,7 +169,7 @@ class Placed:
 
     @remote_function(collect="first")
     def told(self) -> tuple[Any, ...]:
-        """What the constructor was told, and what the context tells."""
+        """The constructor's arguments, and the worker's context."""
         worker = current_worker()
         sizes = None if self.mesh is None else self.mesh.shape
         return self.group, self.id, sizes, self.mesh == worker.mesh, worker.group, dict(worker.coordinate)

@@ -51,7 +51,7 @@ class Table(Mapping[str, Any]):
 
 
 class Strip:
-    """A container whose rows nobody knows before they are taught."""
+    """A container of an unknown type, until a splitter is registered."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -235,7 +235,7 @@ class Echo:
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def tuple_of_two(self, rows):  # type: ignore[no-untyped-def]  # what an annotation would say is what is tested
-        """Two columns of which nothing tells that they are."""
+        """Two columns without a return annotation."""
         return rows, rows
 
     @remote_function(dispatch="slice_dp")
@@ -349,7 +349,7 @@ class Reducer:
 
     @remote_function(dispatch="all", collect="mean", weight="rows")
     def no_rows(self) -> float:
-        """Weighed by rows that nobody was given."""
+        """Weighed by rows, without any split argument."""
         return 1.0
 
 

@@ -98,7 +98,7 @@ class Faulty:
 
 
 class NeedyError(Exception):
-    """An exception whose constructor takes what its arguments do not tell."""
+    """An exception whose constructor takes other arguments than its `args`."""
 
     def __init__(self, code: int, *, detail: str) -> None:
         super().__init__(f"code {code}")
@@ -141,7 +141,7 @@ class UnpicklableError(Exception):
 
 
 class MuteError(Exception):
-    """An exception whose text cannot be had."""
+    """An exception whose `__str__` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")

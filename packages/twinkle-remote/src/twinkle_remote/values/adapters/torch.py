@@ -54,7 +54,7 @@ class TorchSplitter:
         return left.dtype == right.dtype and torch.equal(left, right)
 
     def reduce(self, how: str, values: Sequence[torch.Tensor], weights: Sequence[float] | None) -> torch.Tensor:
-        """The sum or mean, elementwise, in a type that is wide enough; half types come back as what they were.
+        """The sum or mean, elementwise, in a type that is wide enough; half types keep their type.
 
         Args:
             how: "sum" or "mean".
@@ -78,7 +78,7 @@ class TorchSplitter:
 
 
 def _types(values: Sequence[torch.Tensor], *, exact: bool) -> tuple[torch.dtype, torch.dtype]:
-    """The type of a reduction's result, and the one in which it is made."""
+    """The type of a reduction's result, and the type of its computation."""
     dtype = values[0].dtype
     for value in values[1:]:
         dtype = torch.promote_types(dtype, value.dtype)

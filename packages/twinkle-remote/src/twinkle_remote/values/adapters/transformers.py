@@ -1,4 +1,4 @@
-"""Columns of a tokenizer's `BatchEncoding`: its items, and the encodings that say which token is which character."""
+"""Columns of a tokenizer's `BatchEncoding`: its items, and the encodings that map tokens to characters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENCODINGS = "encodings of the tokenizer"
 def columns(value: Any) -> Mapping[Any, object]:
     """The items, and one encoding for each text where the tokenizer keeps them.
 
-    So the tokens of a single text are no rows: there are as many as there are tokens, and one encoding.
+    The tokens of a single text are therefore not rows: their number differs from the one encoding.
     """
     items = dict(value.data)
     return items if value.encodings is None else {**items, _ENCODINGS: value.encodings}
