@@ -28,10 +28,6 @@ def run(source: str, path: Path, *, interrupt: str = "") -> subprocess.Completed
             while interrupt not in process.stderr.readline():
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            try:  # Python ignores an interrupt that falls into a __del__: a user would press Ctrl-C again
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
