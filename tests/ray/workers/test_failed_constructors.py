@@ -55,5 +55,5 @@ def test_a_session_ends_soon_after_it(program: Callable[..., Any], how: str, kin
     assert running.line("KIND ", 200) == kind
     assert float(running.line("SECONDS ", 60)) < 20
     out = running.finish(30)
-    assert "lost at" not in out and "results are lost" not in out and "nobody" not in out, out
+    assert "lost at" not in out and "results are lost" not in out and "no caller" not in out, out
     assert running.left_over(10) == []

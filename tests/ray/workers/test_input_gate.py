@@ -66,7 +66,7 @@ def test_a_lost_producer_is_told_with_its_method_and_node(program: Callable[...,
     assert running.line("ALIVE", 90) == "[0, 1]"
     direct = running.line("DIRECT", 60)
     assert direct.startswith(
-        "True User.use did not run, because what it was to be given failed: maker[1/3] died during"
+        "True User.use did not run, because the call that makes its argument failed: maker[1/3] died during"
     )
     assert "died during Maker.make on " in direct and " pid " in direct and "unknown" not in direct
     assert running.line("FREE", 30) == "7"

@@ -122,7 +122,7 @@ def test_the_root_comes_first_and_the_rest_is_folded() -> None:
     alone = raised(root.as_upstream())
     assert isinstance(alone, ValueError)
     assert str(alone).startswith(
-        "Actor.update did not run, because what it was to be given failed: Sampler.sample failed"
+        "Actor.update did not run, because the call that makes its argument failed: Sampler.sample failed"
     )
     many = raised(root, *(travelled(RuntimeError(f"other {i}")) for i in range(20)))
     assert "and 20 more of group 'actor'" in str(many) and "and 12 other errors" in str(many)

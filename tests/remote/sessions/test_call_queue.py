@@ -93,7 +93,7 @@ def test_a_worker_that_calls_itself_does_not_wait_for_room(service: Service) -> 
     assert submit(service.work).result() >= 1
 
 
-def test_in_an_event_loop_waiting_says_that_the_loop_stands_still(
+def test_in_an_event_loop_waiting_says_that_the_loop_is_blocked(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     until = threading.Event()
@@ -106,7 +106,7 @@ def test_in_an_event_loop_waiting_says_that_the_loop_stands_still(
     asyncio.run(make())
     (message,) = (record.getMessage() for record in caplog.records)
     assert message.startswith("Service.serve waits: 4 calls to group 'one' are in flight, as many as max_in_flight")
-    assert message.endswith("the event loop stands still meanwhile: await results before more calls are made")
+    assert message.endswith("the event loop is blocked meanwhile: await results before more calls are made")
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 2.0, None])

@@ -72,13 +72,13 @@ def test_the_last_call_of_a_program_is_not_lost(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*-*"))) == 16
 
 
-def test_a_failure_that_nobody_saw_is_in_the_exit_status(tmp_path: Path) -> None:
+def test_a_failure_that_no_caller_saw_is_in_the_exit_status(tmp_path: Path) -> None:
     done = run("actor.update([1, 2]); actor.save('checkpoint-'); actor.update([3, 4])", tmp_path)
     assert done.returncode == 1
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{rank}" for rank in range(4)]
     assert done.stdout == "first atexit\n"
     assert "\nKeyError: Actor.update failed on actor[2/4 dp=1 tp=0] (node " in done.stderr
-    assert "nobody had waited for this call when the session ended; 1 more like it is logged" in done.stderr
+    assert "no caller had waited for this call when the session ended; 1 more like it is logged" in done.stderr
 
 
 def test_the_exit_status_of_a_program_is_its_own(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_interrupt_ends_a_program_that_waits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["", "twinkle.shutdown()"])
 def test_an_interrupt_ends_a_session_that_waits(tmp_path: Path, end: str) -> None:
-    source = "import twinkle_remote.sessions.pending_calls as p; p._TELL_AFTER_SECONDS = 0.1; actor.sleep();"
+    source = "import twinkle_remote.sessions.pending_calls as p; p._WARN_AFTER_SECONDS = 0.1; actor.sleep();"
     began = time.monotonic()
     done = run(source + end, tmp_path, interrupt="the session ends when 1 call (Actor.sleep) is done; Ctrl-C gives up")
     assert done.returncode in (130, -signal.SIGINT) and "KeyboardInterrupt" in done.stderr

@@ -257,11 +257,11 @@ def test_a_worker_cannot_shut_down() -> None:
         assert active() is not None
 
 
-def test_failures_that_nobody_looks_at_are_logged_once_and_the_first_is_raised(
+def test_failures_that_no_caller_has_seen_are_logged_once_and_the_first_is_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def told() -> list[str]:
-        return [record.getMessage() for record in caplog.records if "nobody waited" in record.getMessage()]
+        return [record.getMessage() for record in caplog.records if "no caller waited" in record.getMessage()]
 
     kept: list[Lazy[None]] = []
 
@@ -283,7 +283,7 @@ def test_failures_that_nobody_looks_at_are_logged_once_and_the_first_is_raised(
     with pytest.raises(KeyError, match=r"Slow.fail failed on four\[[\s\S]*'unseen'") as raised:
         program()
     assert raised.value.__notes__ == [
-        "  nobody had waited for this call when the session ended; 2 more like it are logged"
+        "  no caller had waited for this call when the session ended; 2 more like it are logged"
     ]
     assert len(told()) == 3 and repr(kept[0]).endswith(", failed>")
     kept.clear()
@@ -294,7 +294,7 @@ def test_failures_that_nobody_looks_at_are_logged_once_and_the_first_is_raised(
 def test_a_failure_that_a_consumer_raised_is_seen() -> None:
     with session("threads", groups=GROUPS):
         slow, other = on("four").create(Slow), on("one").create(Slow)
-        with pytest.raises(KeyError, match=r"did not run, because what it was to be given failed: Slow.fail"):
+        with pytest.raises(KeyError, match=r"did not run, because the call that makes its argument failed: Slow.fail"):
             submit(other.takes, submit(slow.fail)).result()
         failed = submit(slow.fail)
         with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""A process forked from one with a connection to Ray: the connection, and the cluster, belong to the parent."""
+"""Processes that are forked from one with a connection to Ray: the connection and the cluster stay with the parent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def leave_to_parent() -> None:
 
 
 def _keep_what_ray_holds() -> None:
-    """Keep the interpreter from freeing what Ray's modules hold when it ends."""
+    """Keep the interpreter from freeing the objects of Ray's modules at its end."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "ray":
             for value in list(vars(module).values()):
@@ -37,7 +37,7 @@ def _keep_what_ray_holds() -> None:
 
 
 def _skip_destructors() -> None:
-    """End the process, with its status, right after the interpreter: the handler of on_exit added last runs first."""
+    """End the process with its status right after the interpreter: the last handler of on_exit runs first."""
     libc = ctypes.CDLL(None)
     try:
         on_exit, now = libc.on_exit, libc._exit

@@ -1,4 +1,4 @@
-"""Collectives: over a launched program's ranks, its nodes and meshes, or in one process, behind one interface."""
+"""Collectives with one interface: over the ranks, nodes and meshes of a launched program, or in one process."""
 
 from twinkle_ray.collective.base import Collective
 from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError

@@ -1,4 +1,4 @@
-"""What a program needs of collectives, whatever runs it: many processes, or one."""
+"""The interface of collectives, the same for many processes and for one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Collective(ABC):
         world_size: Number of ranks in this collective.
 
     Raises:
-        ValueError: If the rank is outside the world.
+        ValueError: The rank is outside [0, world_size - 1].
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -56,7 +56,7 @@ class Collective(ABC):
     @property
     @abstractmethod
     def ranks(self) -> Sequence[int]:
-        """Ranks of the default group that this collective is made of, in its own order."""
+        """Ranks of the default group in this collective, in the order of this collective."""
 
     @property
     @abstractmethod
@@ -115,11 +115,11 @@ class Collective(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Destroy the process groups that this object created, and no others; safe twice."""
+        """Destroy the process groups that this object created, and no others; a second call does nothing."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
@@ -127,59 +127,59 @@ class Collective(ABC):
 
         Args:
             tensor: Same shape and dtype on every rank.
-            op: SUM, AVG, MIN, MAX, PRODUCT, ... as the process group's backend has them.
+            op: SUM, AVG, MIN, MAX, PRODUCT, ...; the backend of the process group must have it.
         """
 
     @abstractmethod
     def all_gather(self, output_tensor: Tensor, input_tensor: Tensor) -> None:
-        """Gather every rank's tensor into one, in rank order.
+        """Gather the tensors of all ranks into one tensor, in rank order.
 
         Args:
-            output_tensor: Of world_size times as many elements: the inputs concatenated, or stacked.
+            output_tensor: Has world_size times as many elements: the inputs concatenated, or stacked.
             input_tensor: Same shape and dtype on every rank.
 
         Raises:
-            ValueError: If sizes or dtypes do not fit.
+            ValueError: Sizes or dtypes do not fit.
         """
 
     @abstractmethod
     def all_gather_to_list(self, output_tensors: list[Tensor], input_tensor: Tensor) -> None:
-        """Gather every rank's tensor into a list of tensors.
+        """Gather the tensors of all ranks into a list of tensors.
 
         Args:
-            output_tensors: One for each rank, in rank order, shaped as the inputs.
+            output_tensors: One for each rank, in rank order, with the shape of the inputs.
             input_tensor: Same shape and dtype on every rank.
 
         Raises:
-            ValueError: If the list's length, sizes or dtypes do not fit.
+            ValueError: The length of the list, sizes or dtypes do not fit.
         """
 
     @abstractmethod
     def all_gather_objects(self, object: object) -> list[object]:  # noqa: A002 - the name is the seed's contract
-        """Every rank's picklable object, in rank order."""
+        """The objects of all ranks, in rank order; they must pickle."""
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, source_rank: int = 0) -> None:
-        """Give every rank the tensor of one, in place.
+        """Copy the tensor of one rank to all ranks, in place.
 
         Args:
             tensor: Same shape and dtype on every rank.
             source_rank: Rank in this collective.
 
         Raises:
-            ValueError: If there is no such rank.
+            ValueError: There is no such rank.
         """
 
     @abstractmethod
     def broadcast_objects(self, objects: list[object], source_rank: int = 0) -> None:
-        """Give every rank the picklable objects of one, in place.
+        """Copy the objects of one rank to all ranks, in place; they must pickle.
 
         Args:
             objects: A list of the same length on every rank.
             source_rank: Rank in this collective.
 
         Raises:
-            ValueError: If there is no such rank.
+            ValueError: There is no such rank.
         """
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Around every operation: in debug mode a comparison of what the ranks are about to do; an error that names ranks."""
+"""Errors of operations that name the ranks; in debug mode, operations are compared over the ranks before they run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 ROLL_CALL_SECONDS = 3.0
 NEVER_TAG = (1 << 30) + 1
 _POLL_SECONDS = 0.002
-_COUNTERS: WeakKeyDictionary[ProcessGroup, count[int]] = WeakKeyDictionary()  # of operations, by whatever collective
+_COUNTERS: WeakKeyDictionary[ProcessGroup, count[int]] = WeakKeyDictionary()  # operations of each group
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What one rank is about to do; ranks of one collective have equal ones.
+    """The operation that one rank is about to run; it must be equal on all ranks of a collective.
 
     Attributes:
-        operation: Its name, with whatever else must agree.
-        what: Shape and dtype.
+        operation: Its name, and all else that must be equal.
+        what: Shape and dtype of the tensor.
     """
 
     operation: str
@@ -50,30 +50,30 @@ class Signature:
 
 
 def close_connections(group: ProcessGroup, rank: int, size: int) -> None:
-    """Close a Gloo group's connections, so that peers that wait for this rank learn at once instead of at the deadline.
+    """Close the connections of a Gloo group, so that peers that wait for this rank fail at once.
 
-    A wait that times out is the one call that does so; it works from any thread, and ends every wait of this process.
+    Only a wait that times out closes them. It works from any thread, and ends every wait of this process.
 
     Args:
-        group: A Gloo group that is given up.
-        rank: Of this process in it.
+        group: A Gloo group that is not used any more.
+        rank: Rank of this process in it.
         size: Number of its ranks.
     """
     never = torch.zeros(1, dtype=torch.uint8)
-    for step in range(1, size):  # a peer that is gone fails the wait before it times out: then the next one does it
+    for step in range(1, size):  # the wait for a dead peer fails before it times out, so the next peer is tried
         with suppress(RuntimeError):
             group.recv([never], (rank + step) % size, NEVER_TAG).wait(timedelta(milliseconds=1))
 
 
 class Diagnostics:
-    """Runs one group's operations, and says more than torch when one fails.
+    """Runs the operations of one group; its errors name the ranks, unlike those of torch.
 
     Args:
         group: The group.
         ranks: Its ranks in the default group.
-        rank: Of this process in the group.
-        timeout: Of operations; torch's default when None.
-        debug: Compare before each operation.
+        rank: Rank of this process in the group.
+        timeout: Time limit of an operation; None for torch's default.
+        debug: Compare the signatures of all ranks before each operation.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Diagnostics:
 
     @contextmanager
     def __call__(self, signature: Signature) -> Iterator[None]:
-        """Around one operation.
+        """Run one operation in a block.
 
         Raises:
-            CollectiveMismatchError: In debug mode, if ranks are about to do different things.
-            CollectiveTimeoutError: If ranks are missing at the deadline.
-            CollectiveError: If the operation failed; names the ranks that do not answer.
+            CollectiveMismatchError: In debug mode, the ranks are about to run different operations.
+            CollectiveTimeoutError: Ranks are missing at the deadline.
+            CollectiveError: The operation failed; the message names the ranks that do not answer.
         """
         self._count = next(self._counter)
         if self._debug:
@@ -122,11 +122,11 @@ class Diagnostics:
             raise CollectiveMismatchError(
                 f"operation {number} of the group {list(self._ranks)} is not the same on every rank: {listing}"
             )
-        if number > 1:  # every rank is past the comparison before, so nobody reads those keys any more
+        if number > 1:  # every rank has finished the comparison before, so its keys are not read any more
             self._store.delete_key(f"{number - 1}/{self._rank}")
 
     def _explained(self, signature: Signature, error: Exception) -> CollectiveError:
-        """The error, with the ranks that do not answer a roll call."""
+        """The error, with the ranks that do not set their key in the store in time."""
         first = str(error).partition("\n")[0]
         head = f"{signature} failed on rank {self._rank} of the group {list(self._ranks)}: {first}"
         try:
@@ -141,7 +141,7 @@ class Diagnostics:
         return CollectiveError(f"{head}; every rank answers, so that they probably entered different operations")
 
     def _wait(self, keys: Sequence[str], seconds: float) -> list[int]:
-        """Wait for one key of each rank; the ranks whose key is not there in time."""
+        """Wait for one key of each rank; returns the ranks whose key was not set in time."""
         deadline = time.monotonic() + seconds
         left = dict(enumerate(keys))
         while left:

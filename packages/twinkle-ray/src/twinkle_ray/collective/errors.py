@@ -1,4 +1,4 @@
-"""What a collective raises beside ValueError."""
+"""The errors of collectives, apart from ValueError."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from twinkle_remote.errors import TwinkleError
 
 
 class CollectiveError(TwinkleError, RuntimeError):
-    """A collective did not happen: a peer is dead, stopped, late, or entered with something else."""
+    """A collective failed: a peer is dead, stopped or late, or runs another operation."""
 
 
 class CollectiveTimeoutError(CollectiveError, TimeoutError):

@@ -1,4 +1,4 @@
-"""What a launcher (torchrun, or the Ray backend for its workers) tells a process of its place, in variables."""
+"""The environment variables that a launcher sets: torchrun, or the Ray backend for its workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 
 class Launched(NamedTuple):
-    """A process among those of a launched program."""
+    """The ranks of one process of a launched program."""
 
     rank: int
     world_size: int
@@ -22,10 +22,10 @@ class Launched(NamedTuple):
 
 
 def launched() -> Launched:
-    """Read the launcher's variables.
+    """Read the variables of the launcher.
 
     Raises:
-        ValueError: If one is missing or is no number; names it.
+        ValueError: A variable is missing or is not a number; the message names it.
     """
     needed = (*_COUNTS, *(() if dist.is_initialized() else _ADDRESS))
     missing = [name for name in needed if not os.environ.get(name)]
@@ -42,5 +42,5 @@ def launched() -> Launched:
 
 
 def own_device_type() -> str:
-    """The device type of a program that names none: "cuda" where this process sees a GPU, else "cpu"."""
+    """The default device type: "cuda" if this process sees a GPU, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"

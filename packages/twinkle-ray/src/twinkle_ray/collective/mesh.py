@@ -46,26 +46,26 @@ class MeshCollective(Collective):
     """Collectives over process groups, with a mesh of (dp_replicate, dp_shard, tp) and one of (nodes, local_ranks).
 
     tp is innermost and within a node; dp_shard is sharded data parallelism, by default within a node; dp_replicate is
-    what is left. The default process group is reused where there is one, and otherwise initialised from the
-    environment: NCCL for CUDA, Gloo for everything else. Every rank constructs it; `local` and `tp_world` need no
-    further meeting.
+    what is left. An existing default process group is used. Without one, it is initialised from the environment, with
+    NCCL for CUDA and Gloo for all other devices. Every rank must construct the object. `local` and `tp_world` need no
+    further communication.
 
     Args:
-        rank: Rank of this process: in the default group, or in `process_group` where that is given.
-        world_size: Number of ranks there.
+        rank: Rank of this process in `process_group`, or in the default group without one.
+        world_size: Number of ranks of that group.
         local_world_size: Number of processes of a node.
         local_rank: Rank of this process within its node.
-        device_type: "cuda", "cpu" or "mps"; mps has no collectives of its own and uses the CPU's.
-        mesh: Meshes that exist already; built otherwise.
+        device_type: "cuda", "cpu" or "mps"; collectives of mps tensors run on the CPU.
+        mesh: Existing meshes; None builds them.
         process_group: Ranks that the operations run over; the default group when None.
         tp_size: Tensor parallel ranks; divides local_world_size.
         sharding_world_size: Ranks of a sharding group; by default what tp leaves of a node.
-        timeout: Seconds after which an operation fails for want of a peer; torch's default when None.
-        debug: Compare operation, shape and dtype over all ranks before each operation, so that a mismatch or a missing
-            rank is an error on every rank that names it.
+        timeout: Seconds after which an operation without a peer fails; None for torch's default.
+        debug: Compare operation, shape and dtype over all ranks before each operation. A mismatch or a missing rank
+            is then an error on every rank.
 
     Raises:
-        ValueError: If sizes do not divide, or ranks and groups disagree; says which values would do.
+        ValueError: Sizes do not divide, or ranks and groups do not fit; the message says which values would do.
     """
 
     def __init__(
@@ -131,17 +131,17 @@ class MeshCollective(Collective):
         timeout: float | None = None,
         debug: bool = False,
     ) -> Self:
-        """The collective of all processes of a launched program, by the launcher's variables.
+        """The collective of all processes of a launched program; it reads the variables of the launcher.
 
         Args:
-            tp_size: As for the class, like the others.
-            device_type: "cuda" where this process sees a GPU and "cpu" elsewhere, when None.
+            tp_size: As for the class, and so are the others.
+            device_type: None is "cuda" if this process sees a GPU, else "cpu".
             sharding_world_size: Ranks of a sharding group.
-            timeout: Seconds after which an operation fails for want of a peer.
-            debug: Compare what the ranks are about to do.
+            timeout: Seconds after which an operation without a peer fails.
+            debug: Compare the operations of all ranks before they run.
 
         Raises:
-            ValueError: If RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing.
+            ValueError: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing.
         """
         place = launched()
         return cls(
@@ -157,7 +157,7 @@ class MeshCollective(Collective):
         )
 
     def _join(self) -> None:
-        """Initialise the default group where there is none."""
+        """Initialise the default group if there is none."""
         if self._device_type == "mps":
             _log.warning("mps has no collectives of its own: tensors travel over the CPU's")
         if self._device_type == "cuda":
@@ -181,12 +181,12 @@ class MeshCollective(Collective):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks of the default group that this collective is made of, in its own order."""
+        """Ranks of the default group in this collective, in the order of this collective."""
         return self._ranks
 
     @property
     def tp_mesh(self) -> DeviceMesh | None:
-        """Torch's mesh of the tensor parallel group; None where the mesh has no dim tp."""
+        """Torch's mesh of the tensor parallel group; None if the mesh has no dim tp."""
         parallel = self._mesh.parallel_mesh
         return parallel["tp"] if "tp" in (parallel.mesh_dim_names or ()) else None
 
@@ -244,21 +244,21 @@ class MeshCollective(Collective):
 
     @property
     def process_group(self) -> ProcessGroup | None:
-        """Torch's process group that the operations run over."""
+        """Torch's process group of this collective."""
         return self._process_group
 
     def over(self, mesh: MeshValue | DeviceMesh, dims: str | Sequence[str]) -> MeshCollective:
-        """The ranks that differ from this one only in some dims of any mesh over this collective's ranks.
+        """A collective of the ranks that differ from this one only in some dims of a mesh.
 
-        Every rank of the default group calls this with an equal mesh, and creates all of its groups in one order; a
-        second call with the same mesh and dims creates none.
+        Every rank of the default group must call this with an equal mesh, and all ranks create the groups in one order.
+        A second call with the same mesh and dims creates none.
 
         Args:
             mesh: A twinkle or a torch mesh; its ranks are ranks of the default group.
-            dims: One dim or several; several are one group, the first outermost.
+            dims: One dim or several; several dims form one group, the first outermost.
 
         Raises:
-            ValueError: If there is no such dim, or this rank is outside the mesh.
+            ValueError: There is no such dim, or this rank is outside the mesh.
         """
         names = (dims,) if isinstance(dims, str) else tuple(dims)
         groups = groups_over(mesh, names)
@@ -278,17 +278,17 @@ class MeshCollective(Collective):
         return self._view(group, local)
 
     def close(self) -> None:
-        """Destroy the process groups that this object opened, the default one included; safe twice.
+        """Destroy the process groups that this object opened, the default one included; a second call does nothing.
 
-        A group that another collective was given, or has joined, lives until that one is closed too. Closing `local`,
-        `tp_world` or what `over` gave destroys nothing: these are parts of this one, and end with it.
+        A group that another collective uses exists until that collective is closed too. Closing `local`, `tp_world` or
+        a result of `over` destroys nothing: they are parts of this one, and end with it.
         """
         if not self._is_view:
             created, self._created = self._created, []
             OPENED.close(self, created)
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         with self._guard(Signature("barrier")):
             dist.barrier(group=self._process_group)
 
@@ -301,7 +301,7 @@ class MeshCollective(Collective):
         copy_back(tensor, staged)
 
     def all_gather(self, output_tensor: Tensor, input_tensor: Tensor) -> None:
-        """Gather every rank's tensor into one, in rank order."""
+        """Gather the tensors of all ranks into one tensor, in rank order."""
         self._check_gather(output_tensor, input_tensor)
         staged, given = contiguous(output_tensor), contiguous(input_tensor)
         with self._guard(Signature.of("all_gather", input_tensor)):
@@ -309,7 +309,7 @@ class MeshCollective(Collective):
         copy_back(output_tensor, staged)
 
     def all_gather_to_list(self, output_tensors: list[Tensor], input_tensor: Tensor) -> None:
-        """Gather every rank's tensor into a list of tensors."""
+        """Gather the tensors of all ranks into a list of tensors."""
         self._check_gather_list(output_tensors, input_tensor)
         staged, given = [contiguous(tensor) for tensor in output_tensors], contiguous(input_tensor)
         with self._guard(Signature.of("all_gather_to_list", input_tensor)):
@@ -318,15 +318,15 @@ class MeshCollective(Collective):
             copy_back(tensor, part)
 
     def all_gather_objects(self, object: object) -> list[object]:  # noqa: A002 - the name is the seed's contract
-        """Every rank's picklable object, in rank order."""
+        """The objects of all ranks, in rank order; they must pickle."""
         gathered: list[Any] = [None] * self._world_size
-        pickled = pickle.dumps(object)  # outside, like loading: what an object raises there is no lost peer
+        pickled = pickle.dumps(object)  # outside of the operation: an error of the object is not an error of a peer
         with self._guard(Signature("all_gather_objects")):
             dist.all_gather_object(gathered, pickled, group=self._process_group)
         return [pickle.loads(each) for each in gathered]
 
     def broadcast(self, tensor: Tensor, source_rank: int = 0) -> None:
-        """Give every rank the tensor of one, in place; the source is a rank of this collective."""
+        """Copy the tensor of one rank of this collective to all ranks, in place."""
         self._check_source(source_rank)
         source = self._ranks[source_rank]
         staged = contiguous(tensor)
@@ -335,7 +335,7 @@ class MeshCollective(Collective):
         copy_back(tensor, staged)
 
     def broadcast_objects(self, objects: list[object], source_rank: int = 0) -> None:
-        """Give every rank the picklable objects of one, in place; the source is a rank of this collective."""
+        """Copy the objects of one rank of this collective to all ranks, in place; they must pickle."""
         self._check_source(source_rank)
         source = self._ranks[source_rank]
         mine = self._rank == source_rank
@@ -346,18 +346,18 @@ class MeshCollective(Collective):
             objects[:] = [pickle.loads(each) for each in pickled]
 
     def _by_node(self, ranks: Sequence[int]) -> list[list[int]]:
-        """Ranks of a group apart by node, in order; nothing where they are on one node."""
+        """The ranks of a group on each node, in order; empty if all ranks are on one node."""
         nodes: dict[int, list[int]] = {}
         for rank in ranks:
             nodes.setdefault(self._node_of.get(rank, -1 - rank), []).append(rank)
         return list(nodes.values()) if len(nodes) > 1 else []
 
     def _view(self, group: ProcessGroup, local: ProcessGroup | None = None) -> MeshCollective:
-        """A collective over another group that shares this one's meshes and owns nothing.
+        """A collective over another group, with the meshes of this one; it destroys no group.
 
         Args:
-            group: Its group.
-            local: The part of it that is on this node; None when all of it is.
+            group: The other group.
+            local: The group of its ranks on this node; None if all of its ranks are on this node.
         """
         ranks = tuple(dist.get_process_group_ranks(group))
         found = self._views.get(ranks)
@@ -389,5 +389,5 @@ class MeshCollective(Collective):
         )
 
 
-# torch 2.13 renames all_gather_into_tensor, and warns of the old name
+# torch 2.13 renames all_gather_into_tensor, and warns about the old name
 _gather: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -1,4 +1,4 @@
-"""Which process groups the collectives of this process have opened, and which of them still use one."""
+"""The process groups that collectives of this process opened, and the collectives that use them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class OpenedGroups:
         self._closing: list[ProcessGroup] = []
 
     def use(self, user: object, groups: Iterable[ProcessGroup]) -> None:
-        """Note that a collective uses groups, and the default one with them, until it closes."""
+        """Record that a collective uses groups and the default group until it closes."""
         world = dist.group.WORLD
         self._used[user] = {*groups, *([] if world is None else [world])}
 
     def leave(self, user: object) -> None:
-        """Forget a user that opened nothing, without any effect on the groups."""
+        """Remove a user that opened nothing; the groups stay."""
         self._used.pop(user, None)
 
     def close(self, user: object, opened: Iterable[ProcessGroup]) -> None:
-        """Forget a user; destroy what it opened, at once or when its last other user closes.
+        """Remove a user; a group that it opened is destroyed when no other collective uses it.
 
         Args:
             user: The collective.
-            opened: Groups in the order of their opening; the default one first where it is among them.
+            opened: The groups that it opened, in that order; the default group, if it is one of them, is first.
         """
         self._used.pop(user, None)
         self._closing.extend(opened)

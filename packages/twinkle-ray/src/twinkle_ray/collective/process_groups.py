@@ -1,4 +1,4 @@
-"""The meshes of a collective, and the process groups under them: created by every rank, in one fixed order."""
+"""The meshes of a collective and their process groups, which every rank creates in one order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 PARALLEL = ("dp_replicate", "dp_shard", "tp")
 PHYSICAL = ("nodes", "local_ranks")
-_opened = count()  # the same on every rank, which all open the default group as often
+_opened = count()  # the same number on every rank: all open the default group equally often
 
 
 class Meshes(NamedTuple):
-    """Container for parallel and physical device meshes.
+    """The meshes of a collective.
 
     Attributes:
         parallel_mesh: 3D mesh with dims (dp_replicate, dp_shard, tp).
@@ -40,7 +40,7 @@ class Meshes(NamedTuple):
 def parallel_shape(
     world_size: int, local_world_size: int, tp_size: int, sharding_world_size: int | None
 ) -> tuple[int, int, int]:
-    """Sizes of (dp_replicate, dp_shard, tp); dp_shard fills a node where it is not given.
+    """Sizes of (dp_replicate, dp_shard, tp); without a size, dp_shard fills a node.
 
     Raises:
         ValueError: With the rule, the values and what would do.
@@ -67,7 +67,7 @@ def parallel_shape(
 
 
 def check_local_rank(rank: int, local_rank: int, local_world_size: int) -> None:
-    """Refuse a local rank that does not fit the rank.
+    """Check that a local rank fits the rank.
 
     Raises:
         ValueError: With the rule, the values and what would do.
@@ -84,13 +84,13 @@ def check_local_rank(rank: int, local_rank: int, local_world_size: int) -> None:
 def open_default_group(
     rank: int, world_size: int, device: torch.device | None, timeout: timedelta | None
 ) -> ProcessGroup:
-    """Initialise the default group from the environment: NCCL for a GPU, Gloo without one."""
+    """Initialise the default group from the environment, with NCCL for a GPU and Gloo without one."""
     limit = timeout or default_pg_timeout
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
     dist.init_process_group(
         backend="gloo" if device is None else "nccl",
-        # a launcher's store outlives a group, and a later group would find the addresses of an earlier one in it
+        # the store outlives a group, so a later group would read the addresses of an earlier one
         store=PrefixStore(f"twinkle/{next(_opened)}", store),
         rank=rank,
         world_size=world_size,
@@ -110,18 +110,18 @@ def build_mesh(
     timeout: timedelta | None,
     created: list[ProcessGroup],
 ) -> DeviceMesh:
-    """Torch's mesh of these ranks of the default group, in row-major order.
+    """Torch's mesh of some ranks of the default group, in row-major order.
 
-    Every rank of the default group calls this, and creates every group of every dim in the same order: groups that
-    their members alone create hang, or meet the wrong peers.
+    Every rank of the default group must call this, and creates the groups of all dims in the same order. If only its
+    members create a group, it hangs or connects wrong peers.
 
     Args:
-        ranks: As many as the shape holds.
+        ranks: One for each element of the shape.
         shape: Sizes of the dims, outermost first.
-        names: Of the dims.
+        names: Names of the dims.
         device_type: "cuda" or "cpu".
-        timeout: Of the groups.
-        created: Takes the groups that this rank is in, for `close`.
+        timeout: Time limit of the groups.
+        created: The groups of this rank are appended here, for `close`.
     """
     layout = torch.tensor(list(ranks), dtype=torch.int).reshape(tuple(shape))
     mine = [
@@ -134,17 +134,17 @@ def build_mesh(
 
 
 def dim_groups(layout: torch.Tensor, dims: Sequence[int]) -> list[list[int]]:
-    """The ranks that differ in `dims` alone, for every place in the other dims, row-major."""
+    """The groups of ranks that differ in `dims` only; one for each coordinate in the other dims, row-major."""
     others = [dim for dim in range(layout.ndim) if dim not in dims]
     rows = layout.permute(*others, *dims).reshape(-1, *(layout.shape[dim] for dim in dims))
     return [[int(rank) for rank in row.flatten()] for row in rows]
 
 
 def groups_over(mesh: MeshValue | DeviceMesh, dims: Sequence[str]) -> list[list[int]]:
-    """The ranks that differ in some dims of a twinkle or a torch mesh alone.
+    """The groups of ranks that differ only in some dims of a twinkle or a torch mesh.
 
     Raises:
-        ValueError: If the mesh has no such dim.
+        ValueError: The mesh has no such dim.
     """
     names = tuple((mesh.mesh_dim_names if isinstance(mesh, DeviceMesh) else mesh.dim_names) or ())
     unknown = [dim for dim in dims if dim not in names]
@@ -159,7 +159,7 @@ def groups_over(mesh: MeshValue | DeviceMesh, dims: Sequence[str]) -> list[list[
 def create_groups(
     groups: Sequence[Sequence[int]], *, timeout: timedelta | None, name: str, created: list[ProcessGroup]
 ) -> ProcessGroup | None:
-    """Create every group, on every rank of the default group; the one that this rank is in, or None."""
+    """Create all groups; every rank of the default group calls this. Returns the group of this rank, or None."""
     own = dist.get_rank()
     found: ProcessGroup | None = None
     for ranks in groups:

@@ -1,4 +1,4 @@
-"""One process, no process group: the same program runs without torchrun."""
+"""A collective of one process without a process group, so that a program also runs without torchrun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SingleProcessCollective(Collective):
-    """A collective of one rank: what arrives is what was given.
+    """A collective of one rank: every operation returns its input.
 
     Args:
         device_type: "cuda", "mps" or "cpu".
@@ -43,12 +43,12 @@ class SingleProcessCollective(Collective):
 
     @property
     def tp_mesh(self) -> DeviceMesh | None:
-        """None: there is no process group to make a mesh of."""
+        """None: a mesh needs a process group."""
         return None
 
     @property
     def dp_mesh(self) -> DeviceMesh | None:
-        """None: there is no process group to make a mesh of."""
+        """None: a mesh needs a process group."""
         return None
 
     @property
@@ -87,10 +87,10 @@ class SingleProcessCollective(Collective):
         return None
 
     def close(self) -> None:
-        """There is nothing to destroy."""
+        """Do nothing: there is no process group."""
 
     def barrier(self) -> None:
-        """Everybody is here."""
+        """Do nothing: there is no other rank."""
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
         """Leave the tensor as it is."""

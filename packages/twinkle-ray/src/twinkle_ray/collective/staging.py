@@ -1,4 +1,4 @@
-"""Tensors as torch's collectives can take them, and what a backend cannot do, found out before any rank enters."""
+"""Tensors in a form that torch's collectives take, and a check of reductions before any rank runs them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """The tensor's values in contiguous memory of a device that has collectives: its own where it can be.
+    """The tensor in contiguous memory of a device that has collectives.
 
-    mps has none of its own; the CPU's take its place.
+    It stays on its own device, except that mps has no collectives: there it is copied to the CPU.
     """
     plain = tensor.detach()
     if not is_plain(plain):
@@ -27,27 +27,27 @@ def contiguous(tensor: Tensor) -> Tensor:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a contiguous tensor in one dimension: what only moves does so in any dtype."""
+    """The bytes of a contiguous tensor in one dimension; operations that only move data then take any dtype."""
     return tensor.reshape(-1).view(torch.uint8) if is_plain(tensor) else tensor
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is strided memory."""
+    """Whether the layout of a tensor is strided."""
     return tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
 
 
 def copy_back(tensor: Tensor, staged: Tensor) -> None:
-    """Give a tensor the values of what stood in for it."""
+    """Copy the values of the staged tensor back to the tensor."""
     if staged.data_ptr() != tensor.data_ptr() or staged.device != tensor.device:
         with torch.no_grad():
             tensor.copy_(staged)
 
 
 def check_reduction(tensor: Tensor, op: ReduceOp.RedOpType, backend: str) -> None:
-    """Refuse a reduction that Gloo would refuse on every rank, whose error would be taken for a lost peer's.
+    """Check that Gloo has a reduction; its own error would look like the error of a lost peer.
 
     Raises:
-        ValueError: With Gloo's reason.
+        ValueError: Gloo does not have it; the message has its reason.
     """
     if backend != "gloo" or tensor.device.type == "cuda" or not is_plain(tensor) or tensor.is_complex():
         return
@@ -60,7 +60,7 @@ def check_reduction(tensor: Tensor, op: ReduceOp.RedOpType, backend: str) -> Non
 
 @cache
 def _refusal(dtype: torch.dtype, op: ReduceOp.RedOpType) -> str:
-    """Why Gloo refuses a reduction, tried in a group of this process alone; "" where it does not."""
+    """Why Gloo refuses a reduction, tried in a group of this process alone; empty if it does not."""
     options = AllreduceOptions()
     options.reduceOp = dist.ReduceOp(op)
     try:

@@ -203,7 +203,7 @@ class PendingCall:
             raise self._lateness(self.spec.timeout)
         except TwinkleError as error:
             more = f"; {others} more like it {'is' if others == 1 else 'are'} logged" if others else ""
-            error.add_note(f"  nobody had waited for this call when the session ended{more}")
+            error.add_note(f"  no caller had waited for this call when the session ended{more}")
             raise
 
     def released(self) -> None:

@@ -24,7 +24,7 @@ def lateness(
     """
     places: dict[str, list[int]] = {}
     for rank in pending:
-        places.setdefault(stacks.get(rank, "").rstrip() or "where it is is not known", []).append(rank)
+        places.setdefault(stacks.get(rank, "").rstrip() or "its stack is not known", []).append(rank)
     rows = [head, f"  called from {line}"]
     for place, there in places.items():
         rows.append(f"  rank{'s' if len(there) > 1 else ''} {', '.join(map(str, there))}:")

@@ -50,7 +50,7 @@ def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], lin
     else:
         head = f"{first.method} failed on {first.label} (node {first.node}): {first.type_name}: {first.message}"
     if first.upstream:
-        head = f"{name} did not run, because what it was to be given failed: {head}"
+        head = f"{name} did not run, because the call that makes its argument failed: {head}"
     rows = [head]
     if line:
         rows.append(f"  called from {line}")

@@ -1,4 +1,4 @@
-"""The pending calls of one caller to one group: limited in number, the oldest first."""
+"""The pending calls of one caller to one group, the oldest first; their number is limited."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TOGETHER = 64  # calls that are waited for at once
 
 
 class CallQueue:
-    """Calls in the order in which they were made.
+    """Pending calls in the order in which they were made.
 
     Args:
         group: Name of the called group.
         limit: Calls that may be in flight, at or above 1.
-        backend: Where they run.
-        is_closed: Whether a shutdown is over, and nothing comes any more.
+        backend: The backend that runs them.
+        is_closed: Whether the session has ended, so that no more answers arrive.
     """
 
     def __init__(self, group: str, limit: int, backend: Backend, is_closed: Callable[[], bool]) -> None:
@@ -41,7 +41,7 @@ class CallQueue:
         self._polled = 0.0
 
     def add(self, call: PendingCall) -> None:
-        """Remember a call until it is done."""
+        """Keep a call until it is done."""
         self._calls[id(call)] = call
         now = time.monotonic()
         if len(self._calls) > 1 and now - self._polled > _POLL_SECONDS:
@@ -49,11 +49,11 @@ class CallQueue:
             self._forget_oldest()
 
     def remove(self, call: PendingCall) -> bool:
-        """Forget a call; False where it is none of these."""
+        """Remove a call; False if it is not in this queue."""
         return self._calls.pop(id(call), None) is not None
 
     def calls(self) -> Sequence[PendingCall]:
-        """All of them."""
+        """All calls."""
         while True:
             try:
                 return list(self._calls.values())
@@ -61,11 +61,11 @@ class CallQueue:
                 continue
 
     def make_room(self, name: str, timeout: float | None) -> None:
-        """Wait until one more call may be made; calls that failed or are past their deadline take no room.
+        """Wait until one more call may be made; calls that failed or are past their deadline do not count.
 
         Args:
-            name: Class.method of the call that is to be made.
-            timeout: Seconds that it may take in all; None for no limit.
+            name: Class.method of the new call.
+            timeout: Seconds that the new call may take; None for no limit.
 
         Raises:
             CallTimeoutError: The time is over, and nothing was sent.
@@ -74,7 +74,7 @@ class CallQueue:
             return
         self._forget_oldest()
         began = time.monotonic()
-        told = False
+        warned = False
         while len(self._calls) >= self._limit and not self._is_closed():
             waiting = [call for call in self.calls() if not (call.failed() or call.late())]
             if len(waiting) < self._limit:
@@ -82,8 +82,8 @@ class CallQueue:
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 raise CallTimeoutError(f"{name} was not sent within {timeout:g} s: {self._full()}")
-            if not told and (waited > _PATIENCE_SECONDS or _in_event_loop()):
-                told = True
+            if not warned and (waited > _PATIENCE_SECONDS or _in_event_loop()):
+                warned = True
                 _log.warning("%s waits: %s%s", name, self._full(), _advice())
             self._wait(waiting, _SLICE_SECONDS if timeout is None else min(_SLICE_SECONDS, timeout - waited))
 
@@ -97,7 +97,7 @@ class CallQueue:
             call.done()
 
     def _forget_oldest(self) -> None:
-        """Forget those at the front that are done; calls end mostly in their order."""
+        """Remove the calls at the front that are done; calls mostly end in the order in which they were made."""
         while True:
             try:
                 oldest = next(iter(self._calls.values()), None)
@@ -123,4 +123,4 @@ def _in_event_loop() -> bool:
 def _advice() -> str:
     if not _in_event_loop():
         return ""
-    return "; the event loop stands still meanwhile: await results before more calls are made"
+    return "; the event loop is blocked meanwhile: await results before more calls are made"

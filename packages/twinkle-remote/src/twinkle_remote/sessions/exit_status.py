@@ -1,4 +1,4 @@
-"""How the program ended, and that a failure found at its very end shows in its exit status."""
+"""How the program ended, and an exit status for a failure that is found at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, cast
 
-_INTERRUPTED = 130  # as shells have it: 128 and the number of SIGINT
+_INTERRUPTED = 130  # the convention of shells: 128 + the number of SIGINT
 
 
 def ended_by_error() -> bool:
@@ -16,10 +16,10 @@ def ended_by_error() -> bool:
 
 
 def exit_with(error: BaseException) -> None:
-    """Print an error and have the process end with its status, after every other function of `atexit` has run.
+    """Print an error, and end the process with the error's exit status after all other functions of `atexit`.
 
-    The interpreter ignores what such functions raise. After them it flushes the standard streams, and there the process
-    ends.
+    The interpreter ignores exceptions of such functions. After them it flushes the standard streams. The streams that
+    are set here end the process then.
     """
     sys.excepthook(type(error), error, error.__traceback__)
     status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
@@ -41,7 +41,7 @@ class _Last:
                 self._stream.flush()
             return
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            with contextlib.suppress(OSError, ValueError):  # a broken pipe, or a closed stream
                 cast("_Last", stream)._stream.flush()
         os._exit(self._status)
 

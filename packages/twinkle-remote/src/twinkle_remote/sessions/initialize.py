@@ -1,4 +1,4 @@
-"""A session of a program: `initialize`, `shutdown`, and both around a block."""
+"""The session of a program: `initialize`, `shutdown`, and `session` for both around a block."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def initialize(
     max_in_flight: int = MAX_IN_FLIGHT,
     **backend_options: Any,
 ) -> None:
-    """Set up where components run; once per program, before the first component with a `remote_group`.
+    """Start the session of a program: the backend and its groups of workers.
+
+    Call it once, before the first component with a `remote_group`.
 
     A second call with the same arguments does nothing.
 
@@ -44,15 +46,16 @@ def initialize(
         mode: "local" (this process; under torchrun, all of its processes together), "threads" (each rank a thread of
             this process), "ray" (twinkle-ray), or another installed backend.
         groups: The groups that components can be placed on. In "local" mode None allows any name.
-        global_device_mesh: Mesh of components that are given none and whose group has as many workers.
-        lazy_collect: Whether results stay on the workers until used, where a function does not say.
+        global_device_mesh: Mesh of components without a mesh of their own, if it has the size of their group.
+        lazy_collect: Whether results stay on the workers until they are used; an option of a function takes precedence.
         seed: Seed of Python's, numpy's and torch's random numbers on every worker, from 0 to 2**32 - 1; the same on all
-            ranks. numpy and torch are seeded when they are loaded, where that is later.
-        max_in_flight: Calls that may be in flight in one group, at or above 1; making one more waits until one is done.
+            ranks. If numpy or torch is loaded later, it is seeded then.
+        max_in_flight: Number of calls that one caller may have in flight in one group, at or above 1. One more call
+            waits until one is done.
         **backend_options: Options of the backend.
 
     Raises:
-        AlreadyInitializedError: Called before with other arguments.
+        AlreadyInitializedError: It was called before with other arguments.
         BackendError: There is no such backend, or it does not take an option.
         PlacementError: The groups cannot be placed.
     """
@@ -81,19 +84,20 @@ def initialize(
 
 
 def shutdown(drain: float | None = None) -> None:
-    """End every worker and give everything back; safe at exit, after errors, and twice.
+    """End every worker and release all resources; safe at exit, after errors, and twice.
 
-    It waits for every call in flight, however long, so that a checkpoint that is being written is written, and raises
-    the first failure that nobody was given. It waits for no call that failed or is past its deadline. A result that was
-    not fetched by then is gone.
+    It waits for every call in flight, so that a checkpoint is written to its end. It does not wait for calls that
+    failed or are past their deadline. It raises the first failure that no caller has seen. Results that were not
+    fetched before are lost.
 
     Args:
-        drain: Seconds that calls in flight are given at most; None for as long as they take, 0 to give them up.
+        drain: Seconds to wait for calls in flight; None for no limit, 0 to abandon them.
 
     Raises:
-        CallTimeoutError: The calls in flight took longer than `drain` (above 0), or a call that nobody had waited for
+        CallTimeoutError: The calls in flight took longer than `drain` (above 0), or a call that no caller waited for
             is past its deadline.
-        TwinkleError: A call that nobody had waited for failed; as the call would have raised it. Or this is a worker.
+        TwinkleError: A call that no caller waited for failed: the error that the call itself raises. Or this process is
+            a worker.
     """
     if active() is not None and current_worker().rank is not None:
         raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
@@ -104,9 +108,9 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
     """End a session.
 
     Args:
-        runtime: Its runtime; it is the current one until its calls are done, since they may make others.
+        runtime: Its runtime; it stays the current one until its calls are done, because they may make calls.
         drain: As for `shutdown`.
-        quietly: An error is on its way already: what is lost or failed is logged, and nothing is raised.
+        quietly: The program ends with another error: lost and failed calls are logged, and nothing is raised.
     """
     if runtime is None or runtime.closed:
         return
@@ -116,25 +120,25 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
         if lost:
             _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
         if quietly:
-            runtime.in_flight.tell_unseen()
+            runtime.in_flight.log_unseen()
             return
         runtime.in_flight.raise_unseen()
         if lost and drain:
-            given_up = names_of(lost, "was", "were")
-            raise CallTimeoutError(f"shutdown: {given_up} not done after {drain:g} s, and given up")
+            abandoned = names_of(lost, "was", "were")
+            raise CallTimeoutError(f"shutdown: {abandoned} not done after {drain:g} s, and given up")
     finally:
         remove(runtime)
         runtime.backend.close()
 
 
 def _at_exit() -> None:
-    """End the session that a program left open; its failure is the program's, exit status included."""
+    """End a session that the program did not end; a failure sets the exit status of the program."""
     if ended_by_error():
         _end(active(), 0.0, quietly=True)
         return
     try:
         _end(active(), None, quietly=False)
-    except BaseException as error:  # an interrupt too: after this nothing reports it
+    except BaseException as error:  # an interrupt too: no later code would report it
         exit_with(error)
 
 
@@ -149,9 +153,9 @@ def session(
     max_in_flight: int = MAX_IN_FLIGHT,
     **backend_options: Any,
 ) -> Iterator[None]:
-    """`initialize` for a block, and `shutdown` at its end; nothing inside of an equal session.
+    """`initialize` for a block, and `shutdown` at its end; does nothing inside a session with the same arguments.
 
-    A block that ends by an exception gives up its calls in flight; `sys.exit(0)` is a normal end.
+    A block that ends by an exception abandons its calls in flight; `sys.exit(0)` is a normal end.
 
     Args:
         mode: As for `initialize`, and so are the others.
@@ -198,13 +202,13 @@ def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
-            f"each group has a name of its own, but {', '.join(map(repr, twice))} is there twice in {names}"
+            f"each group needs a different name, but {', '.join(map(repr, twice))} is there twice in {names}"
         )
     return dict(zip(names, groups, strict=True))
 
 
 def _factory(mode: str) -> BackendFactory:
-    from importlib.metadata import entry_points  # costs tens of milliseconds, and only a program that runs needs it
+    from importlib.metadata import entry_points  # its import takes tens of milliseconds
 
     found = {entry.name: entry for entry in entry_points(group="twinkle.backends")}
     if mode in found:

@@ -1,4 +1,4 @@
-"""The pending calls of a session: limited in number, waited for at its end, and no failure is lost."""
+"""The pending calls of a session: their number is limited, and the end of the session waits for them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.remote")
 MAX_IN_FLIGHT = 1024
-_TELL_AFTER_SECONDS = 5.0
-_TELL_EVERY_SECONDS = 60.0
+_WARN_AFTER_SECONDS = 5.0
+_WARN_EVERY_SECONDS = 60.0
 _SLICE_SECONDS = 1.0
 _TOGETHER = 64  # calls that are waited for at once
 
@@ -28,14 +28,14 @@ _Key = tuple[str | None, int | None, str]
 
 
 class PendingCalls:
-    """Calls that are not known to be done, by the worker that made them (or the driver) and the group that was called.
+    """Calls that are not known to be done, by caller (a worker or the driver) and called group.
 
     Args:
-        backend: Where they run.
-        limit: How many one caller may have in flight in one group; at or above 1.
+        backend: The backend that runs them.
+        limit: Number of calls that one caller may have in flight in one group, at or above 1.
 
     Attributes:
-        closed: A shutdown is over, and nothing comes any more.
+        closed: The session has ended, so that no more answers arrive.
     """
 
     def __init__(self, backend: Backend, limit: int = MAX_IN_FLIGHT) -> None:
@@ -47,16 +47,16 @@ class PendingCalls:
         self._lock = threading.Lock()
 
     def queue(self, group: str, ranks: Sequence[int], name: str, timeout: float | None) -> CallQueue:
-        """Where a call belongs that is to be made now, after waiting until there is room for it.
+        """Wait until there is room for a new call; returns the queue to add it to.
 
         Args:
             group: Name of the called group.
-            ranks: Ranks that are to be called. A worker that calls itself does not wait: no room would come.
+            ranks: Ranks to call. A worker that calls itself does not wait, because it would wait for itself.
             name: Class.method.
-            timeout: Seconds that the call may take.
+            timeout: Seconds that the call may take; None for no limit.
 
         Raises:
-            CallTimeoutError: There was no room in that time.
+            CallTimeoutError: There was no room within the timeout.
         """
         here = current_worker()
         key = (here.group, here.rank, group)
@@ -70,7 +70,7 @@ class PendingCalls:
         return queue
 
     def completed(self, call: PendingCall) -> None:
-        """Remove a call that is done; a failure that no caller was given is kept."""
+        """Remove a call that is done; a failure that no caller has seen is kept."""
         for queue in tuple(self._queues.values()):
             if queue.remove(call):
                 break
@@ -78,41 +78,41 @@ class PendingCalls:
             self._unseen.add(call)
 
     def seen(self, call: PendingCall) -> None:
-        """A caller was given the call's failure."""
+        """Called when the failure of a call was raised to a caller."""
         self._unseen.remove(call)
 
     def raise_unseen(self) -> None:
-        """Raise the first failure that no caller was given, and log the others.
+        """Raise the first failure that no caller has seen, and log the others.
 
         Raises:
-            TwinkleError: As the call would have raised it.
+            TwinkleError: The error that the call itself raises.
         """
         self._unseen.raise_first(self.calls())
 
-    def tell_unseen(self) -> None:
-        """Log every failure that no caller was given."""
-        self._unseen.tell_all(self.calls())
+    def log_unseen(self) -> None:
+        """Log every failure that no caller has seen."""
+        self._unseen.log_all(self.calls())
 
     def calls(self) -> Sequence[PendingCall]:
-        """All of them."""
+        """All calls."""
         return [call for queue in tuple(self._queues.values()) for call in queue.calls()]
 
     def poll(self) -> None:
-        """Take in the answers that have arrived; never waits."""
+        """Read the answers that have arrived; never waits."""
         for call in self.calls():
             call.done()
 
     def drain(self, seconds: float | None) -> Sequence[PendingCall]:
-        """Wait until all are done, but for those that failed or are past their deadline.
+        """Wait until all calls are done, except those that failed or are past their deadline.
 
         Args:
-            seconds: How long; None for as long as it takes.
+            seconds: Time limit; None for no limit.
 
         Returns:
-            Those that are not done.
+            The calls that are not done.
         """
-        began = told = time.monotonic()
-        told += _TELL_AFTER_SECONDS
+        began = time.monotonic()
+        next_warning = began + _WARN_AFTER_SECONDS
         while True:
             self.poll()
             left = [call for call in self.calls() if not (call.prefetched or call.failed() or call.late())]
@@ -120,8 +120,8 @@ class PendingCalls:
             remaining = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, began + seconds - now)
             if not left or remaining <= 0:
                 return left
-            if now >= told:
-                told = now + _TELL_EVERY_SECONDS
+            if now >= next_warning:
+                next_warning = now + _WARN_EVERY_SECONDS
                 _log.warning("the session ends when %s done; Ctrl-C gives up", names_of(left, "is", "are"))
             replies = [reply for call in left[:_TOGETHER] for reply in call.pending()]
             if replies:
@@ -129,7 +129,7 @@ class PendingCalls:
 
 
 def names_of(calls: Sequence[PendingCall], one: str = "", several: str = "") -> str:
-    """Calls as a log line lists them, with the verb that follows."""
+    """Number and names of calls for a message, with the verb that follows."""
     shown = ", ".join(sorted({call.name for call in calls}))
     count, verb = (f"{len(calls)} calls", several) if len(calls) > 1 else (f"{len(calls)} call", one)
     return f"{count} ({shown}) {verb}".rstrip()

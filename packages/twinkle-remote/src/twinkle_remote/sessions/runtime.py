@@ -1,4 +1,4 @@
-"""The one runtime of a process: its backend, its groups, its defaults, its calls in flight."""
+"""The runtime of a process: its backend, its groups, its defaults and its calls in flight."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Runtime:
-    """What `initialize` set up.
+    """The result of `initialize`; a process has at most one.
 
     Attributes:
         mode: Name of the backend.
         backend: The backend itself.
-        groups: Groups by name; empty when none were given.
-        mesh: Mesh of components that were given none and whose group it fits.
-        lazy_collect: Whether results are lazy where the function does not say.
-        max_in_flight: Calls that one caller may have in flight in one group.
-        arguments: What `initialize` was called with.
+        groups: Groups by name; may be empty.
+        mesh: Mesh of components without a mesh of their own, if it has the size of their group.
+        lazy_collect: Whether results are lazy; the option of a function takes precedence.
+        max_in_flight: Number of calls that one caller may have in flight in one group.
+        arguments: Arguments of `initialize`.
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
-        closed: `shutdown` is over, or this process was forked from the one that has the session.
-        parent: Process id of that one; 0 where it is this.
+        closed: `shutdown` is over, or the session belongs to the parent of this forked process.
+        parent: Process id of that parent; 0 if the session belongs to this process.
     """
 
     mode: str
@@ -59,22 +59,22 @@ class Runtime:
         self._released.add((component.group, component.instance))
 
     def call_completed(self, call: PendingCall) -> None:
-        """Take a completed call off those in flight; its failure is kept until a caller was given it."""
+        """Remove a completed call from those in flight; a failure is kept until it was raised to a caller."""
         self.in_flight.completed(call)
 
     def call_seen(self, call: PendingCall) -> None:
-        """A caller was given the failure of a call."""
+        """Called when the failure of a call was raised to a caller."""
         self.in_flight.seen(call)
 
     def is_released(self, component: Component) -> bool:
-        """Whether this process released it; the workers know of all that are."""
+        """Whether this process released the component; its workers know if another process did."""
         return (component.group, component.instance) in self._released
 
     def refusal(self, what: str) -> str:
-        """Why something of a closed session cannot be had, and what would do.
+        """The error text for a result that cannot be fetched because the session is closed; says what would do.
 
         Args:
-            what: The result of a call.
+            what: Name of the result.
         """
         if self.parent:
             return f"{what} cannot be fetched here: {forked_from(self.parent)}"
@@ -82,11 +82,11 @@ class Runtime:
 
 
 _runtime: Runtime | None = None
-_parent = 0  # the process whose session this one was forked from, and cannot use
+_parent = 0  # in a forked process, the id of the parent whose session cannot be used here
 
 
 def running() -> Runtime:
-    """The runtime.
+    """The runtime of this process.
 
     Raises:
         NotInitializedError: There is none.
@@ -97,17 +97,17 @@ def running() -> Runtime:
 
 
 def absence() -> str:
-    """Why there is no runtime, and what would do."""
+    """The error text for a process without a runtime; says what would do."""
     if _parent:
         return forked_from(_parent)
     return "twinkle is not initialized: call twinkle.initialize(mode, groups=[DeviceGroup(...)]) first"
 
 
 def forked_from(parent: int) -> str:
-    """What a forked process cannot do, and what would do.
+    """The error text for a forked process; says what would do.
 
     Args:
-        parent: The process that has the session.
+        parent: Process id of the owner of the session.
     """
     return (
         f"process {os.getpid()} was forked from process {parent}, whose session works in that process alone: make the "
@@ -116,32 +116,32 @@ def forked_from(parent: int) -> str:
 
 
 def active() -> Runtime | None:
-    """The runtime, or None."""
+    """The runtime of this process; None if there is none."""
     return _runtime
 
 
 def stats() -> Sequence[CallRecord]:
-    """Figures of the latest calls, the oldest first: who moved how many bytes, and how long it took."""
+    """Figures of the latest calls, the oldest first: bytes that moved, and seconds."""
     runtime = running()
     runtime.in_flight.poll()
     return runtime.stats.records()
 
 
 def install(runtime: Runtime) -> None:
-    """Make a runtime that of this process.
+    """Set the runtime of this process.
 
     Args:
-        runtime: `initialize` made it, or a worker was attached to it.
+        runtime: The runtime that `initialize` or `attach` made.
     """
     global _runtime  # one runtime per process is the contract
     _runtime = runtime
 
 
 def remove(runtime: Runtime) -> None:
-    """Close a runtime; the process has none afterwards, but where another one was installed meanwhile.
+    """Close a runtime, and remove it from the process unless another one was installed meanwhile.
 
     Args:
-        runtime: Its calls are over, or given up.
+        runtime: A runtime without calls that anything waits for.
     """
     global _runtime  # one runtime per process is the contract
     if _runtime is runtime:
@@ -151,12 +151,12 @@ def remove(runtime: Runtime) -> None:
 
 
 def attach(mode: str, backend: Backend) -> None:
-    """Give a worker process the runtime with which its components call those of other groups."""
+    """Set the runtime of a worker process; its components call other groups through it."""
     install(Runtime(mode, backend, arguments={"mode": mode}))
 
 
 def leave_to_parent() -> None:
-    """In a forked process: leave the session to the parent; nothing here uses it, waits for it or ends it."""
+    """In a forked process: leave the session to the parent; this process does not use it, wait for it or end it."""
     global _parent
     if _runtime is None:
         return
@@ -167,5 +167,5 @@ def leave_to_parent() -> None:
     remove(_runtime)
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=leave_to_parent)

@@ -1,4 +1,4 @@
-"""The figures of each call: bytes and seconds, from the driver and from the answers of the workers."""
+"""The figures of each call: bytes and seconds, measured by the driver and the workers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CallRecord:
-    """The figures of one call; bytes and seconds, by rank where workers differ.
+    """The figures of one call; bytes and seconds, by rank if they differ between workers.
 
     Attributes:
         method: Class.method.
         group: Group that was called.
         workers: Number of called workers.
-        submitted: Wall clock when the driver made the call, in seconds.
-        driver_seconds: Time that the driver spent dividing and sending.
-        driver_sent: Bytes that the driver stored or sent for it: arguments, and what says which call it is.
+        submitted: Time of the call, in seconds of the driver's wall clock.
+        driver_seconds: Time that the driver took to divide and send the arguments.
+        driver_sent: Bytes that the driver stored or sent for the call: arguments, and the description of the task.
         driver_fetched: Bytes of results that the driver fetched.
-        worker_fetched: Bytes of arguments that each rank fetched from elsewhere.
-        produced: Bytes of each rank's result.
-        started: When each rank's method began.
-        seconds: How long it ran.
-        fetch_seconds: How long fetching its arguments took.
+        worker_fetched: Bytes of arguments that each rank fetched from other processes.
+        produced: Bytes of the result of each rank.
+        started: Start of the method on each rank, in seconds of its wall clock.
+        seconds: Duration of the method on each rank.
+        fetch_seconds: Time that each rank took to fetch its arguments.
         failed: Ranks that failed.
     """
 
@@ -59,13 +59,13 @@ class CallRecord:
 
     @property
     def queue_seconds(self) -> float:
-        """Longest time between the call and the begin of a rank's method, fetching left out."""
+        """Longest time from the call to the start of the method on a rank, without fetching."""
         waits = [self.started[rank] - self.fetch_seconds[rank] - self.submitted for rank in self.started]
         return max(0.0, *waits) if waits else 0.0
 
     @property
     def skew_seconds(self) -> float:
-        """Time between the first rank's end and the last one's."""
+        """Time from the end of the first rank to the end of the last one."""
         ends = [self.started[rank] + self.seconds[rank] for rank in self.started]
         return max(ends) - min(ends) if ends else 0.0
 
@@ -74,7 +74,7 @@ class Stats:
     """The records of the latest calls, the oldest first.
 
     Args:
-        limit: How many are kept.
+        limit: Number of records that are kept.
     """
 
     def __init__(self, limit: int = 10_000) -> None:

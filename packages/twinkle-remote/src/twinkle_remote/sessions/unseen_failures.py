@@ -1,4 +1,4 @@
-"""Failures that no caller was given: logged soon, and raised at the end of the session."""
+"""Failures that no caller has seen: they are logged, and the first one is raised at the end of the session."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.pending_call import PendingCall
 
-_log = logging.getLogger("twinkle.remote")
+_logger = logging.getLogger("twinkle.remote")
 _KEPT = 256
 
 
 class UnseenFailures:
-    """Failed calls whose failure no caller was given yet.
+    """Failed calls whose failure no caller has seen yet.
 
-    A call whose lazy result exists is kept as long as that; of the others the first are kept.
+    A call is kept as long as its lazy result exists. Of the calls without one, only the first are kept.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class UnseenFailures:
         self._kept: dict[int, PendingCall] = {}
 
     def add(self, call: PendingCall) -> None:
-        """Add a call that failed, or a failed one whose lazy result was deleted."""
+        """Add a failed call; called again when its lazy result is deleted."""
         if call.held:
             self._held[id(call)] = call
             return
@@ -34,44 +34,44 @@ class UnseenFailures:
         if len(self._kept) < _KEPT:
             self._kept[id(call)] = call
         if not (call.awaited or call.handed_on):
-            self._tell(call)
+            self._log(call)
 
     def remove(self, call: PendingCall) -> None:
-        """Remove a call whose failure a caller was given."""
+        """Remove a call whose failure was raised to a caller."""
         self._held.pop(id(call), None)
         self._kept.pop(id(call), None)
 
     def raise_first(self, others: Iterable[PendingCall] = ()) -> None:
-        """Raise the first failure that no caller was given; the rest is logged.
+        """Raise the first failure that no caller has seen, and log the others.
 
         Args:
-            others: Calls that are still pending: one may have failed on some ranks, or be past its deadline.
+            others: Pending calls; one may have failed on some ranks, or be past its deadline.
 
         Raises:
-            TwinkleError: As the call would have raised it.
+            TwinkleError: The error that the call itself raises.
         """
         unseen = self._all(others)
-        self._tell_all(unseen[1:])
+        self._log_all(unseen[1:])
         if unseen:
             unseen[0].raise_unseen(len(unseen) - 1)
 
-    def tell_all(self, others: Iterable[PendingCall] = ()) -> None:
-        """Log every failure that no caller was given.
+    def log_all(self, others: Iterable[PendingCall] = ()) -> None:
+        """Log every failure that no caller has seen.
 
         Args:
             others: As for `raise_first`.
         """
-        self._tell_all(self._all(others))
+        self._log_all(self._all(others))
 
     def _all(self, others: Iterable[PendingCall]) -> Sequence[PendingCall]:
         calls = {id(call): call for call in [*list(self._held.values()), *list(self._kept.values()), *others]}
         return sorted((call for call in calls.values() if call.unseen()), key=lambda call: call.failed_at())
 
-    def _tell_all(self, calls: Iterable[PendingCall]) -> None:
+    def _log_all(self, calls: Iterable[PendingCall]) -> None:
         for call in calls:
-            self._tell(call)
+            self._log(call)
 
-    def _tell(self, call: PendingCall) -> None:
+    def _log(self, call: PendingCall) -> None:
         if not call.logged:
             call.logged = True
-            _log.error("a call failed and nobody waited for it: %s", call.failure_text())
+            _logger.error("a call failed, and no caller waited for it: %s", call.failure_text())
