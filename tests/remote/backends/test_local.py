@@ -121,3 +121,40 @@ def test_processes_of_one_program_go_on_with_the_same_values(tmp_path: Path) -> 
     assert one["no mesh"] == [[1, 0], [2, 0], [3, 1]]
     assert len(one["too large"]) == 4 and all("device_mesh has 4 ranks" in text for text in one["too large"])
     assert one["end"] == [[8, 0], [9, 1]] and one["again"] == [[1, 0], [2, 1]]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_remote import remote_class, remote_function, session
+
+RANK, folder = int(os.environ["RANK"]), Path(sys.argv[1])
+
+@remote_class()
+class Actor:
+    @remote_function(dispatch="all", collect="none", lazy_collect=False)
+    def wait_on_rank_1(self):
+        until = time.monotonic() + 60
+        while RANK == 1 and not (folder / "seen").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+
+with session("local", groups=[DeviceGroup("actor", 2, "CPU")]):
+    actor = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+    if RANK == 0:
+        threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+    began = time.monotonic()
+    try:
+        actor.wait_on_rank_1()
+    except KeyboardInterrupt:
+        (folder / "seen").write_text(str(time.monotonic() - began))
+"""
+
+
+def test_an_interrupt_is_seen_by_a_process_that_waits_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(INTERRUPTED)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*launch, str(path), str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert float((tmp_path / "seen").read_text()) < 10

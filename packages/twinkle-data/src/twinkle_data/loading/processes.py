@@ -284,7 +284,8 @@ def _in_a_thread(work: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=run, name="twinkle-loader-start")
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        thread.join(1.0)  # Ctrl-C is seen between two waits
     result, error = outcome[0]
     if error is not None:
         raise error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import time
 import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Outcome
 
 _SWEEP = 64
+_LONGEST_PAUSE = 0.05  # seconds
+_PAUSE_SHARE = 0.05  # of the time that was waited so far
 
 
 class Exchange:
@@ -80,15 +83,13 @@ class Exchange:
             TwinkleError: That process made another call.
         """
         seconds = self._timeout if timeout is None else timeout
-        try:
-            self._store.wait([str(number)], timedelta(seconds=max(seconds, 0.001)))
-        except RuntimeError as error:
+        if not self._arrives_within(number, seconds):
             raise CallTimeoutError(
                 f"rank {self._rank} waited {seconds:g} s for {name} on rank {rank} of {self._size}: the processes of a "
                 "program make the same calls in the same order",
                 [],
                 [rank],
-            ) from error
+            )
         told, outcome = pickle.loads(self._store.get(str(number)))
         if told != name:
             raise TwinkleError(
@@ -98,6 +99,16 @@ class Exchange:
         self._unread.pop(number, None)
         found: Outcome = outcome
         return found
+
+    def _arrives_within(self, number: int, seconds: float) -> bool:
+        """Look for an outcome until it is there; the store's own wait sees Ctrl-C only when its time is over."""
+        began = time.monotonic()
+        while not self.has(number):
+            waited = time.monotonic() - began
+            if waited >= seconds:
+                return False
+            time.sleep(min(_LONGEST_PAUSE, waited * _PAUSE_SHARE, seconds - waited))
+        return True
 
     def has(self, number: int) -> bool:
         """Whether another rank's outcome has arrived."""

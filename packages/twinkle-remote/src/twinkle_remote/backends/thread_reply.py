@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.protocol.messages import Outcome
+
+_SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit is not seen before its end
 
 
 class ThreadReply:
@@ -39,6 +42,10 @@ class ThreadReply:
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:
     """Wait until at least one reply is done, and return those that are; empty when the time is over."""
-    if timeout != 0.0:
-        wait([reply._future for reply in replies], timeout, FIRST_COMPLETED)
-    return [reply for reply in replies if reply.done()]
+    until = None if timeout is None else time.monotonic() + timeout
+    while not (ready := [reply for reply in replies if reply.done()]):
+        left = _SLICE_SECONDS if until is None else min(_SLICE_SECONDS, until - time.monotonic())
+        if left <= 0.0:
+            break
+        wait([reply._future for reply in replies], left, FIRST_COMPLETED)
+    return ready
