@@ -1,1 +1,1 @@
-"""Backends that come with the protocol: this process, and threads of it."""
+"""The built-in backends: this process, and threads of this process."""

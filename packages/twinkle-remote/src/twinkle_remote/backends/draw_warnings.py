@@ -20,16 +20,16 @@ class DrawWarnings:
     """Warns once for each method that draws on several threads."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def tell(self, method: str, libraries: Sequence[str]) -> None:
         """Warn, once for each method.
 
         Args:
             method: Class.method.
-            libraries: Libraries whose generators it used; no warning if empty.
+            libraries: Libraries whose generators it used; without any, nothing is logged.
         """
-        if libraries and method not in self._told:
-            self._told.add(method)
+        if libraries and method not in self._warned:
+            self._warned.add(method)
             drew = " and ".join(libraries)
             _log.warning(f"{method} ran while random numbers were drawn on several ranks: {_ADVICE}", drew)

@@ -20,7 +20,7 @@ class Draws:
     """Compares the generators before and after the first calls of each method.
 
     Args:
-        turns: The thread that has the generators to itself is not checked.
+        turns: Turns of the threads; the thread that has the turn is not checked.
         warnings: Issues the warnings.
         at_work: The labels of the threads that run a task now.
     """

@@ -82,7 +82,7 @@ class LocalGroup(WorkerGroup):
         return reply
 
     def read(self, reply: Reply, timeout: float | None) -> Outcome:
-        """The outcome of a reply, waited for."""
+        """Wait for the outcome of a reply."""
         assert isinstance(reply, LocalReply), "a reply of another backend"
         if reply.outcome is None:
             assert self._exchange is not None
@@ -94,7 +94,7 @@ class LocalGroup(WorkerGroup):
         return self._worker.adopt(instance, value, mesh)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Nothing: this process itself is the caller, and the stacks of the others cannot be read."""
+        """No stacks: this process is the caller, and the stacks of other processes cannot be read."""
         return {}
 
 
@@ -146,7 +146,7 @@ class LocalBackend:
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Read outcomes that other processes have sent, or wait for them."""
         mine = [reply for reply in replies if isinstance(reply, LocalReply)]
-        ready = [reply for reply in mine if reply.outcome is not None or self._is_told(reply)]
+        ready = [reply for reply in mine if reply.outcome is not None or self._has_arrived(reply)]
         if not ready and timeout != 0.0:
             ready = mine[:1]
         try:
@@ -175,5 +175,5 @@ class LocalBackend:
             self._exchange.close()
             self._exchange = None
 
-    def _is_told(self, reply: LocalReply) -> bool:
+    def _has_arrived(self, reply: LocalReply) -> bool:
         return self._exchange is not None and self._exchange.has(reply.number)

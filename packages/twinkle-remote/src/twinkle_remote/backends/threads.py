@@ -1,4 +1,4 @@
-"""Every rank a thread of this process: real concurrency and deadlines, and breakpoints work."""
+"""The threads backend: each rank is a thread of this process, with real concurrency and deadlines; breakpoints work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ThreadGroup(WorkerGroup):
         return len(self._ranks)
 
     def info(self, rank: int) -> WorkerInfo:
-        """Who the worker of a rank is."""
+        """Identity of the worker of a rank."""
         return self._ranks[rank].info
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
@@ -57,7 +57,7 @@ class ThreadGroup(WorkerGroup):
         return reply
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Where the threads are."""
+        """Stack traces of the threads of the given ranks."""
         frames = sys._current_frames()
         out = {}
         for rank in ranks:
@@ -67,12 +67,12 @@ class ThreadGroup(WorkerGroup):
         return out
 
     def end(self) -> None:
-        """Begin to end the threads."""
+        """Start to end the threads; does not wait for them."""
         for rank in self._ranks:
             rank.end()
 
     def join(self, until: float) -> Sequence[str]:
-        """Wait for the threads' end; the names of those that are still busy at `until` (monotonic seconds)."""
+        """Wait for the threads to end; returns the names of those that are busy at `until` (monotonic seconds)."""
         for rank in self._ranks:
             rank.thread.join(max(0.0, until - time.monotonic()))
         busy = [rank for rank in self._ranks if rank.thread.is_alive()]
@@ -92,9 +92,9 @@ class ThreadsBackend:
 
     Args:
         groups: At least one.
-        seed: Seeds this process, and each rank's generators, with which its constructors run one after the other.
+        seed: Seed of this process and of the generators of each rank; constructors run with these, one at a time.
         start_timeout: Seconds that a constructor may take; None for no limit.
-        close_timeout: Seconds that `close` waits for busy threads, which end with the process otherwise.
+        close_timeout: Seconds that `close` waits for busy threads; after that they end with the process.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class ThreadsBackend:
         return reply.outcome
 
     def after_fork(self) -> bool:
-        """The threads are the parent's: a forked process has none of them."""
+        """False: a forked process does not have the threads of its parent."""
         return False
 
     def close(self) -> None:
-        """End the threads; a busy one is left to end with the process, and a warning names it."""
+        """End the threads. A busy thread ends with the process, and a warning names it."""
         stop_seeding()
         until = time.monotonic() + self._close_timeout
         groups, self._groups = self._groups, {}

@@ -63,7 +63,7 @@ class Lazy(LazyOperators, Generic[R]):
             try:
                 self._value = (self._fetch(timeout),)
             except TwinkleError as error:
-                raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
+                raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
         return self._value[0]
 
     def done(self) -> bool:

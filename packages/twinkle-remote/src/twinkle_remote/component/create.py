@@ -53,7 +53,7 @@ def intercept(cls: Any) -> None:
             try:
                 return construct(kind, original, args, kwargs)
             except TwinkleError as error:
-                raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
+                raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
 
         setattr(new, _ORIGINAL, original)
         cls.__new__ = staticmethod(new)
@@ -134,7 +134,7 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
     try:
         call.wait()
-    except PlacementError:  # another component has this id
+    except PlacementError:  # the id is taken
         raise
     except BaseException:
         call.prefetched = True

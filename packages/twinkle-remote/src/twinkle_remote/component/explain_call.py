@@ -109,14 +109,14 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     for rank, index in zip(ranks, shares.of_rank, strict=True):
         given_args, given_kwargs = shares.arguments[index]
         part = shares.parts[index] if shares.parts else None
-        told = {
-            key: _told(value, part, whole=_is_whole(value, before))
+        arguments = {
+            key: _described(value, part, whole=_is_whole(value, before))
             for key, before, value in zip(
                 [*names, *given_kwargs], [*args, *kwargs.values()], [*given_args, *given_kwargs.values()], strict=False
             )
         }
         coordinate = {} if mesh is None or rank not in mesh else mesh.coordinate(rank)
-        rows.append(Row(rank, coordinate, told, shares.rows(index), rank in read))
+        rows.append(Row(rank, coordinate, arguments, shares.rows(index), rank in read))
     how = combine_rule(spec, ranks)
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
     return Explanation(name, component.group, tuple(rows), tuple(read), str(collect))
@@ -130,7 +130,7 @@ def _is_whole(value: object, before: object) -> bool:
     return value is (before.value if isinstance(before, Replicated) else before)
 
 
-def _told(value: Any, part: slice | None, *, whole: bool) -> str:
+def _described(value: Any, part: slice | None, *, whole: bool) -> str:
     if isinstance(value, HandedSlot):
         return "its rows of a lazy result" if value.split else "a lazy result"
     kind = type(value).__name__

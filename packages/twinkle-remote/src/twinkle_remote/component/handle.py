@@ -62,9 +62,9 @@ def handle_type(cls: Any) -> Any:
         body["__len__"] = _len
     if callable(getattr(cls, "__enter__", None)):
         body["__enter__"], body["__exit__"] = _enter, _exit
-    told = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    identity = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     remote = frozenset(name for name in dir(cls) if options_under(cls, name) is not None)
-    return type(cls)(cls.__name__, (Handle, cls), {**body, **told, _CLASS: cls, _REMOTE: remote})
+    return type(cls)(cls.__name__, (Handle, cls), {**body, **identity, _CLASS: cls, _REMOTE: remote})
 
 
 def _special_methods(cls: type) -> Iterator[str]:
@@ -232,10 +232,10 @@ def _enter(self: Any) -> Any:
 
 
 def _exit(self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-    told = (kind, error, None)  # a traceback does not travel
+    arguments = (kind, error, None)  # a traceback does not travel
     if error is not None and not _travels(error):
-        told = (RemoteCallError, RemoteCallError(f"{type(error).__name__}: {error}"), None)
-    return bool(_call(self, "__exit__", told, FunctionSpec(dispatch="all", collect="first")))
+        arguments = (RemoteCallError, RemoteCallError(f"{type(error).__name__}: {error}"), None)
+    return bool(_call(self, "__exit__", arguments, FunctionSpec(dispatch="all", collect="first")))
 
 
 def _travels(error: BaseException) -> bool:

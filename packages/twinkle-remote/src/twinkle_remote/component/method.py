@@ -57,7 +57,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         try:
             return send(self, args, kwargs, lazy=None if remote else False)
         except TwinkleError as error:
-            raise error.with_traceback(None) from error.__cause__  # the text says where; our frames do not
+            raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
 
     setattr(method, SPEC, spec)
     setattr(method, SUBMIT, send)

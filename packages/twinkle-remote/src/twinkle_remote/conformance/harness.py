@@ -26,9 +26,9 @@ class Harness:
     Attributes:
         mode: Name of the backend.
         groups: Name of a group by its number of workers; there is one for each of `SIZES`.
-        options: What `initialize` was given beside the mode and the groups.
+        options: Options of `initialize`, apart from the mode and the groups.
         in_process: The backend builds components in the calling process, which is their only worker.
-        patience: Seconds that a call which never ends is waited for, long enough for one that does nothing.
+        patience: Seconds to wait for a call that never ends; a call that does nothing must end within them.
         folder: A directory that the caller and every worker can write to, where gates are opened.
     """
 
@@ -40,11 +40,11 @@ class Harness:
     patience: float = 0.3
 
     def workers(self, size: int) -> int:
-        """How many workers a component on the group of `size` really has."""
+        """Number of workers of a component on the group of `size`."""
         return 1 if self.in_process else size
 
     def shares(self, mesh: DeviceMesh) -> int:
-        """How many data ranks a component with this mesh really has."""
+        """Number of data ranks of a component with this mesh."""
         return 1 if self.in_process else mesh.data_world_size
 
     def build(self, cls: Callable[..., T], size: int, *args: Any, mesh: DeviceMesh | None = None, **kwargs: Any) -> T:
@@ -52,11 +52,11 @@ class Harness:
         return on(self.groups[size], mesh).create(cls, *args, **kwargs)
 
     def each(self, size: int, value: Any) -> list[Any]:
-        """What collect "none" gave on the group of `size`, as a list also where one worker gave the bare value."""
+        """A result of collect "none" on the group of `size` as a list; one worker returns the bare value."""
         return [plain(value)] if self.workers(size) == 1 else list(value)
 
     def takes(self, check: Callable[[Harness], None]) -> bool:
-        """Whether a check applies: its workers may have to be apart from the caller, its libraries to be installed."""
+        """Whether a check applies, given where the workers run and which libraries are installed."""
         if getattr(check, "apart", False) and self.in_process:
             return False
         return all(importlib.util.find_spec(name) is not None for name in getattr(check, "libraries", ()))
@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
 
 
 def needs(*libraries: str, apart: bool = False) -> Callable[[T], T]:
-    """Mark a check that needs libraries, or workers apart from the caller."""
+    """Mark a check that needs libraries, or workers outside of the calling process."""
 
     def mark(check: T) -> T:
         vars(check).update(libraries=libraries, apart=apart)
@@ -79,7 +79,7 @@ def needs(*libraries: str, apart: bool = False) -> Callable[[T], T]:
 
 @dataclass
 class Caught:
-    """What a block raised.
+    """The exception of a block.
 
     Attributes:
         error: The exception, after the block.

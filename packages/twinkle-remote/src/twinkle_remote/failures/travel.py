@@ -64,9 +64,9 @@ def reduce_error(value: Any, pickler: ErrorPickler) -> tuple[Any, ...] | None:
         return None
     if id(value) in pickler.inside:
         raise pickle.PicklingError("an exception that contains itself")
-    told = (dict(enumerate(value.args)), dict(value.__dict__), members_of(value))
+    state = (dict(enumerate(value.args)), dict(value.__dict__), members_of(value))
     args, attributes, members = (
-        {key: data for key, part in parts.items() if (data := _part(part, value, pickler))} for parts in told
+        {key: data for key, part in parts.items() if (data := _part(part, value, pickler))} for parts in state
     )
     shown = [args.get(i) or pickle.dumps(_text(arg)) for i, arg in enumerate(value.args)]
     return _made_again, (raised_type(kind), isinstance(value, RemoteCallError), shown, attributes, members)

@@ -72,8 +72,8 @@ class Failure:
     live: BaseException | None = None
 
     def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
-        told = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
-        return Failure, (*told, self.pickled, self.died, self.unanswered, self.upstream)
+        texts = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
+        return Failure, (*texts, self.pickled, self.died, self.unanswered, self.upstream)
 
     def as_upstream(self) -> Failure:
         """The same failure, for the calls that take the failed result as an argument."""

@@ -46,9 +46,9 @@ def prefetch_of(cls: Any) -> int:
     continues, and dropped if `__iter__` restarts. Only an `__iter__` that just returns the component is sure to
     continue.
     """
-    said = getattr(cls, PREFETCH, None)
-    if said is not None:
-        return int(said)
+    option = getattr(cls, PREFETCH, None)
+    if option is not None:
+        return int(option)
     code = getattr(inspect.unwrap(getattr(cls, "__iter__", len)), "__code__", None)
     goes_on = code is not None and code.co_argcount == 1 and code.co_code == _returns_itself.__code__.co_code
     return int(goes_on and not hasattr(cls, "state_dict"))

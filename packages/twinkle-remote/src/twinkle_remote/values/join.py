@@ -73,7 +73,8 @@ def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str) -> T
         table = columns(value) if type(value) is type(first) else None
         if table is None or table.keys() != parts.keys():
             raise CollectError(
-                f"{path}: flatten joins by column, but one has {_told(first, parts)}, another {_told(value, table)}"
+                f"{path}: flatten joins by column, but one has {_described(first, parts)}, "
+                f"another {_described(value, table)}"
             )
         tables.append(table)
     joined = [join([table[key] for table in tables], below(path, first, key)) for key in parts]
@@ -96,7 +97,7 @@ def join_columns(values: Sequence[Any], path: str) -> tuple[Any, ...]:
     return tuple(join_results(part, f"{path}[{i}]") for i, part in enumerate(zip(*values, strict=True)))
 
 
-def _told(value: object, parts: Mapping[Any, object] | None) -> str:
+def _described(value: object, parts: Mapping[Any, object] | None) -> str:
     return type(value).__name__ if parts is None else f"{type(value).__name__} of {', '.join(map(str, parts)) or '-'}"
 
 

@@ -53,7 +53,7 @@ def collecting_gives_back_sparse_and_nested_tensors(harness: Harness) -> None:
     """The same for sparse and nested tensors and complex halves, whose layout and type stay; lazily as well."""
     torch = import_module("torch")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that these are young
+        warnings.simplefilter("ignore")  # torch warns that these are new
         _give_back_sparse_and_nested(harness, torch)
 
 
@@ -92,7 +92,7 @@ def none_is_a_list_in_rank_order_or_the_bare_value(harness: Harness) -> None:
     assert harness.build(Echo, 4).first_only(1) == (0, 1)
 
 
-def first_is_the_first_workers(harness: Harness) -> None:
+def first_is_the_result_of_the_first_worker(harness: Harness) -> None:
     """`first`: the first worker's result."""
     for mesh in (None, FOUR["dp4"]):
         assert harness.build(Echo, 4, mesh=mesh).rank_of_first() == 0
@@ -113,7 +113,7 @@ def callable_collect_gets_results_and_mesh(harness: Harness) -> None:
 
 
 def sum_and_mean_count_each_data_rank_once(harness: Harness) -> None:
-    """Sums over the data ranks are those of the rows, and means too: where rows are divided, they weigh."""
+    """Sums and means over the data ranks equal those over all rows; a mean weighs each rank by its rows."""
     rows = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
     for name, mesh in EIGHT.items():
         reducer = harness.build(Reducer, 8, mesh=mesh)
@@ -127,7 +127,7 @@ def sum_and_mean_count_each_data_rank_once(harness: Harness) -> None:
 
 
 def weights_leave_ranks_without_rows_out(harness: Harness) -> None:
-    """Weighed by rows, a data rank that was given none does not count, whatever it returned."""
+    """With weights by rows, the result of a data rank without rows does not count."""
     reducer = harness.build(Reducer, 8, mesh=EIGHT["dp8"])
     assert reducer.mean([1.0, 2.0, 6.0]) == {"mean": 3.0} and reducer.mean_of_rows([1.0, 2.0, 6.0]) == 3.0
     assert reducer.mean_of_rows([]) == -1e9
@@ -139,7 +139,7 @@ def weights_leave_ranks_without_rows_out(harness: Harness) -> None:
 
 
 def weights_may_come_from_the_results(harness: Harness) -> None:
-    """A callable weight is asked for each data rank's result."""
+    """A callable weight is called with the result of each data rank."""
     mesh = EIGHT["dp4 cp2"]
     data = range(harness.shares(mesh))
     weights = [rank + 1.0 for rank in data]
@@ -182,7 +182,7 @@ def reductions_refuse_what_does_not_fit(harness: Harness) -> None:
 
 
 def flatten_refuses_what_does_not_join(harness: Harness) -> None:
-    """Results without rows, equal ones too, and dicts of different columns: the error states rule and values."""
+    """Results without rows, and dicts with different columns: the error states the rule and the values."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     if not harness.in_process:
         for value, kind in ((5, "int"), ("same", "str"), (2.5, "float"), ({"loss": 1.0}, "dict"), ({}, "dict")):
@@ -210,8 +210,8 @@ def tuples_of_columns_are_joined_part_by_part(harness: Harness) -> None:
 
 
 @needs("numpy", "torch")
-def results_are_those_of_their_moment(harness: Harness) -> None:
-    """What a worker later writes to what it returned shows in no result; a result's arrays are read-only."""
+def later_writes_do_not_change_results(harness: Harness) -> None:
+    """Later writes of a worker to a returned value do not change the result; arrays of a result are read-only."""
     numpy, torch = import_module("numpy"), import_module("torch")
     for rows in (3, 60_000):
         writer = harness.build(Writer, 1, {"array": numpy.zeros(rows), "tensor": torch.zeros(rows)})
@@ -250,7 +250,7 @@ CHECKS = (
     collecting_gives_back_sparse_and_nested_tensors,
     flatten_counts_each_data_rank_once,
     none_is_a_list_in_rank_order_or_the_bare_value,
-    first_is_the_first_workers,
+    first_is_the_result_of_the_first_worker,
     last_pp_is_the_last_stage_once_per_data_rank,
     callable_collect_gets_results_and_mesh,
     sum_and_mean_count_each_data_rank_once,
@@ -261,6 +261,6 @@ CHECKS = (
     reductions_refuse_what_does_not_fit,
     flatten_refuses_what_does_not_join,
     tuples_of_columns_are_joined_part_by_part,
-    results_are_those_of_their_moment,
+    later_writes_do_not_change_results,
     generators_are_no_results,
 )

@@ -146,7 +146,7 @@ def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
 
 
 def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
-    """What has a length and items by index, and is of no known type: an error with the ways out, at any depth."""
+    """A container of an unknown type is an error that says what to do, at any depth."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     rows = deque([1, 2, 3, 4])
     for method in (echo.given, echo.rows, echo.strict):
@@ -163,7 +163,7 @@ def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
 
 
 def splitters_that_are_registered_go_with_the_calls(harness: Harness) -> None:
-    """`register_splitter` in the caller's process, for a type whose module does not: workers split values of it too."""
+    """A splitter that only the caller's process registers also works on the workers."""
     echo = harness.build(Echo, 2, mesh=TWO)
     register_splitter(Strip, StripSplitter())
     for length in (0, 5, 30_000):
@@ -184,7 +184,7 @@ def callable_dispatch_gets_length_index_and_mesh(harness: Harness) -> None:
 
 
 def execute_first_runs_on_the_first_worker(harness: Harness) -> None:
-    """A function with execute "first" runs on one worker, is given everything, and its value is bare."""
+    """A function with execute "first" runs on one worker with all rows, and returns the bare value."""
     assert harness.build(Echo, 4, mesh=FOUR["dp4"]).first_only([1, 2, 3]) == (0, [1, 2, 3])
 
 
@@ -212,7 +212,7 @@ def decorator_names_what_is_split(harness: Harness) -> None:
 
 
 def lengths_have_to_agree(harness: Harness) -> None:
-    """What one call splits has one length; the error names each part with its own, and what to do."""
+    """All parts that a call splits have one length; the error names each part with its length, and what to do."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     with raises(DispatchError, "Echo.given", "args[0] has 4", "stop has 2", "Replicate"):
         echo.given([1, 2, 3, 4], stop=["</s>", "<eos>"])
@@ -233,7 +233,7 @@ def generators_are_refused(harness: Harness) -> None:
 
 
 def arguments_that_contain_themselves_are_refused(harness: Harness) -> None:
-    """A list or dict that contains itself: an error that says so; so is such a result."""
+    """A list or dict that contains itself is an error, as an argument and as a result."""
     echo = harness.build(Echo, 2, mesh=TWO)
     rows: list[Any] = [1]
     rows.append(rows)
@@ -271,7 +271,7 @@ def strict_refuses_what_does_not_divide(harness: Harness) -> None:
 
 
 def pad_repeats_rows_and_drops_their_results(harness: Harness) -> None:
-    """`uneven="pad"`: equal shares, and as many rows come back as went in; fewer rows than ranks as well."""
+    """`uneven="pad"`: equal shares, and a result for each row of the caller; also with fewer rows than ranks."""
     mesh = EIGHT["dp4 cp2"]
     echo = harness.build(Echo, 8, mesh=mesh)
     for length in (1, 2, 5, 8, 11):
@@ -283,7 +283,7 @@ def pad_repeats_rows_and_drops_their_results(harness: Harness) -> None:
 
 
 def drop_leaves_the_rest_out(harness: Harness) -> None:
-    """`uneven="drop"`: what does not divide is left out; an error where nothing would be left."""
+    """`uneven="drop"`: the remainder is left out; an error if no rows would be left."""
     mesh = EIGHT["dp4 cp2"]
     echo = harness.build(Echo, 8, mesh=mesh)
     shares = harness.shares(mesh)
@@ -308,7 +308,7 @@ def wrong_arguments_are_refused_before_anything_is_sent(harness: Harness) -> Non
 
 
 def no_argument_is_mutated(harness: Harness) -> None:
-    """The caller's values are what they were, and those that a call takes apart are still the same objects."""
+    """Calls do not change the values of the caller, and do not replace the objects inside them."""
     echo = harness.build(Echo, 8, mesh=EIGHT["dp4 cp2"])
     inner = [1, 2, 3]
     data = Batch([4, 5, 6], [7, 8, 9])
@@ -321,7 +321,7 @@ def no_argument_is_mutated(harness: Harness) -> None:
 
 @needs("numpy", "torch", "pandas")
 def what_a_method_is_given_is_its_own_or_read_only(harness: Harness) -> None:
-    """Arrays cannot be written to, small or large; tensors and frames are the rank's own, and its writes stay there."""
+    """A method receives arrays that are read-only, and tensors and frames that are its own copies."""
     numpy, torch, pandas = import_module("numpy"), import_module("torch"), import_module("pandas")
     writer, echo = harness.build(Writer, 4, mesh=FOUR["dp2 tp2"]), harness.build(Echo, 2, mesh=TWO)
     for rows in (4, 60_000):

@@ -77,7 +77,7 @@ def failures_say_where_and_why(harness: Harness) -> None:
 
 
 def failures_keep_type_and_attributes_whatever_their_constructor_takes(harness: Harness) -> None:
-    """Other arguments than `args`, slots, and what cannot travel, as a lock: type and other attributes arrive."""
+    """Exceptions with their own constructor, slots or a lock arrive with type and all attributes that pickle."""
     faulty = harness.build(Faulty, 2)
     with raises(NeedyError, "code 7") as caught:
         plain(faulty.raises("needy"))
@@ -102,7 +102,7 @@ def failures_keep_type_and_attributes_whatever_their_constructor_takes(harness: 
 
 
 def unusual_exceptions_still_tell(harness: Harness) -> None:
-    """What cannot be pickled, lies about itself, or has no text arrives as an error with type and frames."""
+    """An exception that does not pickle, or has no text, arrives as an error with type and frames."""
     faulty = harness.build(Faulty, 2)
     for kind, parts in (
         ("needy", ("NeedyError: code 7",)),
@@ -181,7 +181,7 @@ def deadlines_name_the_ranks_that_are_late(harness: Harness) -> None:
 
 @needs(apart=True)
 def waiting_may_have_a_limit_of_its_own(harness: Harness) -> None:
-    """`result(timeout)` gives up without ending the call, which can be waited for again."""
+    """`result(timeout)` raises without ending the call; a later wait gets the result."""
     faulty = harness.build(Faulty, 2)
     with gate(harness) as path:
         lazy = submit(faulty.stalls_for_ever, path, [0])
@@ -193,7 +193,7 @@ def waiting_may_have_a_limit_of_its_own(harness: Harness) -> None:
 
 @needs(apart=True)
 def consumers_are_not_later_than_their_producers(harness: Harness) -> None:
-    """A call that waits for a result whose deadline passes raises that deadline's error."""
+    """A call whose argument is late raises the error of the late call."""
     faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
     with gate(harness) as path:
         lazy = submit(faulty.stalls, path, [0])
@@ -204,9 +204,9 @@ def consumers_are_not_later_than_their_producers(harness: Harness) -> None:
 
 @needs(apart=True)
 def consumers_fail_with_the_first_of_their_sources(harness: Harness) -> None:
-    """A call that is to be given a result fails as soon as one of the ranks that make it does, read or not; free then.
+    """A call fails as soon as a rank that makes its argument fails, whether its result is read or not.
 
-    The others of these ranks are still busy, and so would be a call that waited for them.
+    The other ranks are still busy then, and the failed call does not wait for them.
     """
     faulty, sink, last = harness.build(Faulty, 2), harness.build(Faulty, 4), harness.build(Faulty, 1)
     for method in (faulty.each_while_others_wait, faulty.fails_while_others_wait):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
-    """Lazy and eager, from every mesh to every mesh: each rank is given the same rows, for every length."""
+    """From every mesh to every mesh and for every length, each rank receives the same rows lazily and eagerly."""
     for source in (*EIGHT.values(), None):
         echo = harness.build(Echo, 8, mesh=source)
         for target in (*FOUR.values(), None):
@@ -66,7 +66,7 @@ def handing_over_works_at_any_depth(harness: Harness) -> None:
 
 
 def handing_over_keeps_every_collect(harness: Harness) -> None:
-    """What "none", "first", "mean", "sum", "last_pp" and a callable collect is what the next call is given."""
+    """The next call receives the result of "none", "first", "mean", "sum", "last_pp" or a callable collect."""
     mesh = FOUR["pp2 dp2"]
     echo, reducer = harness.build(Echo, 4, mesh=mesh), harness.build(Reducer, 4, mesh=mesh)
     sink = harness.build(Echo, 2, mesh=TWO)
@@ -112,7 +112,7 @@ def handed_over_lengths_have_to_agree(harness: Harness) -> None:
 
 
 def a_failed_producer_fails_its_consumers(harness: Harness) -> None:
-    """A call that was to be given a failed result does not run; the error is the producer's, and says so."""
+    """A call with a failed lazy result as argument does not run; it raises the error of the producer."""
     faulty, sink = harness.build(Faulty, 4, mesh=FOUR["dp4"]), harness.build(Faulty, 2, mesh=TWO)
     lazy = submit(faulty.broken_rows, [1, 2, 3, 4])
     takes: Any = sink.takes
@@ -126,7 +126,7 @@ def a_failed_producer_fails_its_consumers(harness: Harness) -> None:
 
 @needs(apart=True)
 def results_move_from_worker_to_worker(harness: Harness) -> None:
-    """A lazy result that is handed over is not fetched here, and each consumer fetches no more than its rows."""
+    """A lazy argument is not fetched to the driver, and each consumer fetches only its rows."""
     source, target = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
     rows = [bytes(1000) for _ in range(400)]
     submit(target.sizes, submit(source.rows, rows)).wait()

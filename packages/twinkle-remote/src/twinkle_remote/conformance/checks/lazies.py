@@ -53,7 +53,7 @@ def lazy_results_behave_like_the_value(harness: Harness) -> None:
 
 @needs("numpy", "torch")
 def lazy_results_are_arrays_to_array_libraries(harness: Harness) -> None:
-    """Array libraries take a lazy result for the array or tensor that it is."""
+    """Array libraries use a lazy result as its array or tensor."""
     numpy, torch = import_module("numpy"), import_module("torch")
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     array = submit(echo.rows, numpy.arange(6.0))
@@ -83,7 +83,7 @@ def lazy_results_say_what_to_do_where_they_are_not_the_value(harness: Harness) -
 
 @needs("torch")
 def lazy_results_are_saved_as_their_values(harness: Harness) -> None:
-    """`torch.save` of a lazy result is refused, and of its value it is not."""
+    """`torch.save` refuses a lazy result, and saves its value."""
     torch = import_module("torch")
     lazy = submit(harness.build(Echo, 2).whole, torch.arange(3))
     with raises(TypeError, "torch.save(get(x), path)"):

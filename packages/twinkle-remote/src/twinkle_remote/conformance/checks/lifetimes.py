@@ -22,7 +22,7 @@ def constructors_draw_alike_on_every_rank(harness: Harness) -> None:
 
 
 def released_components_are_gone(harness: Harness) -> None:
-    """`release` frees the object on every worker; calls made before are done, later ones are errors."""
+    """`release` frees the object on every worker; earlier calls run, and later calls are errors."""
     name = f"weights-{id(harness)}"
     holder, other = harness.build(Holder, 2, name), harness.build(Holder, 2, "others")
     assert harness.each(2, other.holds(name)) == [True] * harness.workers(2)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @needs(apart=True)
 def every_late_rank_tells_where_it_is(harness: Harness) -> None:
-    """Also a rank that runs no user code, because it waits for its arguments."""
+    """The error of a late call has the state of each late rank, also of one that waits for its arguments."""
     faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
     with gate(harness) as path:
         lazy = submit(faulty.stalls_for_ever, path, [0, 1])
@@ -36,7 +36,7 @@ def every_late_rank_tells_where_it_is(harness: Harness) -> None:
 
 
 def _placed(text: str) -> Sequence[int]:
-    """Ranks under whose line of a message there is something."""
+    """Ranks whose line in a message has text below it."""
     lines = text.splitlines()
     found: list[int] = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
@@ -58,7 +58,7 @@ def values_are_the_same_within_a_limit(harness: Harness) -> None:
 
 @needs(apart=True)
 def a_forked_process_leaves_the_session_to_its_parent(harness: Harness) -> None:
-    """Its calls are errors that say what to do, it ends nothing, and the parent's calls go on."""
+    """Calls in a forked process are errors that say what to do; the session of the parent goes on."""
     if not hasattr(os, "fork"):
         return
     faulty = harness.build(Faulty, 2)

@@ -38,7 +38,7 @@ def both_spellings_build_the_same(harness: Harness) -> None:
 
 
 def placement_keywords_go_to_those_who_declare_them(harness: Harness) -> None:
-    """`remote_group`, `device_mesh` and `instance_id` are taken off unless the class declares them."""
+    """`remote_group`, `device_mesh` and `instance_id` are removed unless the class declares them."""
     mesh = FOUR["dp2 tp2"]
     name = harness.groups[4]
     placed = harness.build(Placed, 4, mesh=mesh, instance_id=f"placed-{id(harness)}")
@@ -84,7 +84,7 @@ def handles_stand_for_one_component(harness: Harness) -> None:
 
 
 def instances_are_independent(harness: Harness) -> None:
-    """Twice the same class on one group is two components, built on one source line or not."""
+    """Two components of one class on one group are independent, also if one source line builds both."""
     first, second = (harness.build(Counter, 2, start) for start in (0, 100))
     assert (first.add(1), second.add(1), first.add(1)) == (1, 101, 2)
 
@@ -163,13 +163,13 @@ def handles_of_the_own_group_call_the_own_rank(harness: Harness) -> None:
 
 
 def components_of_the_own_group_are_built_in_the_process(harness: Harness) -> None:
-    """Built on a worker of that very group, a component is the object itself."""
+    """A component that is built on a worker of its own group is the object itself."""
     caller = harness.build(Caller, 2, harness.build(Counter, 1), mine=True)
     assert caller.own_type() == "Counter 101 True"
 
 
 def iterators_end_and_lose_nothing(harness: Harness) -> None:
-    """`for` over an iterator: every step, then the end; what a `break` leaves is there for the next loop."""
+    """`for` over an iterator: every step, then the end; after a `break` the next loop gets the remaining steps."""
     for mesh, data in ((None, range(2)), (TWO, range(2)), (DeviceMesh.from_sizes(dp_size=1, tp_size=2), range(1))):
         numbers = harness.build(Numbers, 2, 5, mesh=mesh)
         shares = range(1) if harness.in_process else data
@@ -188,8 +188,8 @@ def iterators_end_and_lose_nothing(harness: Harness) -> None:
             next(numbers)
 
 
-def iterators_that_restart_do(harness: Harness) -> None:
-    """What a loop over the object itself would see, a loop over the handle sees: restarting, going on, a new epoch."""
+def iterators_restart_like_the_object(harness: Harness) -> None:
+    """A loop over the handle gets the same steps as a loop over the object, also after a restart or an epoch."""
     restarting = harness.build(Restarting, 1, 3)
     assert [[plain(batch) for batch in restarting] for _ in range(2)] == [[[10], [20], [30]]] * 2
     assert plain(next(iter(restarting))) == [10] and plain(next(restarting)) == [20]
@@ -204,7 +204,7 @@ def iterators_that_restart_do(harness: Harness) -> None:
 
 
 @needs(apart=True)
-def steps_are_asked_for_ahead_where_nobody_can_notice(harness: Harness) -> None:
+def plain_iterators_are_prefetched(harness: Harness) -> None:
     """A plain iterator is one step ahead of the loop; one with a `state_dict` is not."""
     numbers = harness.build(Numbers, 1, 5)
     assert plain(next(iter(numbers))) == [10] and numbers.position() == 2
@@ -232,7 +232,7 @@ def properties_are_read_on_the_workers(harness: Harness) -> None:
 
 
 def methods_that_return_the_component_return_the_handle(harness: Harness) -> None:
-    """Chained calls: what a method returns of itself is what the caller holds."""
+    """If a method returns the component itself, the caller gets its handle."""
     counter = harness.build(Counter, 2, 1)
     assert plain(counter.itself()) is counter and plain(counter.itself()).add(1) == 2
 
@@ -252,7 +252,7 @@ def every_kind_of_class_can_be_remote(harness: Harness) -> None:
 
 
 def any_name_of_an_argument_is_free(harness: Harness) -> None:
-    """Arguments whose names are words of the call path reach the constructor and the method."""
+    """Arguments with names that the call path uses itself reach the constructor and the method."""
     placed: Any = {"kind": 1, "cls": 2, "args": 3, "name": 4, "instance": 5}
     sent: Any = {"bound_method": 6, "kind": 7, "args": 8, "name": 9, "value": 10}
     group = harness.groups[2]
@@ -296,8 +296,8 @@ CHECKS = (
     handles_of_the_own_group_call_the_own_rank,
     components_of_the_own_group_are_built_in_the_process,
     iterators_end_and_lose_nothing,
-    iterators_that_restart_do,
-    steps_are_asked_for_ahead_where_nobody_can_notice,
+    iterators_restart_like_the_object,
+    plain_iterators_are_prefetched,
     context_managers_enter_and_exit_on_the_workers,
     properties_are_read_on_the_workers,
     methods_that_return_the_component_return_the_handle,

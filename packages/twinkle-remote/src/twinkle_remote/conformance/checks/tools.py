@@ -39,7 +39,7 @@ def submit_is_always_lazy(harness: Harness) -> None:
 
 
 def explain_tells_what_a_call_would_do(harness: Harness) -> None:
-    """Rank, coordinate, slice of each argument, and whose results are read; nothing runs."""
+    """`explain` shows rank, coordinate, slice of each argument, and the ranks that are read; nothing runs."""
     mesh = EIGHT["dp2 pp2 tp2"]
     faulty = harness.build(Faulty, 8, mesh=mesh)
     told = explain(faulty.takes, [1, 2, 3])
@@ -125,8 +125,8 @@ def a_second_initialize_is_checked(harness: Harness) -> None:
 
 
 @needs(apart=True)
-def many_calls_nobody_waits_for_are_made_in_order(harness: Harness) -> None:
-    """A thousand calls whose results are dropped: all are made, in order, and no more wait than have room."""
+def many_calls_with_dropped_results_run_in_order(harness: Harness) -> None:
+    """A thousand calls whose results are dropped run in order; the number of pending calls stays limited."""
     counter = harness.build(Counter, 2)
     for _ in range(1000):
         submit(counter.add)
@@ -140,5 +140,5 @@ CHECKS = (
     the_context_tells_where_code_runs,
     stats_count_what_calls_moved,
     a_second_initialize_is_checked,
-    many_calls_nobody_waits_for_are_made_in_order,
+    many_calls_with_dropped_results_run_in_order,
 )

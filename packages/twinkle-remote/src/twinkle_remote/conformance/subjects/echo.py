@@ -104,7 +104,7 @@ def last_and_mesh(results: list[Any], device_mesh: DeviceMesh | None) -> Any:
 
 
 def first_rows(value: Any) -> float:
-    """Weight of a result: what it says itself."""
+    """Weight of a result: its field "weight"."""
     return float(value["weight"])
 
 
@@ -124,7 +124,7 @@ class Echo:
 
     @remote_function(dispatch="all", collect="flatten")
     def copies(self, rows: Any) -> Any:
-        """Identity of what everybody has."""
+        """Identity of rows that every rank has."""
         return rows
 
     @remote_function(dispatch="all", collect="first")
@@ -225,7 +225,7 @@ class Echo:
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def unequal(self, rows: list[int]) -> list[int]:
-        """Rows that are repeated as often as they say, 0 included."""
+        """Each row, repeated as many times as its value, also 0 times."""
         return [row for row in rows for _ in range(row)]
 
     @remote_function(dispatch="slice_dp", collect="flatten")
@@ -301,12 +301,12 @@ class Reducer:
 
     @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
     def mean(self, rows: list[float]) -> dict[str, float]:
-        """Mean of the rows, with a value that is no number where there are none."""
+        """Mean of the rows; NaN without rows."""
         return {"mean": sum(rows) / len(rows) if rows else float("nan")}
 
     @remote_function(dispatch="slice_dp", collect="mean")
     def mean_of_rows(self, rows: list[float]) -> float:
-        """Mean of the rows, and what is no mean of anything where there are none."""
+        """Mean of the rows; a wrong value without rows."""
         return sum(rows) / len(rows) if rows else -1e9
 
     @remote_function(dispatch="slice_dp", collect="mean", weight="equal")
@@ -316,13 +316,13 @@ class Reducer:
 
     @remote_function(dispatch="all", collect="mean", weight=first_rows)
     def by_own_weight(self, scale: float) -> dict[str, float]:
-        """Each rank says what it weighs."""
+        """Each rank returns its weight."""
         data = data_rank()
         return {"weight": data + 1.0, "value": scale * data}
 
     @remote_function(dispatch="all", collect="sum")
     def own_keys(self) -> dict[str, Any]:
-        """A key that all have, one of each data rank, and a nested one."""
+        """A key of all data ranks, a key of each one, and a nested one."""
         data = data_rank()
         return {"all": 1, f"rank {data}": data, "in": {"deep": [1.0, 2.0]}, "name": "same", "none": None}
 
@@ -334,12 +334,12 @@ class Reducer:
 
     @remote_function(dispatch="all", collect="sum")
     def array_sum(self, kind: str) -> Any:
-        """The same, as it is."""
+        """A bare vector of one kind."""
         return _vector(kind, [1, 2, 3])
 
     @remote_function(dispatch="all", collect="mean")
     def strings(self) -> str:
-        """What cannot be reduced."""
+        """Strings that differ, which cannot be reduced."""
         return f"rank {data_rank()}"
 
     @remote_function(dispatch="all", collect="sum")

@@ -133,7 +133,7 @@ class LiarError(Exception):
 
 
 class UnpicklableError(Exception):
-    """An exception that cannot travel."""
+    """An exception that does not pickle."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -12,7 +12,7 @@ from twinkle_remote.component.decorators import remote_class, remote_function
 
 
 def draw(seed: int, count: int = 30) -> list[float]:
-    """What the global generators of this process give after a seed, others' draws let in between."""
+    """Numbers from the global generators of this process after a seed; other threads may draw in between."""
     libraries = _seeded(seed)
     out = []
     for _ in range(count):
@@ -42,7 +42,7 @@ class Seeded:
     """Draws as it is built.
 
     Args:
-        seed: What it seeds the generators with.
+        seed: Seed of the generators.
     """
 
     def __init__(self, seed: int) -> None:
@@ -55,7 +55,7 @@ class Seeded:
 
 
 class Weights:
-    """What a component holds; it can be referred to weakly."""
+    """Weights of a component; they support weak references."""
 
 
 _held: dict[str, weakref.ref[Weights]] = {}
@@ -66,7 +66,7 @@ class Holder:
     """Holds weights, in a cycle.
 
     Args:
-        name: Under which its process remembers them.
+        name: Name of the weights in its process.
     """
 
     def __init__(self, name: str) -> None:
@@ -98,5 +98,5 @@ class Keeper:
 
     @remote_function(dispatch="all", collect="first")
     def asks(self) -> list[int]:
-        """What the other component answers."""
+        """The answer of the other component."""
         return self.holder.rows([1])
