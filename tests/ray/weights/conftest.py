@@ -41,31 +41,31 @@ def serve(pipe: Connection, info: WorkerInfo, build: Callable[..., object], argu
 
 
 class ProcessPending:
-    """A function under way on some processes of a crew; answers to earlier ones, given up since, are passed over."""
+    """A function under way on some processes of a group; answers to earlier calls that have timed out are skipped."""
 
-    def __init__(self, crew: ProcessCrew, number: int, ranks: Sequence[int]) -> None:
-        self.crew, self.number = crew, number
-        self.waiting = {crew.pipes[rank]: rank for rank in ranks}
+    def __init__(self, workers: ProcessWorkers, number: int, ranks: Sequence[int]) -> None:
+        self.workers, self.number = workers, number
+        self.waiting = {workers.pipes[rank]: rank for rank in ranks}
         self.values: dict[int, Any] = {}
         self.failures: list[Failure] = []
 
     def look(self, timeout: float) -> None:
-        """Read what there is; an answer to another question waits in the crew's inbox."""
-        if not any((rank, self.number) in self.crew.inbox for rank in self.waiting.values()):
+        """Read what there is; an answer to another question waits in the group's inbox."""
+        if not any((rank, self.number) in self.workers.inbox for rank in self.waiting.values()):
             for pipe in wait(list(self.waiting), timeout):
                 assert isinstance(pipe, Connection)
                 rank = self.waiting[pipe]
                 try:
                     number, good, value = pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    info = self.crew.info(rank)
+                    info = self.workers.info(rank)
                     died = Failure(info.label(), f"pid {info.pid}", "", "the process ended", died=True)
                     number, good, value = self.number, False, died
-                self.crew.inbox[rank, number] = (good, value)
+                self.workers.inbox[rank, number] = (good, value)
         for pipe, rank in list(self.waiting.items()):
-            if (rank, self.number) in self.crew.inbox:
+            if (rank, self.number) in self.workers.inbox:
                 del self.waiting[pipe]
-                good, value = self.crew.inbox.pop((rank, self.number))
+                good, value = self.workers.inbox.pop((rank, self.number))
                 if good:
                     self.values[rank] = value
                 else:
@@ -84,14 +84,14 @@ class ProcessPending:
         while self.waiting and not self.failures and time.monotonic() < end:
             self.look(0.05)
         if self.failures:
-            raise_failures("Component.step", self.crew.name, self.failures, "")
+            raise_failures("Component.step", self.workers.name, self.failures, "")
         if self.waiting:
             late = sorted(self.waiting.values())
-            raise CallTimeoutError(f"{self.crew.name}: ranks {late} are late", sorted(self.values), late)
+            raise CallTimeoutError(f"{self.workers.name}: ranks {late} are late", sorted(self.values), late)
         return [self.values[rank] for rank in sorted(self.values)]
 
 
-class ProcessCrew:
+class ProcessWorkers:
     """N worker processes that hold one component each; a lost one can be started again."""
 
     polled = True
@@ -164,13 +164,13 @@ def alive(component: object) -> bool:
 
 
 @pytest.fixture(scope="module")
-def process_crew() -> Iterator[Callable[..., ProcessCrew]]:
-    crews: list[ProcessCrew] = []
+def process_workers() -> Iterator[Callable[..., ProcessWorkers]]:
+    built: list[ProcessWorkers] = []
 
-    def build(name: str, component: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> ProcessCrew:
-        crews.append(ProcessCrew(name, component, arguments))
-        return crews[-1]
+    def build(name: str, component: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> ProcessWorkers:
+        built.append(ProcessWorkers(name, component, arguments))
+        return built[-1]
 
     yield build
-    for crew in crews:
-        crew.end()
+    for workers in built:
+        workers.end()

@@ -93,8 +93,8 @@ def test_replicas_that_differ_are_refused_and_nothing_moves() -> None:
     sync = WeightSync(actor, sampler)
     message = (
         "replicas of the source differ, and a sync would mix them:\n"
-        "  'a' at [0:2, 0:3]: ranks 0, 2 / 1 hold other values\n"
-        "  'c' at [0:2]: ranks 0, 2 / 1 hold other values\n"
+        "  'a' at [0:2, 0:3]: ranks 0, 2 / 1 hold different values\n"
+        "  'c' at [0:2]: ranks 0, 2 / 1 hold different values\n"
     )
     with pytest.raises(ManifestError, match=re.escape(message)):
         sync()
@@ -120,7 +120,7 @@ def test_blocks_that_overlap_are_compared_where_they_do() -> None:
     assert [values["w"] for values in values_of(sampler)] == [whole.tolist()] * 2
     parts[1]["w"].tensor[1] = 9
     actor, sampler = pair(parts, [zeros(w=8)] * 2)
-    with pytest.raises(ManifestError, match=re.escape("'w' at [4:5]: ranks 0 / 1 hold other values")):
+    with pytest.raises(ManifestError, match=re.escape("'w' at [4:5]: ranks 0 / 1 hold different values")):
         WeightSync(actor, sampler)()
 
 
@@ -135,7 +135,7 @@ def test_replicas_that_part_later_are_found_on_request(check: Any) -> None:
     if check == "first":
         assert sync() == 2
         return
-    with pytest.raises(ManifestError, match="ranks 0, 1 / 2 hold other values"):
+    with pytest.raises(ManifestError, match="ranks 0, 1 / 2 hold different values"):
         sync()
     assert [values["w"] for values in values_of(sampler)] == [[1.0] * 4] * 2
     assert sync.version == 1

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from twinkle_ray.weights import Shard, WeightSync, WeightSyncError, WeightSyncTimeoutError
 from twinkle_ray.weights.transport.gloo import GlooLink
-from twinkle_ray.weights.worker import commit as ledger
+from twinkle_ray.weights.worker import commit as commit_module
 from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def arm(part: Part, step: str, how: signal.Signals | None) -> None:
     for name in ("prepare", "transfer", "fetch", "commit", "finalize"):
         setattr(endpoint, name, before(getattr(endpoint, name), part, name))
     GlooLink.post = before(GlooLink.post, part, "post")  # type: ignore[method-assign]  # where a fault strikes
-    ledger._exchange = before(ledger._exchange, part, "write")
+    commit_module._exchange = before(commit_module._exchange, part, "write")
 
 
 def before(function: Callable[..., Any], part: Part, step: str) -> Callable[..., Any]:
@@ -90,18 +90,18 @@ def before(function: Callable[..., Any], part: Part, step: str) -> Callable[...,
 class Pair:
     """Two sources and two targets that live through all faults of this file."""
 
-    def __init__(self, process_crew: Callable[..., Any]) -> None:
-        self.crews = {
-            "source": process_crew("actor", Part, [("source", rank) for rank in range(2)]),
-            "target": process_crew("sampler", Part, [("target", rank) for rank in range(2)]),
+    def __init__(self, process_workers: Callable[..., Any]) -> None:
+        self.both_sides = {
+            "source": process_workers("actor", Part, [("source", rank) for rank in range(2)]),
+            "target": process_workers("sampler", Part, [("target", rank) for rank in range(2)]),
         }
         self.value = 0.0
 
     def synced(self, transport: Any, **options: Any) -> WeightSync:
         """A sync that has worked once."""
         sync = WeightSync(
-            self.crews["source"],
-            self.crews["target"],
+            self.both_sides["source"],
+            self.both_sides["target"],
             transport=transport,
             silence=SILENCE,
             bucket_bytes=1 << 20,
@@ -112,22 +112,22 @@ class Pair:
 
     def again(self, sync: WeightSync) -> None:
         self.value += 1
-        self.crews["source"].run(fill, self.value)
+        self.both_sides["source"].run(fill, self.value)
         sync()
-        assert self.crews["target"].run(values) == [{self.value}] * 2
+        assert self.both_sides["target"].run(values) == [{self.value}] * 2
 
 
 @pytest.fixture(scope="module")
-def both(process_crew: Callable[..., Any]) -> Pair:
-    return Pair(process_crew)
+def both(process_workers: Callable[..., Any]) -> Pair:
+    return Pair(process_workers)
 
 
 @pytest.fixture
 def pair(both: Pair) -> Iterator[Pair]:
     yield both
-    for crew in both.crews.values():
-        if not crew.answers(1):
-            crew.restart(1)
+    for workers in both.both_sides.values():
+        if not workers.answers(1):
+            workers.restart(1)
 
 
 STEPS = {
@@ -157,9 +157,9 @@ def test_a_fault_at_any_step(
     committed, before_fault = sync.version, pair.value
     if step == "prepare":
         sync._controller.forget()
-    crew = pair.crews[side]
-    crew.call(1, arm, step, how)
-    pair.crews["source"].run(fill, before_fault + 0.5)
+    workers = pair.both_sides[side]
+    workers.call(1, arm, step, how)
+    pair.both_sides["source"].run(fill, before_fault + 0.5)
     began = time.monotonic()
     in_place = step in ("finalize", "on_weights")
     if in_place and (how is signal.SIGKILL or (how is signal.SIGSTOP and side == "source")):
@@ -173,21 +173,21 @@ def test_a_fault_at_any_step(
     if message == "is in place":
         assert f"version {committed + 1} of the weights is in place; at the step 'finalize'" in caplog.text
     elif how is None:
-        assert f"{crew.name}[1/2]" in message and f"KeyError: 'broken at {step}'" in message
+        assert f"{workers.name}[1/2]" in message and f"KeyError: 'broken at {step}'" in message
     elif how is signal.SIGKILL:
-        assert f"{crew.name}[1/2] died" in message
+        assert f"{workers.name}[1/2] died" in message
     else:
         assert isinstance(caught.value, WeightSyncTimeoutError)
-        who = f"{side} rank 1 \\(host .*, pid {crew.pids[1]}\\)"
+        who = f"{side} rank 1 \\(host .*, pid {workers.pids[1]}\\)"
         named = f"{who} showed no sign of life for {SILENCE:g} s: stopped, or stuck"
-        assert re.search(named if step != "describe" else f"{crew.name}: ranks \\[1\\] are late", message)
+        assert re.search(named if step != "describe" else f"{workers.name}: ranks \\[1\\] are late", message)
     assert sync.version == committed + in_place
     assert ("is in place" in message) == in_place
     survivors = [0, 1] if how is None or side == "source" else [0]
     for rank in survivors:
-        assert pair.crews["target"].call(rank, values) == {before_fault + (0.5 if in_place else 0)}
+        assert pair.both_sides["target"].call(rank, values) == {before_fault + (0.5 if in_place else 0)}
     if how is not None:
-        crew.restart(1)
+        workers.restart(1)
     pair.value = before_fault + 1
     pair.again(sync)
     sync.close()
@@ -196,9 +196,9 @@ def test_a_fault_at_any_step(
 @pytest.mark.parametrize("step", ["transfer", "commit", "write"])
 def test_a_stopped_target_that_goes_on_keeps_its_old_weights_too(pair: Pair, step: str) -> None:
     sync = pair.synced("gloo", timeout=60.0)
-    target = pair.crews["target"]
+    target = pair.both_sides["target"]
     target.call(1, arm, step, signal.SIGSTOP)
-    pair.crews["source"].run(fill, pair.value + 0.5)
+    pair.both_sides["source"].run(fill, pair.value + 0.5)
     with pytest.raises(WeightSyncTimeoutError):
         sync()
     target.signal(1, signal.SIGCONT)

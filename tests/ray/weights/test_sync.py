@@ -90,9 +90,11 @@ def versions(component: Component) -> list[int]:
     return component.versions
 
 
-def crews(process_crew: Callable[..., Any], source: tuple[int, int | None], target: tuple[int, int | None]) -> Any:
+def both_sides(
+    process_workers: Callable[..., Any], source: tuple[int, int | None], target: tuple[int, int | None]
+) -> Any:
     return [
-        process_crew(name, Component, [(rank, ranks, dim, salt) for rank in range(ranks)])
+        process_workers(name, Component, [(rank, ranks, dim, salt) for rank in range(ranks)])
         for name, (ranks, dim), salt in (("actor", source, 0), ("sampler", target, None))
     ]
 
@@ -100,9 +102,9 @@ def crews(process_crew: Callable[..., Any], source: tuple[int, int | None], targ
 @pytest.mark.parametrize("transport", ["auto", "gloo"])
 @pytest.mark.parametrize(("source", "target"), [((3, 0), (2, 1)), ((2, None), (3, None)), ((1, None), (2, 0))])
 def test_every_layout_and_dtype_arrives(
-    process_crew: Callable[..., Any], transport: Any, source: Any, target: Any
+    process_workers: Callable[..., Any], transport: Any, source: Any, target: Any
 ) -> None:
-    actor, sampler = crews(process_crew, source, target)
+    actor, sampler = both_sides(process_workers, source, target)
     with WeightSync(actor, sampler, transport=transport, timeout=60.0, checksum=True) as sync:
         for version in (1, 2, 3):
             actor.run(refill, version)
@@ -113,8 +115,8 @@ def test_every_layout_and_dtype_arrives(
 
 
 @pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_the_source_goes_on_while_buckets_travel(process_crew: Callable[..., Any], transport: Any) -> None:
-    actor, sampler = crews(process_crew, (2, 0), (2, None))
+def test_the_source_goes_on_while_buckets_travel(process_workers: Callable[..., Any], transport: Any) -> None:
+    actor, sampler = both_sides(process_workers, (2, 0), (2, None))
     sync = WeightSync(actor, sampler, transport=transport, timeout=60.0, checksum=True)
     for version in (1, 2):
         actor.run(refill, version)
@@ -140,24 +142,24 @@ def on_part(both: Both, side: str, function: Callable[..., object], arguments: t
 
 
 class Half:
-    """One of the components of a crew of `Both`."""
+    """One of the components of the workers of `Both`."""
 
     polled = True
 
-    def __init__(self, crew: Any, side: str) -> None:
-        self.crew, self.name, self.side, self.size = crew, f"{crew.name}.{side}", side, crew.size
+    def __init__(self, workers: Any, side: str) -> None:
+        self.workers, self.name, self.side, self.size = workers, f"{workers.name}.{side}", side, workers.size
 
     def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Any:
-        return self.crew.start(on_part, [(self.side, function, argument) for argument in arguments])
+        return self.workers.start(on_part, [(self.side, function, argument) for argument in arguments])
 
     def run(self, function: Callable[..., object], *arguments: object) -> Any:
-        return self.crew.run(on_part, self.side, function, arguments)
+        return self.workers.run(on_part, self.side, function, arguments)
 
 
 @pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_colocated_components(process_crew: Callable[..., Any], transport: Any) -> None:
-    crew = process_crew("both", Both, [((rank, 3, 0, 0), (rank, 3, 1, None)) for rank in range(3)])
-    actor, sampler = Half(crew, "source"), Half(crew, "target")
+def test_colocated_components(process_workers: Callable[..., Any], transport: Any) -> None:
+    workers = process_workers("both", Both, [((rank, 3, 0, 0), (rank, 3, 1, None)) for rank in range(3)])
+    actor, sampler = Half(workers, "source"), Half(workers, "target")
     sync = WeightSync(actor, sampler, transport=transport, timeout=60.0)
     for version in (1, 2):
         actor.run(refill, version)
@@ -207,7 +209,7 @@ def test_a_subset_leaves_the_rest_as_it_is(select: Any) -> None:
 @pytest.mark.parametrize(
     ("here", "there"), [("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float8_e4m3fn")]
 )
-def test_dtypes_are_converted_on_request(process_crew: Callable[..., Any], here: str, there: str) -> None:
+def test_dtypes_are_converted_on_request(process_workers: Callable[..., Any], here: str, there: str) -> None:
     def build(dtype: str) -> Tensor:
         return torch.linspace(-4, 4, 33).to(getattr(torch, dtype))
 
@@ -306,19 +308,19 @@ def test_options_are_checked_at_once(options: dict[str, Any], message: str) -> N
 
 
 def corrupt(component: Component) -> None:
-    """Change one byte of what this source leaves, after its checksum was taken."""
-    original = SharedBlockStore.take
+    """Change one byte of what this source puts into its block store, after its checksum was taken."""
+    original = SharedBlockStore.get
 
-    def take(depot: SharedBlockStore, bucket: Any, handle: Any) -> Sequence[Tensor]:
-        blocks = original(depot, bucket, handle)
+    def get(block_store: SharedBlockStore, bucket: Any, handle: Any) -> Sequence[Tensor]:
+        blocks = original(block_store, bucket, handle)
         blocks[0].view(-1).view(torch.uint8)[0] ^= 1
         return blocks
 
-    setattr(SharedBlockStore, "take", take)  # noqa: B010 - a fault in transit
+    setattr(SharedBlockStore, "get", get)  # noqa: B010 - a fault in transit
 
 
-def test_a_checksum_finds_a_changed_byte(process_crew: Callable[..., Any]) -> None:
-    actor, sampler = crews(process_crew, (1, None), (2, None))
+def test_a_checksum_finds_a_changed_byte(process_workers: Callable[..., Any]) -> None:
+    actor, sampler = both_sides(process_workers, (1, None), (2, None))
     sync = WeightSync(actor, sampler, transport="shared", timeout=60.0, checksum=True)
     sync()
     actor.run(refill, 4)
@@ -331,16 +333,23 @@ def test_a_checksum_finds_a_changed_byte(process_crew: Callable[..., Any]) -> No
 
 def memory_bytes(component: Component) -> int:
     """What this rank keeps for its syncs."""
-    seats = [seat for station in endpoint._PROCESSES.values() for seat in station.seats.values()]
-    staged = sum(buffer.numel() for seat in seats for buffer, _ in seat._staging.values())
+    rank_states = [
+        rank_state
+        for process_state in endpoint._PROCESSES.values()
+        for rank_state in process_state.rank_states.values()
+    ]
+    staged = sum(buffer.numel() for rank_state in rank_states for buffer, _ in rank_state._staging.values())
     ring = sum(
-        buffer.numel() for station in endpoint._PROCESSES.values() if station._pool for buffer in station._pool._free
+        buffer.numel()
+        for process_state in endpoint._PROCESSES.values()
+        if process_state._pool
+        for buffer in process_state._pool._free
     )
     return staged + ring
 
 
-def test_no_rank_holds_more_than_its_own_part(process_crew: Callable[..., Any]) -> None:
-    actor, sampler = crews(process_crew, (3, 0), (2, 0))
+def test_no_rank_holds_more_than_its_own_part(process_workers: Callable[..., Any]) -> None:
+    actor, sampler = both_sides(process_workers, (3, 0), (2, 0))
     sync = WeightSync(actor, sampler, transport="gloo", timeout=60.0)
     sync()
     whole = sum(values(name, 0).numel() * values(name, 0).element_size() for name in WHOLE)

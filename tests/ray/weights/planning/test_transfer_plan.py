@@ -39,7 +39,7 @@ def sides(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]], stages: bool) -> l
     """One side: a torch mesh, placements of each tensor, and tensors on some pipeline stages only."""
     mesh = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     pp = draw(st.integers(1, 2)) if stages else 1
-    sheets: list[RankSpecs] = []
+    all_specs: list[RankSpecs] = []
     laid: list[list[Placement]] = []
     for shape in shapes:
         on_dim = [Replicate(), *(OnDim(dim) for dim in range(len(shape)))]
@@ -47,14 +47,14 @@ def sides(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]], stages: bool) -> l
         laid.append([draw(st.sampled_from([*on_dim, *strided])) for _ in mesh])
     for stage in range(pp):
         for where in itertools.product(*map(range, mesh)):
-            sheets.append(
+            all_specs.append(
                 tuple(
                     spec(f"t{i}", shape, [box for box in placed_boxes(shape, mesh, where, laid[i]) if box.volume])
                     for i, shape in enumerate(shapes)
                     if i % pp == stage
                 )
             )
-    return sheets
+    return all_specs
 
 
 @st.composite
@@ -68,21 +68,21 @@ def arrivals(
     plan: TransferPlan, shapes: Sequence[tuple[int, ...]], source: Sequence[RankSpecs], target: Sequence[RankSpecs]
 ) -> None:
     """Run a plan on counters: every element of every target rank arrives once, from a rank that has it; no others."""
-    holders = [{spec.name: spec.boxes for spec in sheet} for sheet in source]
-    counts = [{spec.name: np.zeros(spec.shape, dtype=int) for spec in sheet} for sheet in target]
-    for parcel in plan.transfers:
-        for move in parcel.moves:
+    holders = [{spec.name: spec.boxes for spec in rank_specs} for rank_specs in source]
+    counts = [{spec.name: np.zeros(spec.shape, dtype=int) for spec in rank_specs} for rank_specs in target]
+    for transfer in plan.transfers:
+        for move in transfer.moves:
             entry = plan.entries[move.entry]
-            assert any(move.box.within(box) for box in holders[parcel.source][entry.source])
-            for rank in parcel.targets:
+            assert any(move.box.within(box) for box in holders[transfer.source][entry.source])
+            for rank in transfer.targets:
                 counts[rank][entry.targets[0]][move.box.inside(Box.whole(entry.shape))] += 1
-    for sheet, counted in zip(target, counts, strict=True):
-        for tensor in sheet:
+    for rank_specs, counted in zip(target, counts, strict=True):
+        for tensor in rank_specs:
             expected = np.zeros(tensor.shape, dtype=int)
             for box in tensor.boxes:
                 expected[box.inside(Box.whole(tensor.shape))] = 1
             assert (counted[tensor.name] == expected).all()
-    own = [4 * sum(box.volume for tensor in sheet for box in tensor.boxes) for sheet in target]
+    own = [4 * sum(box.volume for tensor in rank_specs for box in tensor.boxes) for rank_specs in target]
     assert plan.received(len(target)) == own
 
 
@@ -92,8 +92,8 @@ def test_every_target_rank_receives_its_own_elements_once_and_no_others(
     transfer: tuple[list[tuple[int, ...]], list[RankSpecs], list[RankSpecs]], near: bool
 ) -> None:
     shapes, source, target = transfer
-    seats = ([Location(f"p{i % 3}", f"h{i % 2}") for i in range(len(side))] for side in (source, target))
-    source_locations, target_locations = seats if near else (None, None)
+    locations = ([Location(f"p{i % 3}", f"h{i % 2}") for i in range(len(side))] for side in (source, target))
+    source_locations, target_locations = locations if near else (None, None)
     plan = make_plan(source, target, source_locations=source_locations, target_locations=target_locations)
     arrivals(plan, shapes, source, target)
     again = make_plan(source, target, source_locations=source_locations, target_locations=target_locations)
@@ -101,7 +101,9 @@ def test_every_target_rank_receives_its_own_elements_once_and_no_others(
     buckets = make_buckets(plan, MIB)
     moved = [(slot.entry, slot.box, bucket.source, bucket.targets) for bucket in buckets for slot in bucket.slots]
     assert sorted(moved) == sorted(
-        (move.entry, move.box, parcel.source, parcel.targets) for parcel in plan.transfers for move in parcel.moves
+        (move.entry, move.box, transfer.source, transfer.targets)
+        for transfer in plan.transfers
+        for move in transfer.moves
     )
 
 
@@ -112,8 +114,8 @@ def test_every_target_rank_receives_its_own_elements_once_and_no_others(
 )
 @settings(max_examples=100, deadline=None)
 def test_replicas_share_the_sending(replicas: int, sizes: list[int], receivers: int) -> None:
-    sheet = tuple(whole(f"t{i}", size, dtype="uint8") for i, size in enumerate(sizes))
-    plan = make_plan([sheet] * replicas, [sheet] * receivers, bucket_bytes=16 * MIB)
+    rank_specs = tuple(whole(f"t{i}", size, dtype="uint8") for i, size in enumerate(sizes))
+    plan = make_plan([rank_specs] * replicas, [rank_specs] * receivers, bucket_bytes=16 * MIB)
     sent = plan.sent(replicas)
     assert sum(sent) == sum(sizes)
     assert max(sent) - min(sent) <= MIN_SLAB_BYTES or max(sent) <= sum(sizes) / replicas * 1.15
@@ -123,8 +125,8 @@ def test_replicas_share_the_sending(replicas: int, sizes: list[int], receivers: 
 @given(st.lists(st.integers(1, 5 * MIB), min_size=1, max_size=20), st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
 def test_buckets_are_aligned_bounded_and_do_not_overlap(sizes: list[int], mebibytes: int) -> None:
-    sheet = tuple(whole(f"t{i}", size, dtype="bfloat16") for i, size in enumerate(sizes))
-    plan = make_plan([sheet], [sheet], bucket_bytes=mebibytes * MIB)
+    rank_specs = tuple(whole(f"t{i}", size, dtype="bfloat16") for i, size in enumerate(sizes))
+    plan = make_plan([rank_specs], [rank_specs], bucket_bytes=mebibytes * MIB)
     buckets = make_buckets(plan, mebibytes * MIB)
     assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
     for bucket in buckets:
@@ -137,20 +139,20 @@ def test_buckets_are_aligned_bounded_and_do_not_overlap(sizes: list[int], mebiby
     assert sum(2 * slot.box.volume for bucket in buckets for slot in bucket.slots) == 2 * sum(sizes)
 
 
-def test_several_targets_that_need_the_same_are_one_parcel() -> None:
-    sheet = (whole("w", 4, 4),)
+def test_several_targets_that_need_the_same_are_one_transfer() -> None:
+    rank_specs = (whole("w", 4, 4),)
     halves = [(spec("w", (4, 4), [Box((2 * i, 0), (2, 4))]),) for i in range(2)]
-    plan = make_plan([sheet], [*halves, *halves])
-    assert [(parcel.source, parcel.targets) for parcel in plan.transfers] == [(0, (0, 2)), (0, (1, 3))]
+    plan = make_plan([rank_specs], [*halves, *halves])
+    assert [(transfer.source, transfer.targets) for transfer in plan.transfers] == [(0, (0, 2)), (0, (1, 3))]
     assert plan.sent(1) == [64] and plan.received(4) == [32] * 4
 
 
 def test_the_nearest_owner_sends() -> None:
-    sheet = (whole("w", 4),)
+    rank_specs = (whole("w", 4),)
     sources = [Location("p0", "h0"), Location("p1", "h0"), Location("p2", "h1")]
     targets = [Location("p1", "h0"), Location("p3", "h1"), Location("p4", "h2")]
-    plan = make_plan([sheet] * 3, [sheet] * 3, source_locations=sources, target_locations=targets)
-    assert {(parcel.source, parcel.targets, parcel.distance) for parcel in plan.transfers} == {
+    plan = make_plan([rank_specs] * 3, [rank_specs] * 3, source_locations=sources, target_locations=targets)
+    assert {(transfer.source, transfer.targets, transfer.distance) for transfer in plan.transfers} == {
         (1, (0,), "process"),
         (2, (1,), "host"),
         (0, (2,), "far"),
@@ -170,9 +172,9 @@ def test_a_hole_that_nobody_needs_is_none() -> None:
 
 
 def test_huge_tensors_are_cut_and_zero_sized_ones_move_nothing() -> None:
-    sheet = (whole("huge", 3, 1 << 33, dtype="bfloat16"), spec("none", (0, 5), []), whole("scalar"))
-    plan = make_plan([sheet], [sheet], bucket_bytes=1 << 30)
-    moves = [move for parcel in plan.transfers for move in parcel.moves]
+    rank_specs = (whole("huge", 3, 1 << 33, dtype="bfloat16"), spec("none", (0, 5), []), whole("scalar"))
+    plan = make_plan([rank_specs], [rank_specs], bucket_bytes=1 << 30)
+    moves = [move for transfer in plan.transfers for move in transfer.moves]
     assert max(plan.nbytes(move) for move in moves) <= 1 << 30
     assert plan.received(1) == [3 * (1 << 34) + 4]
     assert {move.entry for move in moves} == {0, 2}

@@ -66,7 +66,7 @@ def test_a_server_that_ends_releases_who_waits(server: StoreServer) -> None:
         client.arrives(["never"], 20.0)
 
 
-def test_epochs_do_not_see_each_other(server: StoreServer) -> None:
+def test_sessions_do_not_see_each_other(server: StoreServer) -> None:
     first, second = SessionStore(session(server, generation=1)), SessionStore(session(server, generation=2))
     first.abort("old")
     first.abort("later")
@@ -75,33 +75,33 @@ def test_epochs_do_not_see_each_other(server: StoreServer) -> None:
 
 def test_an_abort_reaches_a_busy_process_at_once(server: StoreServer) -> None:
     told = threading.Event()
-    board, watch = SessionStore(session(server)), Heartbeat(session(server), 0)
-    watch.guard(told.set)
-    with watch.during(Phase(1, "begin"), board):
+    session_store, heartbeat = SessionStore(session(server)), Heartbeat(session(server), 0)
+    heartbeat.guard(told.set)
+    with heartbeat.during(Phase(1, "begin"), session_store):
         SessionStore(session(server)).abort("enough")
-        assert told.wait(1.0) and watch.reason == "enough"
-    watch.close()
+        assert told.wait(1.0) and heartbeat.reason == "enough"
+    heartbeat.close()
 
 
 def test_a_process_at_work_is_not_silent_and_one_that_is_away_is(server: StoreServer) -> None:
-    board, watch = SessionStore(session(server, 2)), Heartbeat(session(server, 2), 0)
-    monitor = LivenessMonitor(board, Phase(1, "begin"), [0, 1], silence=0.5)
-    with watch.during(Phase(1, "begin"), SessionStore(session(server, 2))):
+    session_store, heartbeat = SessionStore(session(server, 2)), Heartbeat(session(server, 2), 0)
+    monitor = LivenessMonitor(session_store, Phase(1, "begin"), [0, 1], silence=0.5)
+    with heartbeat.during(Phase(1, "begin"), SessionStore(session(server, 2))):
         silent: list[int] = []
         until = time.monotonic() + 10.0
         while not silent and time.monotonic() < until:
             silent = monitor.silent()
     assert silent == [1]
-    watch.close()
+    heartbeat.close()
 
 
 def test_an_abort_ends_every_wait_of_a_link(server: StoreServer) -> None:
-    boards = [SessionStore(session(server, 3)) for _ in range(3)]
+    session_stores = [SessionStore(session(server, 3)) for _ in range(3)]
     links: list[GlooLink | None] = [None] * 3
 
     def join(rank: int) -> None:
-        boards[rank].arrive(rank)
-        links[rank] = GlooLink(boards[rank].group_store(), rank, 3, timeout=20.0, host="127.0.0.1")
+        session_stores[rank].arrive(rank)
+        links[rank] = GlooLink(session_stores[rank].group_store(), rank, 3, timeout=20.0, host="127.0.0.1")
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
     for thread in threads:

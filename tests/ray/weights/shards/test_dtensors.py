@@ -66,11 +66,11 @@ def group_works(actor: Actor) -> float:
 
 @pytest.mark.parametrize("transport", ["gloo", "auto"])
 def test_pipeline_data_and_tensor_parallel_weights_reach_whole_models(
-    process_crew: Callable[..., Any], transport: Any
+    process_workers: Callable[..., Any], transport: Any
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    actor = process_crew("actor", Actor, [(rank, store.port) for rank in range(8)])
-    sampler = process_crew("sampler", Sampler, [()] * 4)
+    actor = process_workers("actor", Actor, [(rank, store.port) for rank in range(8)])
+    sampler = process_workers("sampler", Sampler, [()] * 4)
     with WeightSync(actor, sampler, transport=transport, timeout=60.0) as sync:
         assert (sync(), sync()) == (1, 2)
         expected = {name: value for part in actor.run(whole) for name, value in part.items()}

@@ -91,7 +91,7 @@ def test_a_dtensor_is_read_with_its_blocks_in_place() -> None:
             "replicated": DTensor.from_local(whole, mesh, [Replicate(), Replicate()], run_check=False),
         }
     )
-    assert [spec.boxes for spec in held.sheet] == [
+    assert [spec.boxes for spec in held.rank_specs] == [
         (Box((3, 0), (1, 6)),),
         (Box((2, 3), (2, 3)),),
         (Box((0, 0), (8, 6)),),
@@ -110,7 +110,7 @@ def test_a_strided_dtensor_is_several_blocks() -> None:
         rows, mesh, [_StridedShard(0, split_factor=2)], run_check=False, shape=torch.Size((16, 1)), stride=(1, 1)
     )
     held = hold({"w": weight})
-    assert held.sheet[0].boxes == (Box((5, 0), (1, 1)), Box((13, 0), (1, 1)))
+    assert held.rank_specs[0].boxes == (Box((5, 0), (1, 1)), Box((13, 0), (1, 1)))
     assert held.view("w", Box((13, 0), (1, 1))).item() == 13.0
 
 
@@ -133,13 +133,13 @@ def test_a_partial_dtensor_is_refused() -> None:
 def test_distribute_tensor_agrees() -> None:
     mesh = init_device_mesh("cpu", (2, 4))
     weight = distribute_tensor(torch.zeros(7, 5), mesh, [OnDim(0), Replicate()])
-    assert hold({"w": weight}).sheet[0].boxes == (Box((4, 0), (3, 5)),)
+    assert hold({"w": weight}).rank_specs[0].boxes == (Box((4, 0), (3, 5)),)
 
 
 def test_tied_tensors_are_one_memory() -> None:
     weight = torch.zeros(4, 2)
-    sheet = hold({"head": weight, "other": torch.zeros(4, 2), "embed": weight, "part": weight[:2]}).sheet
-    assert [spec.tie for spec in sheet] == ["head", "other", "head", "part"]
+    rank_specs = hold({"head": weight, "other": torch.zeros(4, 2), "embed": weight, "part": weight[:2]}).rank_specs
+    assert [spec.tie for spec in rank_specs] == ["head", "other", "head", "part"]
 
 
 def test_a_list_of_shards_is_one_tensor() -> None:
@@ -150,12 +150,12 @@ def test_a_list_of_shards_is_one_tensor() -> None:
             "k": Shard(fused[4:], (2, 2), (0, 0)),
         }
     )
-    assert held.sheet[0].boxes == (Box((0, 0), (2, 2)), Box((6, 0), (2, 2)))
+    assert held.rank_specs[0].boxes == (Box((0, 0), (2, 2)), Box((6, 0), (2, 2)))
     held.view("q", Box((7, 0), (1, 2))).fill_(-1)
     assert fused[3].tolist() == [-1, -1]
 
 
-def test_equal_sheets_have_equal_digests() -> None:
+def test_equal_specs_have_equal_digests() -> None:
     assert hold({"a": torch.zeros(3)}).digest == hold({"a": torch.ones(3)}).digest
     assert hold({"a": torch.zeros(3)}).digest != hold({"b": torch.zeros(3)}).digest
 

@@ -66,15 +66,28 @@ def routes(model: Model) -> set[str]:
     """How this process's buckets travel."""
     from twinkle_ray.weights.worker import endpoint
 
-    seats = [seat for station in endpoint._PROCESSES.values() for seat in station.seats.values()]
-    return {route for seat in seats if seat.program is not None for route in seat.program.routes.values()}
+    rank_states = [
+        rank_state
+        for process_state in endpoint._PROCESSES.values()
+        for rank_state in process_state.rank_states.values()
+    ]
+    return {
+        route
+        for rank_state in rank_states
+        if rank_state.rank_plan is not None
+        for route in rank_state.rank_plan.routes.values()
+    }
 
 
 def kinds(model: Model) -> set[str]:
     """What the links of this process are."""
     from twinkle_ray.weights.worker import endpoint
 
-    return {station.session.kind for station in endpoint._PROCESSES.values() if station.session is not None}
+    return {
+        process_state.session.kind
+        for process_state in endpoint._PROCESSES.values()
+        if process_state.session is not None
+    }
 
 
 # transport, devices of the source's ranks and of the target's, the routes that are to be taken, the kind of links
@@ -108,7 +121,7 @@ ALL = [
 @pytest.mark.parametrize("detached", [False, True])
 @pytest.mark.parametrize(("transport", "source", "target", "taken", "kind"), ALL)
 def test_weights_arrive_on_their_device(
-    process_crew: Callable[..., Any],
+    process_workers: Callable[..., Any],
     transport: Any,
     source: Sequence[str],
     target: Sequence[str],
@@ -118,7 +131,7 @@ def test_weights_arrive_on_their_device(
 ) -> None:
     source, target = _even(source), _even(target)
     actor, sampler = (
-        process_crew(name, Model, [(rank, len(devices), device, salt) for rank, device in enumerate(devices)])
+        process_workers(name, Model, [(rank, len(devices), device, salt) for rank, device in enumerate(devices)])
         for name, devices, salt in (("actor", source, 0), ("sampler", target, 99))
     )
     with WeightSync(actor, sampler, transport=transport, timeout=60.0, checksum=True) as sync:

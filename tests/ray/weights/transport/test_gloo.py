@@ -35,8 +35,8 @@ def die_while_sending(model: Model, seconds: float) -> None:
     """End this process some time after it has posted its messages."""
     post = GlooLink.post
 
-    def posted(link: GlooLink, posts: Any) -> Any:
-        works = post(link, posts)
+    def posted(link: GlooLink, messages: Any) -> Any:
+        works = post(link, messages)
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return works
 
@@ -54,23 +54,23 @@ def value(model: Model) -> tuple[float, float]:
 @pytest.mark.parametrize(("side", "rank"), [("source", 0), ("target", 1)])
 @pytest.mark.parametrize("seconds", [0.003, 0.02])
 def test_everybody_is_free_when_one_dies_in_a_message(
-    process_crew: Callable[..., Any], side: str, rank: int, seconds: float
+    process_workers: Callable[..., Any], side: str, rank: int, seconds: float
 ) -> None:
-    actor = process_crew("actor", Model, [(1.0,)])
-    sampler = process_crew("sampler", Model, [(0.0,), (0.0,)])
+    actor = process_workers("actor", Model, [(1.0,)])
+    sampler = process_workers("sampler", Model, [(0.0,), (0.0,)])
     sync = WeightSync(actor, sampler, transport="gloo", bucket_bytes=BYTES, timeout=120.0)
     assert sync() == 1
     actor.run(refill, 2.0)
-    crew = actor if side == "source" else sampler
-    crew.call(rank, die_while_sending, seconds)
-    with pytest.raises(WeightSyncError, match=rf"{crew.name}\[{rank}/{crew.size}\] died"):
+    workers = actor if side == "source" else sampler
+    workers.call(rank, die_while_sending, seconds)
+    with pytest.raises(WeightSyncError, match=rf"{workers.name}\[{rank}/{workers.size}\] died"):
         sync()
     told = time.monotonic()
     assert sampler.call(0, value) == (1.0, 1.0)
     if side == "target":
         assert actor.call(0, value) == (2.0, 2.0)
     assert time.monotonic() - told < 1.0
-    crew.restart(rank)
+    workers.restart(rank)
     assert sync() == 2
     assert sampler.run(value) == ([(1.0, 1.0)] if side == "source" else [(2.0, 2.0)]) * 2
     sync.close()

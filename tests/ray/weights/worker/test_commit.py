@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinkle_ray.weights.worker import commit as ledger
+from twinkle_ray.weights.worker import commit as commit_module
 from twinkle_ray.weights.worker.commit import Commit, Write
 
 KINDS = ["float32", "bfloat16", "float8_e4m3fn", "bool", "int64"]
@@ -28,11 +28,11 @@ writes = st.lists(
 def test_a_commit_is_whole_or_taken_back(found: list[Write], again: bool, piece: int, data: st.DataObject) -> None:
     before = [write.target.clone() for write in found]
     arrived = [write.source.clone() for write in found]
-    ledger.PIECE_ELEMENTS, saved = piece, ledger.PIECE_ELEMENTS
+    commit_module.PIECE_ELEMENTS, saved = piece, commit_module.PIECE_ELEMENTS
     try:
         commit = Commit(found, reversible=True)
     finally:
-        ledger.PIECE_ELEMENTS = saved
+        commit_module.PIECE_ELEMENTS = saved
     commit.rollback()
     commit.apply()
     for write, value in zip(found, arrived, strict=True):
@@ -49,9 +49,9 @@ def test_a_commit_is_whole_or_taken_back(found: list[Write], again: bool, piece:
 
 
 def test_an_interrupted_commit_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = torch.zeros(4 * ledger.PIECE_ELEMENTS)
+    target = torch.zeros(4 * commit_module.PIECE_ELEMENTS)
     commit = Commit([Write(target, torch.ones_like(target), owned=True)], reversible=True)
-    exchange, done = ledger._exchange, 0
+    exchange, done = commit_module._exchange, 0
 
     def failing(a: torch.Tensor, b: torch.Tensor) -> None:
         nonlocal done
@@ -60,7 +60,7 @@ def test_an_interrupted_commit_is_taken_back(monkeypatch: pytest.MonkeyPatch) ->
             raise MemoryError
         exchange(a, b)
 
-    monkeypatch.setattr(ledger, "_exchange", failing)
+    monkeypatch.setattr(commit_module, "_exchange", failing)
     with pytest.raises(MemoryError):
         commit.apply()
     assert 0 < target.mean() < 1

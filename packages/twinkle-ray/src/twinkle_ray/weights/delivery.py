@@ -1,4 +1,4 @@
-"""What a sync has delivered, proved by digests of the values at both ends; and source replicas that differ, refused."""
+"""The result of a sync: its version, the tensors that changed, and digests of the values at both ends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class WeightDelivery:
-    """What one sync delivered.
+    """The result of one sync.
 
     Attributes:
         version: Of the weights, counted from 1.
-        changed: The target's names of tensors that have other values than before, on any rank, in the source's order.
-        sent: By the target's name, a digest of the values that the source sent; empty where `check` left it out.
-        received: The same of the values that were in the target's tensors once they were written.
+        changed: Target names of the tensors that have other values than before on some rank, in the source's order.
+        sent: By target name, a digest of the values that the source sent; empty where `check` makes none.
+        received: The same for the values in the target's tensors after the write.
     """
 
     version: int
@@ -34,19 +34,19 @@ class WeightDelivery:
 
 
 def changed_names(plan: TransferPlan, bits: int) -> tuple[str, ...]:
-    """The target's names of some of a plan's entries, given as a set of bits."""
+    """Target names of the plan's entries whose bits are set."""
     return tuple(name for i, entry in enumerate(plan.entries) if bits >> i & 1 for name in entry.targets)
 
 
 def check_replicas(plan: TransferPlan, digests: Sequence[Digests]) -> None:
-    """Compare the blocks that several ranks of the source hold.
+    """Compare the blocks that several source ranks hold.
 
     Args:
         plan: The plan.
-        digests: Of each rank of the source.
+        digests: One mapping for each source rank.
 
     Raises:
-        ManifestError: If they differ; names tensors, blocks and ranks.
+        ManifestError: If the replicas differ; it names tensors, blocks and ranks.
     """
     faults: dict[int, str] = {}
     for move, owners in plan.replicas:
@@ -55,7 +55,9 @@ def check_replicas(plan: TransferPlan, digests: Sequence[Digests]) -> None:
             groups.setdefault(digests[rank][move][0], []).append(rank)
         if len(groups) > 1 and move.entry not in faults:
             apart = " / ".join(", ".join(map(str, ranks)) for ranks in groups.values())
-            faults[move.entry] = f"{plan.entries[move.entry].source!r} at {move.box}: ranks {apart} hold other values"
+            faults[move.entry] = (
+                f"{plan.entries[move.entry].source!r} at {move.box}: ranks {apart} hold different values"
+            )
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise ManifestError(
@@ -68,10 +70,10 @@ def check_replicas(plan: TransferPlan, digests: Sequence[Digests]) -> None:
 
 
 def check_arrival(plan: TransferPlan, sent: Sequence[Digests], received: Sequence[Digests]) -> None:
-    """Compare what is in the target's tensors with what the source sent.
+    """Compare the values in the target's tensors with those that the source sent.
 
     Raises:
-        WeightSyncError: If they differ; names tensors and ranks.
+        WeightSyncError: If they differ; it names tensors and ranks.
     """
     expected = {move: values[0] for of_rank in sent for move, values in of_rank.items()}
     wrong: dict[str, list[int]] = {}
@@ -89,7 +91,7 @@ def check_arrival(plan: TransferPlan, sent: Sequence[Digests], received: Sequenc
 
 
 def by_name(plan: TransferPlan, digests: Sequence[Digests]) -> dict[str, str]:
-    """One digest for each of the target's names: the sum over the blocks that moved, each counted once."""
+    """One digest for each target name: the sum over the blocks that moved, each counted once."""
     moves: dict[Move, int] = {}
     for of_rank in digests:
         for move, values in of_rank.items():

@@ -1,4 +1,4 @@
-"""What a weight sync raises."""
+"""The errors of a weight sync."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from twinkle_remote.errors import TwinkleError
 
 
 class WeightSyncError(TwinkleError):
-    """A sync failed as a whole: the target keeps the weights that it had."""
+    """A sync failed: the target keeps the weights that it had."""
 
 
 class ManifestError(WeightSyncError, ValueError):
-    """The two sides do not describe the same weights; found before the first byte moves."""
+    """The two sides do not describe the same weights; raised before the first byte moves."""
 
 
 class WeightSyncTimeoutError(WeightSyncError, TimeoutError):
-    """A sync passed its deadline, or a participant was silent for too long."""
+    """A sync passed its deadline, or a worker showed no sign of life for too long."""
 
 
 class PeerFailedError(WeightSyncError):
-    """This rank is well, but another one failed first; the controller's error names that one."""
+    """Another rank failed first; the controller's error names that rank."""
 
 
 class LinkLostError(WeightSyncError, RuntimeError):
-    """A connection to a peer broke; the peer's own failure, or its death, says why."""
+    """A connection to a peer broke; the cause is the peer's own failure or death."""

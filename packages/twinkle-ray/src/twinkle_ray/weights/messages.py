@@ -1,4 +1,4 @@
-"""What one rank is told to do: its part of a plan, small enough to be sent once and kept."""
+"""The messages between the controller of a sync and its ranks: addresses, commands, reports and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Route: TypeAlias = Literal["link", "process", "shared", "cuda_ipc", "object_stor
 
 @dataclass(frozen=True, slots=True)
 class RankAddress:
-    """Which rank of which side of which sync a call is for."""
+    """One rank of one side of one sync."""
 
     sync: str
     side: Side
@@ -30,45 +30,45 @@ class RankAddress:
 
 @dataclass(frozen=True, slots=True)
 class SyncCommand:
-    """One sync, as every rank is told of it.
+    """The controller's command to every rank: run one sync.
 
     Attributes:
-        version: What the weights will be called.
-        attempt: Counts the attempts, failed ones too.
-        program: Digest of the plan to run.
-        detached: Return when buckets are packed, and go on in the background.
-        checksum: Hash each bucket at both ends.
-        reversible: Write so that it can be taken back.
+        version: Of the weights after this sync, counted from 1.
+        attempt: Number of this attempt; failed ones count too.
+        plan_digest: Of the plan to run.
+        detached: Return once the buckets are packed, and send them in the background.
+        checksum: Make a CRC-32 of each bucket at both ends.
+        reversible: Keep the old values until the commit is final.
         depth: Rounds in flight.
     """
 
     version: int
     attempt: int
-    program: str
+    plan_digest: str
     detached: bool = False
     checksum: bool = False
     reversible: bool = True
     depth: int = 8
 
     def phase(self, step: str) -> Phase:
-        """A step of this attempt, as signs of life name it."""
+        """A step of this attempt, as the heartbeats name it."""
         return Phase(self.attempt, step)
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank says of itself.
+    """A rank's answer to `describe`.
 
     Attributes:
         process: The same for ranks of one process, on any host.
         host: The same for processes that can share memory.
         node: Name of its host.
         pid: Process id.
-        digest: Of its sheet.
-        sheet: None when the controller knows the digest.
-        device: Of its tensors: "cpu", "mixed", or a device's unique name.
-        prepared: Digest of the program that it has.
-        generation: Of the group that it is in.
+        digest: Of its specs.
+        rank_specs: Its specs; None when the controller has those of this digest.
+        device: Of its tensors: "cpu", "mixed", or the unique name of a device.
+        prepared: Digest of the plan that it has; None without one.
+        generation: Of its process group; None without one.
     """
 
     process: str
@@ -76,7 +76,7 @@ class RankReport:
     node: str
     pid: int
     digest: str
-    sheet: RankSpecs | None
+    rank_specs: RankSpecs | None
     device: str
     prepared: str | None
     generation: int | None
@@ -84,13 +84,13 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a rank did.
+    """The result of one step on one rank.
 
     Attributes:
-        handles: Of the buckets that it left in depots.
-        checksums: Of the buckets that it sent or received, when asked for.
-        seconds: How long it took.
-        nbytes: Bytes sent or received.
+        handles: Of the buckets that it put into block stores, by index.
+        checksums: CRC-32 of the buckets that it sent or received, by index; empty unless the command asks for them.
+        seconds: Duration of the step.
+        nbytes: Bytes of this rank's buckets.
     """
 
     handles: Mapping[int, object]

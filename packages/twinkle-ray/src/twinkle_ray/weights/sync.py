@@ -1,4 +1,4 @@
-"""WeightSync: a model's parameters from one component's layout into another's."""
+"""WeightSync moves a model's parameters from one component's layout into another's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
-from twinkle_ray.weights.controller.controller import Check, Controller, StartedSync, SyncOptions
+from twinkle_ray.weights.controller.controller import Check, Controller, SyncOptions
 from twinkle_ray.weights.controller.participants import participants_of
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.planning.manifest import MatchOptions, Rename, Select
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from twinkle_ray.weights.controller.attempt import Attempt
     from twinkle_ray.weights.delivery import WeightDelivery
 
 
 class WeightSync:
-    """Moves weights from `source` to `target`, each rank sending and receiving its own blocks only.
+    """Moves weights from `source` to `target`; each rank sends and receives its own blocks only.
 
     Both are components with a method `weights()` that returns, on each worker, a mapping from name to tensor, DTensor
-    or `Shard`. A call moves them: it plans from both sides' shards (once), sends worker to worker, writes the target's
-    tensors in place when everything has arrived, and calls the target's `on_weights(version)` where it has that. On any
-    failure the target keeps the weights that it had, and the next call works.
+    or `Shard`. A call plans the transfer from both sides' shards (once), sends from worker to worker, and writes the
+    target's tensors in place when everything has arrived. It then calls the target's `on_weights(version)`, if there is
+    one. After any failure the target has the weights that it had, and the next call works.
 
     Args:
-        source: Whose weights are read.
-        target: Whose weights are written.
-        bucket_bytes: Size at which blocks are packed together, and cut; at least 1 MiB.
+        source: The component whose weights are read.
+        target: The component whose weights are written.
+        bucket_bytes: Small blocks are packed up to this size, and larger ones are cut to it; at least 1 MiB.
         timeout: Seconds for the whole of one sync.
-        rename: From a source name to the target's; None leaves the tensor out.
-        select: Which target names take part: a predicate or patterns such as "*.lora_*"; the others stay as they are.
-        convert: Convert where the dtypes of the sides differ, which is an error otherwise.
+        rename: Gives the target's name for a source name; None leaves the tensor out.
+        select: The target names that take part: a predicate, or patterns such as "*.lora_*"; others stay as they are.
+        convert: Convert tensors whose dtypes differ between the sides; without it they are an error.
         check: When to compare digests of the values: of the source's replicas before anything moves, and of both ends
-            once the target is written. "first" does so in the first sync, and again where layouts or workers have
-            changed; "always" in every sync; "never" takes blocks of replicas from any of them.
-        checksum: Compare a CRC-32 of every bucket at both ends before anything is written.
-        keep_old: Keep the old values until every rank has written the new ones, so that a rank that dies at that very
-            moment leaves the others as they were. Without it such a death leaves them with the new version, and a sync
-            is faster by a copy.
+            after the write. "first": in the first sync, and again after layouts or workers have changed. "always": in
+            every sync. "never": not at all; a block then comes from any of its replicas.
+        checksum: Compare a CRC-32 of every bucket at both ends before the write.
+        keep_old: Keep the old values until every rank has written the new ones: if a rank dies during the write, the
+            others go back to the old version. Without it they keep the new version, and a sync saves one copy.
         transport: "auto" (by reference within a process, shared memory or CUDA IPC within a host, NCCL or Gloo between
             hosts), or one of "gloo", "nccl", "shared", "cuda_ipc", "object_store" for every pair of processes.
-        silence: Seconds without a sign of life after which a worker counts as stopped.
+        silence: A worker without a sign of life for as many seconds counts as stopped.
 
     Raises:
         ValueError: For an option out of range.
@@ -77,7 +77,7 @@ class WeightSync:
         options = SyncOptions(
             bucket_bytes=bucket_bytes,
             timeout=timeout,
-            terms=MatchOptions(rename, select, convert),
+            match_options=MatchOptions(rename, select, convert),
             check=check,
             checksum=checksum,
             keep_old=keep_old,
@@ -95,18 +95,18 @@ class WeightSync:
 
         Raises:
             ManifestError: If the sides do not describe the same weights; nothing has moved.
-            WeightSyncError: If it failed; the target has the weights that it had.
+            WeightSyncError: If the sync failed; the target has the weights that it had.
         """
         return self._begin(detached=False).result()
 
     def start(self) -> SyncHandle:
-        """Begin to sync, and return once the source's buckets are packed.
+        """Begin a sync, and return once the source's buckets are packed.
 
-        The source may compute, and change its weights, while buckets travel; the target's weights change within the
-        handle's `result()`, and not before.
+        The source may compute, and change its weights, while buckets travel. The target's weights change only in the
+        handle's `result()`.
 
         Raises:
-            WeightSyncError: If it failed so far, or the sync that was started before has not been finished.
+            WeightSyncError: If the sync failed so far, or an earlier one is not finished.
         """
         self._open = self._begin(detached=True)
         return self._open
@@ -118,17 +118,17 @@ class WeightSync:
 
     @property
     def delivery(self) -> WeightDelivery | None:
-        """What the latest sync that worked delivered; None before the first."""
+        """The result of the latest sync that worked; None before the first."""
         return self._delivery
 
     @property
     def plan(self) -> TransferPlan | None:
         """The plan of the latest sync; None before the first, and after one that failed."""
-        blueprint = self._controller.blueprint
-        return None if blueprint is None else blueprint.plan
+        sync_plan = self._controller.sync_plan
+        return None if sync_plan is None else sync_plan.plan
 
     def close(self) -> None:
-        """Have every worker give back what it keeps for this sync; a later call starts afresh.
+        """Have every worker give back its buffers and connections for this sync; a later call plans anew.
 
         Raises:
             WeightSyncError: If a worker is gone.
@@ -149,22 +149,22 @@ class WeightSync:
 
     def _begin(self, *, detached: bool) -> SyncHandle:
         if self._open is not None:
-            raise WeightSyncError("the sync that was started before is not finished: call its result() first")
+            raise WeightSyncError("an earlier sync is not finished: call its result() first")
         deadline = time.monotonic() + self._timeout
-        with self._forgetting():
+        with self._forget_on_error():
             return SyncHandle(self, self._controller.begin(self._version + 1, deadline, detached=detached))
 
-    def _finish(self, begun: StartedSync) -> int:
-        with self._forgetting():
-            self._delivery = self._controller.commit(begun)
-        self._version = begun.order.version
-        with self._forgetting():
-            self._controller.settle(begun)
+    def _finish(self, attempt: Attempt) -> int:
+        with self._forget_on_error():
+            self._delivery = self._controller.commit(attempt)
+        self._version = attempt.command.version
+        with self._forget_on_error():
+            self._controller.finalize(attempt)
         return self._version
 
     @contextmanager
-    def _forgetting(self) -> Iterator[None]:
-        """Have the next sync start afresh when anything goes wrong inside."""
+    def _forget_on_error(self) -> Iterator[None]:
+        """Have the next sync plan anew after any error inside."""
         try:
             yield
         except BaseException:
@@ -174,15 +174,15 @@ class WeightSync:
 
 
 class SyncHandle:
-    """A sync under way.
+    """A sync under way; `result()` finishes it.
 
     Args:
         sync: The sync.
-        begun: What has been done of it.
+        attempt: The attempt that it has begun.
     """
 
-    def __init__(self, sync: WeightSync, begun: StartedSync) -> None:
-        self._sync, self._begun = sync, begun
+    def __init__(self, sync: WeightSync, attempt: Attempt) -> None:
+        self._sync, self._attempt = sync, attempt
         self._version: int | None = None
         self._error: Exception | None = None
 
@@ -190,14 +190,14 @@ class SyncHandle:
         """Wait until everything has arrived, write it into the target's weights, and return the new version.
 
         Raises:
-            WeightSyncError: If it failed; the target has the weights that it had.
+            WeightSyncError: If the sync failed; the target has the weights that it had.
         """
         if self._error is not None:
             raise self._error
         if self._version is None:
             self._sync._open = None
             try:
-                self._version = self._sync._finish(self._begun)
+                self._version = self._sync._finish(self._attempt)
             except Exception as error:
                 self._error = error
                 raise

@@ -1,1 +1,1 @@
-"""The driver of a sync: its steps on both sides, waited for in completion order."""
+"""The driver's part of a sync: it plans, and runs each step on both sides."""

@@ -1,8 +1,8 @@
-"""One side of a sync as the controller sees it: N ranks, on each of which a function of the component can be run."""
+"""One side of a sync: N ranks, and a way to run a function on the component of each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from twinkle_remote import Lazy
 from twinkle_remote.backends.support import component_of, running, start_on_workers
@@ -31,13 +31,14 @@ class Pending(Protocol):
         """
 
 
+@runtime_checkable
 class Participants(Protocol):
     """The ranks of one component.
 
     Attributes:
         name: For messages.
         size: Number of ranks.
-        polled: Whether calls run beside the controller, so that it may look at several at once.
+        polled: Whether calls run beside the controller, so that it can wait for several at once.
     """
 
     name: str
@@ -67,7 +68,7 @@ class RemoteParticipants:
 class _RemotePending:
     def __init__(self, call: PendingCall) -> None:
         self._call = call
-        self._lazy = Lazy[list[Any]](call)  # from the start: a failure that is looked for later is no unseen one
+        self._lazy = Lazy[list[Any]](call)  # at once: a failure that `results` raises later is not logged as lost
 
     def done(self) -> bool:
         return self._call.done()
@@ -80,7 +81,7 @@ class _RemotePending:
 
 
 class LocalParticipant:
-    """An object of this process, no component: one rank."""
+    """A plain object of this process: one rank."""
 
     polled = False
     size = 1
@@ -110,11 +111,7 @@ class _Finished:
 
 
 def participants_of(value: object) -> Participants:
-    """The ranks of a component, of a plain object, or of anything that is a crew itself."""
+    """The ranks of a component, of a plain object, or the value itself where it has all members of `Participants`."""
     if component_of(value) is not None:
         return RemoteParticipants(value)
-    return cast("Participants", value) if _are_participants(value) else LocalParticipant(value)
-
-
-def _are_participants(value: object) -> bool:
-    return all(hasattr(value, field) for field in ("name", "size", "polled", "start"))
+    return value if isinstance(value, Participants) else LocalParticipant(value)

@@ -1,1 +1,1 @@
-"""From what both sides hold to who sends which block to whom: pure functions, the same on every host."""
+"""Plans: which rank sends which block to which ranks. Pure functions, with the same result on every host."""

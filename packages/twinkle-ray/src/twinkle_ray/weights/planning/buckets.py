@@ -1,4 +1,4 @@
-"""Buckets: the blocks of a parcel laid out in contiguous, aligned memory, and the copies in and out of it."""
+"""Buckets: the blocks of a transfer laid out in contiguous, aligned memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOLO_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One block in a bucket: `offset` is in bytes, a multiple of 256 so that every dtype may be viewed there."""
+    """One block in a bucket; `offset` is in bytes, a multiple of 256, so that a view of any dtype can start there."""
 
     entry: int
     box: Box
@@ -27,7 +27,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What travels at once, from one source rank to one set of target ranks."""
+    """Blocks that travel together, from one source rank to one set of target ranks."""
 
     index: int
     source: int
@@ -38,22 +38,22 @@ class Bucket:
 
 
 def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Lay out every parcel of a plan in buckets of at most `bucket_bytes`.
+    """Lay out every transfer of a plan in buckets of at most `bucket_bytes`.
 
-    Blocks of 1 MiB and more have buckets of their own: one that is contiguous at the source leaves from its own memory.
+    A block of 1 MiB or more has its own bucket: if it is contiguous at the source, it is sent without a copy.
     """
     buckets: list[Bucket] = []
-    for parcel in plan.transfers:
-        for slots, nbytes in _packed(plan, parcel, bucket_bytes):
-            where = (parcel.source, parcel.targets, parcel.distance)
+    for transfer in plan.transfers:
+        for slots, nbytes in _packed(plan, transfer, bucket_bytes):
+            where = (transfer.source, transfer.targets, transfer.distance)
             buckets.append(Bucket(len(buckets), *where, slots, nbytes))
     return tuple(buckets)
 
 
-def _packed(plan: TransferPlan, parcel: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
+def _packed(plan: TransferPlan, transfer: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
     slots: list[Slot] = []
     end = 0
-    for move in parcel.moves:
+    for move in transfer.moves:
         wire, size = plan.entries[move.entry].wire, plan.nbytes(move)
         if size >= SOLO_BYTES:
             yield (Slot(move.entry, move.box, wire, 0),), size

@@ -1,4 +1,4 @@
-"""Boxes in order: who is near a box, and what boxes that overlap become when they are cut apart."""
+"""Search among boxes, and cutting of boxes that overlap into disjoint ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BoxSearch:
-    """Blocks in order along their most divided dimension, so that a need meets its few neighbours only."""
+    """Boxes sorted along the dimension with the most divisions, so that a search finds the few that may overlap."""
 
     def __init__(self, boxes: Collection[Box]) -> None:
         ndim = len(next(iter(boxes)).shape) if boxes else 0
@@ -28,7 +28,7 @@ class BoxSearch:
         self.reach = list(accumulate((box.stop[dim] for box in self.boxes), max))
 
     def around(self, need: Box) -> Sequence[Box]:
-        """Boxes that may have elements of `need`, in order."""
+        """Boxes that may share elements with `need`, in order."""
         if self.dim is None:
             return self.boxes
         first = bisect_left(self.reach, need.offset[self.dim] + 1)
@@ -36,10 +36,10 @@ class BoxSearch:
 
 
 def disjoint(boxes: Mapping[Box, Sequence[int]]) -> dict[Box, list[int]]:
-    """Cut boxes that overlap until none do, each with all ranks that hold it; others stay as they are.
+    """Cut boxes that overlap until none do; each part has all ranks that hold it, and other boxes stay as they are.
 
     Args:
-        boxes: Distinct, none of them empty, with the ranks that hold each.
+        boxes: Distinct and not empty, with the ranks that hold each.
     """
     search = BoxSearch(boxes)
     apart: dict[Box, list[int]] = {}
@@ -56,7 +56,7 @@ def disjoint(boxes: Mapping[Box, Sequence[int]]) -> dict[Box, list[int]]:
 
 
 def _cut_apart(parts: Sequence[tuple[Box, Box]], dim: int) -> Iterator[tuple[Box, list[Box]]]:
-    """Regions from dimension `dim` on, each with the boxes that it is a part of; a part comes with its whole box."""
+    """Disjoint regions from dimension `dim` on, each with the boxes around it; `parts` pairs a part with its box."""
     if not parts:
         return
     if dim == len(parts[0][0].shape):

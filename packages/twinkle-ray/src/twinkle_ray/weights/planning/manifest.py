@@ -1,4 +1,4 @@
-"""The manifest: which tensors of the source fill which tensors of the target, checked before the first byte moves."""
+"""The manifest: it pairs the source's tensors with the target's, and checks them before the first byte moves."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions:
-    """What the user asked of a sync, beside the two sides.
+    """The user's options for pairing tensors.
 
     Attributes:
-        rename: From a source name to the target's, or None to leave a tensor out.
-        select: Which target names take part: a predicate, or patterns such as "*.lora_*".
-        convert: Whether a difference in dtype is converted instead of refused.
+        rename: Gives the target's name for a source name, or None to leave the tensor out.
+        select: The target names that take part: a predicate, or patterns such as "*.lora_*".
+        convert: Convert tensors whose dtypes differ; they are an error otherwise.
     """
 
     rename: Rename | None = None
@@ -36,7 +36,7 @@ class MatchOptions:
     convert: bool = False
 
     def renamed(self, name: str) -> str | None:
-        """The target name of a source tensor; None when it takes no part."""
+        """The target name of a source tensor; None if it takes no part."""
         new = name if self.rename is None else self.rename(name)
         return new if new is not None and self.selects(new) else None
 
@@ -52,13 +52,13 @@ class MatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class TensorMatch:
-    """One tensor that moves: tied names of the source are one entry, its target names may be several.
+    """One tensor that moves; tied source names are one entry, which may have several target names.
 
     Attributes:
-        source: Name on the source's ranks.
-        targets: Names on the target's ranks.
+        source: Its name at the source.
+        targets: Its names at the target.
         shape: Of the whole tensor.
-        wire: dtype in transit: the smaller one of the two sides.
+        wire: dtype in transit: the smaller of the two sides' dtypes.
         dtype: dtype at the target.
     """
 
@@ -71,7 +71,7 @@ class TensorMatch:
 
 @dataclass(slots=True)
 class _Tensor:
-    """One name over all ranks of a side."""
+    """One tensor name, over all ranks of a side."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -80,44 +80,48 @@ class _Tensor:
     ties: set[str] | None = None
 
 
-def match(source: Sequence[RankSpecs], target: Sequence[RankSpecs], terms: MatchOptions) -> tuple[TensorMatch, ...]:
+def match(
+    source: Sequence[RankSpecs], target: Sequence[RankSpecs], match_options: MatchOptions
+) -> tuple[TensorMatch, ...]:
     """Pair the tensors of both sides, in the source's order.
 
     Raises:
-        ManifestError: With the names that one side lacks, and the shapes and dtypes that differ.
+        ManifestError: With the names that are missing on one side, and the shapes and dtypes that differ.
     """
     faults: list[str] = []
-    theirs = _survey(target, "target", faults)
-    ours = _survey(source, "source", faults)
+    theirs = _tensors_by_name(target, "target", faults)
+    ours = _tensors_by_name(source, "source", faults)
     names: dict[str, str] = {}
     for name in ours:
-        new = terms.renamed(name)
+        new = match_options.renamed(name)
         if new is None:
             continue
         if new in names:
             faults.append(f"{names[new]!r} and {name!r} of the source are both renamed to {new!r}")
         names[new] = name
-    wanted = {name for name in theirs if terms.selects(name)}
+    wanted = {name for name in theirs if match_options.selects(name)}
     satisfied = {name for name in wanted if name in names or any(tie in names for tie in theirs[name].ties or ())}
     extra = {
-        new for new, name in names.items() if new not in theirs and not _named_otherwise(name, ours, terms, theirs)
+        new
+        for new, name in names.items()
+        if new not in theirs and not _named_otherwise(name, ours, match_options, theirs)
     }
     _name_faults(extra, wanted - satisfied, theirs, faults)
     grouped: dict[tuple[str, str, str], list[str]] = {}
-    stands = {new: _representative(name, ours) for new, name in names.items()}
-    faults.extend(shared_memory_faults(source, target, names, stands, wanted))
+    representatives = {new: _representative(name, ours) for new, name in names.items()}
+    faults.extend(shared_memory_faults(source, target, names, representatives, wanted))
     for new, name in names.items():
         if new not in theirs or _tied_away(new, names, theirs):
             continue
         mine, other = ours[name], theirs[new]
         if mine.shape != other.shape:
             faults.append(f"{_pair(name, new)}: shape {mine.shape} at the source, {other.shape} at the target")
-        if mine.dtype != other.dtype and not terms.convert:
+        if mine.dtype != other.dtype and not match_options.convert:
             faults.append(
                 f"{_pair(name, new)}: {mine.dtype} at the source, {other.dtype} at the target (convert=True converts)"
             )
         wire = min((mine.dtype, other.dtype), key=item_size)
-        grouped.setdefault((stands[new], wire, other.dtype), []).append(new)
+        grouped.setdefault((representatives[new], wire, other.dtype), []).append(new)
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         raise ManifestError("source and target do not hold the same weights:\n  " + "\n  ".join(faults[:_SHOWN]) + more)
@@ -139,20 +143,20 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _survey(sheets: Sequence[RankSpecs], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
+def _tensors_by_name(all_specs: Sequence[RankSpecs], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
     found: dict[str, _Tensor] = {}
-    for rank, sheet in enumerate(sheets):
+    for rank, rank_specs in enumerate(all_specs):
         partners: dict[str, set[str]] = {}
-        for spec in sheet:
+        for spec in rank_specs:
             partners.setdefault(spec.tie, set()).add(spec.name)
-        for spec in sheet:
+        for spec in rank_specs:
             first = found.setdefault(spec.name, _Tensor(spec.shape, spec.dtype, rank, len(found)))
             if (first.shape, first.dtype) != (spec.shape, spec.dtype):
                 faults.append(
                     f"{spec.name!r} is {first.dtype} {first.shape} on rank {first.rank} of the {side} "
                     f"and {spec.dtype} {spec.shape} on rank {rank}"
                 )
-            if spec.boxes:  # a rank that holds nothing of a tensor cannot tell what it is tied to
+            if spec.boxes:  # a rank without a block of the tensor does not know its ties
                 ties = partners[spec.tie] - {spec.name}
                 first.ties = ties if first.ties is None else first.ties & ties
     return found
@@ -169,19 +173,19 @@ def _name_faults(extra: set[str], missing: set[str], theirs: Mapping[str, _Tenso
 
 
 def _named_otherwise(
-    name: str, ours: Mapping[str, _Tensor], terms: MatchOptions, theirs: Mapping[str, _Tensor]
+    name: str, ours: Mapping[str, _Tensor], match_options: MatchOptions, theirs: Mapping[str, _Tensor]
 ) -> bool:
-    """Whether the target knows this tensor of the source by one of its tied names."""
-    return any(terms.renamed(tie) in theirs for tie in ours[name].ties or ())
+    """Whether the target has this source tensor under one of its tied names."""
+    return any(match_options.renamed(tie) in theirs for tie in ours[name].ties or ())
 
 
 def _tied_away(new: str, names: Mapping[str, str], theirs: Mapping[str, _Tensor]) -> bool:
-    """Whether the target holds this name in memory that an earlier name fills already."""
+    """Whether an earlier name already fills the target's memory of this name."""
     return any(tie in names and theirs[tie].order < theirs[new].order for tie in theirs[new].ties or ())
 
 
 def _representative(name: str, ours: Mapping[str, _Tensor]) -> str:
-    """The one name of the source that stands for a group of tied ones: tied on every rank that holds any of them."""
+    """The source name that represents a group of tied names: they are tied on every rank that holds one of them."""
     tied = [tie for tie in ours[name].ties or () if name in (ours[tie].ties or ())]
     return min([name, *tied])
 

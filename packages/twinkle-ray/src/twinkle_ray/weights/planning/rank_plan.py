@@ -1,4 +1,4 @@
-"""One rank's part of a plan, small enough to be sent once and kept."""
+"""One rank's part of a plan: it is sent once, and the rank keeps it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class RankPlan:
 
     Attributes:
         digest: Of the whole plan with its routes.
-        sheet: Digest of the rank's sheet that it was made for.
+        specs_digest: Of the rank's specs that the plan was made for.
         entries: The plan's entries.
         buckets: Those that this rank sends or receives, by index.
         routes: How each of them travels.
         rounds: The hops of this rank's process, for each round that has any.
         process: Rank of its process in the link's group.
-        lead: This rank runs its process's hops; another rank of the same process does otherwise.
+        lead: Whether this rank runs the hops of its process; one rank of each process does.
         device: Where buckets of links are staged: "cpu", or the rank's own device.
-        replicas: Blocks that this rank of the source holds and that other ranks hold too.
+        replicas: Blocks that this source rank and others hold.
     """
 
     digest: str
-    sheet: str
+    specs_digest: str
     entries: tuple[TensorMatch, ...]
     buckets: Mapping[int, Bucket]
     routes: Mapping[int, Route]

@@ -1,4 +1,4 @@
-"""How each bucket travels: from the distance between its ends, their devices, and what the user asked for."""
+"""The route of each bucket, from the distance between its ends, their devices, and the `transport` option."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Transport: TypeAlias = Literal["auto", "gloo", "nccl", "shared", "cuda_ipc", "ob
 
 
 def check_transport(transport: str) -> None:
-    """Refuse what is no transport.
+    """Refuse an unknown transport.
 
     Raises:
-        ValueError: With those that are.
+        ValueError: With the known ones.
     """
     if transport not in get_args(Transport):
         raise ValueError(f"transport={transport!r} is none of {', '.join(map(repr, get_args(Transport)))}")
@@ -28,10 +28,10 @@ def check_transport(transport: str) -> None:
 def choose_route(
     bucket: Bucket, transport: Transport, source: Sequence[RankReport], target: Sequence[RankReport]
 ) -> Route:
-    """The route of one bucket; ranks of one process always hand over directly.
+    """The route of one bucket; within a process it is always "process".
 
     Raises:
-        ValueError: If the transport that was asked for cannot reach a target.
+        ValueError: If the transport cannot reach a target.
     """
     if bucket.distance == "process":
         return "process"
@@ -59,10 +59,10 @@ def choose_route(
 def link_kind(
     transport: Transport, source: Sequence[RankReport], target: Sequence[RankReport]
 ) -> Literal["gloo", "nccl"]:
-    """NCCL where every process has a GPU of its own, which NCCL needs; Gloo otherwise.
+    """NCCL if every process has its own GPU, which NCCL needs; Gloo otherwise.
 
     Raises:
-        ValueError: If NCCL was asked for and cannot be had.
+        ValueError: If the transport is "nccl" and NCCL cannot work.
     """
     devices = {report.process: report.device for report in (*source, *target)}
     gpus = all(device.startswith("cuda:") for device in devices.values())
@@ -70,7 +70,7 @@ def link_kind(
     built = torch.distributed.is_nccl_available()
     if transport == "nccl" and not (gpus and apart and built):
         why = (
-            "this torch has none"
+            "this torch is built without NCCL"
             if not built
             else "a process has no GPU of its own"
             if gpus

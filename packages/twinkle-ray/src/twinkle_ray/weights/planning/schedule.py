@@ -1,4 +1,4 @@
-"""The order of a transfer over links: rounds of sends and receives that every process enters in the same order."""
+"""The schedule of a transfer over links: rounds of hops, which every process runs in the same order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Hop:
 
     Attributes:
         bucket: Index of the bucket.
-        sender: Process that sends: the source's, or a target's that forwards what it received in an earlier round.
+        sender: Process that sends: the source's, or a target's that forwards a bucket from an earlier round.
         receiver: Process that receives.
         forward: Whether the sender is a target.
     """
@@ -34,11 +34,10 @@ def make_rounds(
 ) -> tuple[tuple[Hop, ...], ...]:
     """Order the hops of buckets that travel over links.
 
-    Each source sends one bucket a round, to its targets in turn, starting at a different one from its neighbours. A
-    bucket that several targets on other hosts need leaves its source once: one of them, in turn, passes it to the
-    others a round later, so that the source's network link carries each byte once. Within a host there is no such link,
-    and each gets it from the source. Processes that enter round after round cannot deadlock, since what a round needs
-    was received in the rounds before it.
+    Each source sends one bucket a round, to its targets in turn; every source starts at another target. A bucket for
+    several targets on other hosts leaves its source once: one of them forwards it to the others a round later, so that
+    the source's network link carries each byte once. Within a host every target gets it from the source. There is no
+    deadlock: a process forwards in a round only what it received in an earlier one.
     """
     lines: dict[int, list[Bucket]] = {}
     for bucket in buckets:
@@ -63,7 +62,7 @@ def make_rounds(
 
 
 def _in_turn(line: list[Bucket], source: int, targets: int) -> list[Bucket]:
-    """Interleave a source's buckets over their destinations, beginning at its own place in the circle."""
+    """Interleave a source's buckets over their targets; every source starts at another target."""
     queues: dict[tuple[int, ...], list[Bucket]] = {}
     for bucket in line:
         queues.setdefault(bucket.targets, []).append(bucket)

@@ -1,4 +1,4 @@
-"""From both sides' reports to every rank's program: plan, buckets, routes and rounds, without any process."""
+"""The plan of a sync: transfers, buckets, routes and rounds, compiled from both sides' reports."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """Everything that follows from what both sides hold and where they run.
+    """Everything that follows from both sides' shards and from where their ranks run.
 
     Attributes:
-        digest: The same for equal blueprints.
-        plan: Who sends what to whom.
+        digest: Equal for equal plans.
+        plan: The blocks, with their senders and receivers.
         buckets: The plan's blocks, packed.
         routes: How each bucket travels.
-        rounds: Order of the hops of those that travel over links.
+        rounds: The hops of the buckets that travel over links, in order.
         processes: Every process once, sources first; a process's index is its rank in the link's group.
         kind: "gloo" or "nccl".
-        replicas: For each rank of the source, the blocks that it and other ranks hold.
-        reports: What the plan was made from.
+        replicas: For each source rank, the blocks that it and other ranks hold.
+        reports: The reports that the plan was made from.
     """
 
     digest: str
@@ -47,12 +47,12 @@ class SyncPlan:
 
     @property
     def links(self) -> bool:
-        """Whether anything travels over a link."""
+        """Whether any bucket travels over a link."""
         return bool(self.rounds)
 
     @property
-    def depots(self) -> bool:
-        """Whether anything is left at its source to be taken."""
+    def uses_block_stores(self) -> bool:
+        """Whether any bucket travels through a block store."""
         return any(route != "link" for route in self.routes)
 
     def processes_of(self, sides: Sequence[Side]) -> list[int]:
@@ -60,7 +60,7 @@ class SyncPlan:
         return sorted({self.processes.index(report.process) for side in sides for report in self.reports[side]})
 
     def who(self, process: int) -> str:
-        """A process, for messages: its ranks, its host and its pid."""
+        """A process for messages: its ranks, its host and its pid."""
         names = [
             f"{side} rank {rank} (host {report.node}, pid {report.pid})"
             for side, of_side in self.reports.items()
@@ -69,8 +69,8 @@ class SyncPlan:
         ]
         return " and ".join(names)
 
-    def program(self, side: Side, rank: int) -> RankPlan:
-        """One rank's part."""
+    def rank_plan(self, side: Side, rank: int) -> RankPlan:
+        """One rank's part of the plan."""
         report = self.reports[side][rank]
         process = self.processes.index(report.process)
         mine = {
@@ -87,7 +87,7 @@ class SyncPlan:
         ]
         return RankPlan(
             digest=self.digest,
-            sheet=report.digest,
+            specs_digest=report.digest,
             entries=self.plan.entries,
             buckets=mine,
             routes={index: self.routes[index] for index in mine},
@@ -100,23 +100,23 @@ class SyncPlan:
 
 
 def compile_plan(
-    sheets: Mapping[Side, Sequence[RankSpecs]],
+    all_specs: Mapping[Side, Sequence[RankSpecs]],
     reports: Mapping[Side, Sequence[RankReport]],
-    terms: MatchOptions,
+    match_options: MatchOptions,
     bucket_bytes: int,
     transport: Transport,
 ) -> SyncPlan:
-    """Put everything together.
+    """Compile the plan of a sync.
 
     Raises:
         ManifestError: If the sides do not describe the same weights.
-        ValueError: If the transport that was asked for cannot be had.
+        ValueError: If the transport cannot reach a target.
     """
     source, target = reports["source"], reports["target"]
     plan = make_plan(
-        sheets["source"],
-        sheets["target"],
-        terms,
+        all_specs["source"],
+        all_specs["target"],
+        match_options,
         source_locations=[Location(report.process, report.host) for report in source],
         target_locations=[Location(report.process, report.host) for report in target],
         bucket_bytes=bucket_bytes,

@@ -1,4 +1,4 @@
-"""Target names that share memory: they must get equal values, or the last write would win."""
+"""Target names that share memory: they must get equal values, because the last write would win otherwise."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def shared_memory_faults(
     source: Sequence[RankSpecs],
     target: Sequence[RankSpecs],
     names: Mapping[str, str],
-    stands: Mapping[str, str],
+    representatives: Mapping[str, str],
     wanted: Collection[str],
 ) -> Iterator[str]:
-    """What is wrong with target tensors that share memory; nothing where they are tied at the source too.
+    """Faults of target tensors that share memory; none if they are tied at the source too.
 
     Args:
-        source: One sheet for each rank of the source.
-        target: One sheet for each rank of the target.
+        source: Specs of each source rank.
+        target: Specs of each target rank.
         names: Source name by target name, of the tensors that move.
-        stands: By target name, the source name that stands for all that it is tied to.
+        representatives: By target name, the source name that represents all names that it is tied to.
         wanted: Target names that take part.
     """
     for (first, second), ranks in _tied(target, names).items():
-        if stands[first] != stands[second]:
-            apart = [rank for rank, sheet in enumerate(source) if _apart(sheet, names[first], names[second])]
+        if representatives[first] != representatives[second]:
+            apart = [rank for rank, rank_specs in enumerate(source) if _apart(rank_specs, names[first], names[second])]
             yield (
                 f"{first!r} and {second!r} are one tensor on {_ranks(ranks)} of the target, and "
                 f"{names[first]!r} and {names[second]!r} are two on {_ranks(apart)} of the source: tie them there too, "
@@ -40,11 +40,11 @@ def shared_memory_faults(
 
 
 def _tied(target: Sequence[RankSpecs], names: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-    """Pairs of moving names that are one tensor, with the target ranks where they are: each with its group's first."""
+    """Pairs of names that move and are one tensor, with their target ranks; a pair has the first name of its group."""
     found: dict[tuple[str, str], list[int]] = {}
-    for rank, sheet in enumerate(target):
+    for rank, rank_specs in enumerate(target):
         leaders: dict[str, str] = {}
-        for spec in sheet:
+        for spec in rank_specs:
             if spec.name in names and spec.boxes:
                 leader = leaders.setdefault(spec.tie, spec.name)
                 if leader != spec.name:
@@ -54,18 +54,20 @@ def _tied(target: Sequence[RankSpecs], names: Mapping[str, str]) -> dict[tuple[s
 
 def _overlapping(target: Sequence[RankSpecs], wanted: Collection[str]) -> dict[tuple[str, str], list[int]]:
     found: dict[tuple[str, str], list[int]] = {}
-    for rank, sheet in enumerate(target):
-        taking = {spec.tie: spec.name for spec in reversed(sheet) if spec.name in wanted}
-        for tie, others in {spec.tie: spec.overlaps for spec in sheet if spec.overlaps and spec.tie in taking}.items():
+    for rank, rank_specs in enumerate(target):
+        taking = {spec.tie: spec.name for spec in reversed(rank_specs) if spec.name in wanted}
+        for tie, others in {
+            spec.tie: spec.overlaps for spec in rank_specs if spec.overlaps and spec.tie in taking
+        }.items():
             for other in others:
                 if other in taking:
                     found.setdefault((taking[other], taking[tie]), []).append(rank)
     return found
 
 
-def _apart(sheet: RankSpecs, first: str, second: str) -> bool:
-    """Whether a source rank holds one of two names, and not both in one memory."""
-    ties = {spec.name: spec.tie for spec in sheet if spec.boxes}
+def _apart(rank_specs: RankSpecs, first: str, second: str) -> bool:
+    """Whether a source rank holds one of two names without the other, or both in separate memory."""
+    ties = {spec.name: spec.tie for spec in rank_specs if spec.boxes}
     return (first in ties or second in ties) and ties.get(first) != ties.get(second)
 
 

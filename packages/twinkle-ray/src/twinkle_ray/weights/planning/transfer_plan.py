@@ -1,4 +1,4 @@
-"""Who sends which block to whom: a pure function of both sides' specs, the same on every host."""
+"""Which rank sends which block to which ranks: a pure function of both sides' specs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Distance: TypeAlias = Literal["process", "host", "far"]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a rank of one side runs; seats of one process or one host are close to each other."""
+    """The process and the host of a rank."""
 
     process: str
     host: str
@@ -31,7 +31,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One block of one entry (an index into the plan's entries)."""
+    """One block of one entry, which is an index into the plan's entries."""
 
     entry: int
     box: Box
@@ -42,12 +42,12 @@ Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Blocks that one source rank sends to one set of target ranks, all of them to each.
+    """Blocks that one source rank sends to each of a set of target ranks.
 
     Attributes:
-        source: Rank of the source.
-        targets: Ranks of the target, ascending, all at the same distance from it.
-        distance: Whether they share its process, only its host, or neither.
+        source: Source rank.
+        targets: Target ranks, ascending, all at the same distance from the source rank.
+        distance: Whether both ends share a process, only a host, or neither.
         moves: The blocks.
     """
 
@@ -59,13 +59,13 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """A whole transfer.
+    """The transfers of a whole sync.
 
     Attributes:
         entries: The tensors that move.
-        transfers: Every block that any target rank needs, once for each.
-        digest: Hash of all of it.
-        replicas: The blocks that several ranks of the source hold, with those ranks.
+        transfers: Every block that a target rank needs, once for each such rank.
+        digest: Hash of entries and transfers.
+        replicas: The blocks that several source ranks hold, with those ranks.
     """
 
     entries: tuple[TensorMatch, ...]
@@ -78,25 +78,25 @@ class TransferPlan:
         return move.box.volume * item_size(self.entries[move.entry].wire)
 
     def sent(self, ranks: int) -> list[int]:
-        """Bytes that leave each of the source's `ranks`, each block counted once however many receive it."""
+        """Bytes that leave each of `ranks` source ranks; a block counts once, however many ranks receive it."""
         totals = [0] * ranks
-        for parcel in self.transfers:
-            totals[parcel.source] += sum(self.nbytes(move) for move in parcel.moves)
+        for transfer in self.transfers:
+            totals[transfer.source] += sum(self.nbytes(move) for move in transfer.moves)
         return totals
 
     def received(self, ranks: int) -> list[int]:
-        """Bytes that arrive at each of the target's `ranks`."""
+        """Bytes that arrive at each of `ranks` target ranks."""
         totals = [0] * ranks
-        for parcel in self.transfers:
-            size = sum(self.nbytes(move) for move in parcel.moves)
-            for rank in parcel.targets:
+        for transfer in self.transfers:
+            size = sum(self.nbytes(move) for move in transfer.moves)
+            for rank in transfer.targets:
                 totals[rank] += size
         return totals
 
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """A block to be moved: who can send it, and who needs it."""
+    """A block that moves: its owners at the source, and the target ranks that need it."""
 
     move: Move
     owners: tuple[int, ...]
@@ -107,32 +107,33 @@ class _Need:
 def make_plan(
     source: Sequence[RankSpecs],
     target: Sequence[RankSpecs],
-    terms: MatchOptions | None = None,
+    match_options: MatchOptions | None = None,
     *,
     source_locations: Sequence[Location] | None = None,
     target_locations: Sequence[Location] | None = None,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
 ) -> TransferPlan:
-    """Plan a transfer from every rank's sheet.
+    """Plan the transfers from every rank's specs.
 
-    Each target rank receives each element that it holds exactly once, and nothing else. Replicas share the sending: a
-    block goes to the least loaded of its owners, largest blocks first, after owners in the target's own process and on
-    its own host.
+    Each target rank receives each element that it holds exactly once, and nothing else. The owners of a block share the
+    sending: an owner in the target's process comes first, then one on its host, then the owner with the least to send;
+    large blocks are assigned first.
 
     Args:
-        source: One sheet for each rank of the source.
-        target: One sheet for each rank of the target.
-        terms: Renaming, subset and conversion.
-        source_locations: Where the source's ranks run; all apart when None.
-        target_locations: Where the target's ranks run.
-        bucket_bytes: Larger blocks are cut.
+        source: Specs of each source rank.
+        target: Specs of each target rank.
+        match_options: Renaming, subset and conversion.
+        source_locations: Of each source rank; None: every rank on its own host.
+        target_locations: Of each target rank.
+        bucket_bytes: Larger blocks are cut to this size; at least 1 MiB.
 
     Raises:
-        ManifestError: If the sides do not describe the same weights, or the source leaves a hole that a target needs.
+        ManifestError: If the sides do not describe the same weights, or no source rank holds a block that a target
+            needs.
         ValueError: If bucket_bytes is below 1 MiB.
     """
     check_bucket_bytes(bucket_bytes)
-    entries = match(source, target, terms or MatchOptions())
+    entries = match(source, target, match_options or MatchOptions())
     needs: list[_Need] = []
     held = {name: disjoint(boxes) for name, boxes in _boxes_by_name(source).items()}
     wanted = _boxes_by_name(target)
@@ -145,20 +146,20 @@ def make_plan(
 
 
 def check_bucket_bytes(bucket_bytes: int) -> None:
-    """Refuse buckets that are too small to be worth a message.
+    """Refuse buckets below 1 MiB: they are not worth a message.
 
     Raises:
-        ValueError: If they are below 1 MiB.
+        ValueError: If `bucket_bytes` is below 1 MiB.
     """
     if bucket_bytes < MIN_SLAB_BYTES:
         raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
 
 
-def _boxes_by_name(sheets: Sequence[RankSpecs]) -> dict[str, dict[Box, list[int]]]:
-    """For each name its distinct blocks, with the ranks that hold each."""
+def _boxes_by_name(all_specs: Sequence[RankSpecs]) -> dict[str, dict[Box, list[int]]]:
+    """The distinct blocks of each name, with the ranks that hold each block."""
     found: dict[str, dict[Box, list[int]]] = {}
-    for rank, sheet in enumerate(sheets):
-        for spec in sheet:
+    for rank, rank_specs in enumerate(all_specs):
+        for spec in rank_specs:
             boxes = found.setdefault(spec.name, {})
             for box in spec.boxes:
                 ranks = boxes.setdefault(box, [])
@@ -197,7 +198,7 @@ def _needs(
 
 
 def _cut(needs: Sequence[_Need], entries: Sequence[TensorMatch], bucket_bytes: int) -> Iterator[_Need]:
-    """Cut blocks to the size of a bucket, and finer where few large ones would leave replicas idle."""
+    """Cut blocks to the size of a bucket, and smaller if a few large ones would leave replicas idle."""
     totals: dict[tuple[int, ...], int] = {}
     for need in needs:
         totals[need.owners] = totals.get(need.owners, 0) + need.nbytes
@@ -237,14 +238,14 @@ def _assign(
 def _by_distance(
     need: _Need, source_locations: Sequence[Location] | None, target_locations: Sequence[Location] | None
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], Distance]]:
-    """Split the receivers of a block by how near its owners are, keeping to the nearest owners of each."""
+    """Split the receivers of a block by the distance of its nearest owners, with those owners."""
     if source_locations is None or target_locations is None:
         return [(need.owners, need.targets, "far")]
     groups: dict[tuple[tuple[int, ...], Distance], list[int]] = {}
     for rank in need.targets:
-        seat = target_locations[rank]
-        same_process = tuple(o for o in need.owners if source_locations[o].process == seat.process)
-        same_host = tuple(o for o in need.owners if source_locations[o].host == seat.host)
+        location = target_locations[rank]
+        same_process = tuple(o for o in need.owners if source_locations[o].process == location.process)
+        same_host = tuple(o for o in need.owners if source_locations[o].host == location.host)
         key: tuple[tuple[int, ...], Distance] = (
             (same_process, "process") if same_process else (same_host, "host") if same_host else (need.owners, "far")
         )

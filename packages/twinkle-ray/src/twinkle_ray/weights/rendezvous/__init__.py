@@ -1,1 +1,1 @@
-"""Where the processes of a sync meet: a store, sessions, and signs of life."""
+"""Where the processes of a sync meet: a store, sessions, and heartbeats."""

@@ -1,4 +1,4 @@
-"""Signs of life: every process shows them during a step, and the controller sees which are missing."""
+"""Heartbeats: every process sends them during a step, and the controller finds the processes without them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """A thread that shows this process alive during phases, and learns at once that the generation was aborted.
+    """A thread that sends signs of life of this process during phases, and notices an abort of the session at once.
 
     Args:
-        session: The generation; the thread has a connection of its own.
+        session: The session; the thread has its own connection.
         rank: Of this process.
     """
 
     def __init__(self, session: Session, rank: int) -> None:
         self.reason: str | None = None
-        self._board = SessionStore(session)
+        self._session_store = SessionStore(session)
         self._rank = rank
         self._on_abort: Callable[[], None] | None = None
         self._phases: set[Phase] = set()
         self._lock = Lock()
         self._busy, self._over = Event(), Event()
-        self._thread = Thread(target=self._run, name="twinkle-weights-watch", daemon=True)
+        self._thread = Thread(target=self._run, name="twinkle-weights-heartbeat", daemon=True)
         self._thread.start()
 
     def guard(self, on_abort: Callable[[], None]) -> None:
-        """What to call, from the thread, when the generation is aborted."""
+        """Set the function that the thread calls when the session is aborted."""
         self._on_abort = on_abort
         if self.reason is not None:
             on_abort()
 
     @contextmanager
-    def during(self, phase: Phase, board: SessionStore) -> Iterator[None]:
-        """Show life in a phase.
+    def during(self, phase: Phase, session_store: SessionStore) -> Iterator[None]:
+        """Send signs of life during a phase.
 
         Args:
-            phase: Which one.
-            board: The caller's own connection.
+            phase: The phase.
+            session_store: The caller's own connection.
         """
-        board.beat(self._rank, phase, "0")
+        session_store.beat(self._rank, phase, "0")
         with self._lock:
             self._phases.add(phase)
         self._busy.set()
@@ -57,10 +57,10 @@ class Heartbeat:
                 self._phases.discard(phase)
                 if not self._phases:
                     self._busy.clear()
-                board.beat(self._rank, phase, "done")
+                session_store.beat(self._rank, phase, "done")
 
     def close(self) -> None:
-        """End the thread: one that is still at work when the process ends may take it down from within C++."""
+        """End the thread: if it still runs when the process ends, C++ may abort the process."""
         self._over.set()
         self._busy.set()
         if self._thread is not current_thread():
@@ -72,13 +72,13 @@ class Heartbeat:
             while self.reason is None:
                 self._busy.wait()
                 if self._over.is_set():
-                    self._board.close()
+                    self._session_store.close()
                     return
                 count += 1
                 with self._lock:
                     for phase in self._phases:
-                        self._board.beat(self._rank, phase, str(count))
-                self.reason = self._board.aborted(POLL_SECONDS)
+                        self._session_store.beat(self._rank, phase, str(count))
+                self.reason = self._session_store.aborted(POLL_SECONDS)
         except RuntimeError as error:
             self.reason = f"the controller's store is gone ({error})"
         if self._on_abort is not None and not self._over.is_set():
@@ -86,27 +86,27 @@ class Heartbeat:
 
 
 class LivenessMonitor:
-    """Tells the controller which processes are silent in a phase.
+    """Finds the processes without a sign of life in a phase.
 
     Args:
-        board: The generation's part of the store.
-        phase: Which one.
+        session_store: The session's part of the store.
+        phase: The phase.
         processes: Those that take part in it.
-        silence: Seconds without a sign of life that are too many.
+        silence: A process without a sign of life for as many seconds is silent.
     """
 
-    def __init__(self, board: SessionStore, phase: Phase, processes: Sequence[int], silence: float) -> None:
-        self._board, self._phase, self._silence = board, phase, silence
+    def __init__(self, session_store: SessionStore, phase: Phase, processes: Sequence[int], silence: float) -> None:
+        self._session_store, self._phase, self._silence = session_store, phase, silence
         self._looked = time.monotonic()
         self._seen = dict.fromkeys(processes, ("", self._looked))
 
     def silent(self) -> list[int]:
-        """Processes that have been silent for too long; asks the store every 0.2 s at most."""
+        """The silent processes; reads the store every 0.2 s at most."""
         now = time.monotonic()
         if now - self._looked < POLL_SECONDS:
             return []
         self._looked = now
-        beats = self._board.beats(self._phase, self._seen)
+        beats = self._session_store.beats(self._phase, self._seen)
         for rank, (last, _) in list(self._seen.items()):
             value = beats.get(rank, "")
             if value != last and value.startswith(f"{self._phase.attempt} "):

@@ -1,4 +1,4 @@
-"""Where the processes of one generation meet: their part of the controller's store, an abort key, and signs of life."""
+"""One session of a sync's processes: its part of the store, with an abort key and signs of life."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ JOIN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One generation of a sync's process group, as its members are told of it.
+    """One generation of a sync's process group.
 
     Attributes:
-        generation: Counts the groups of a sync; a failure ends one.
-        at: Where the store is.
+        generation: Number of the session in its sync; a failure ends a session.
+        at: Address of the store.
         size: Number of processes.
         kind: "gloo" or "nccl".
         links: Whether any bucket travels over a link.
-        timeout: Seconds after which waiting for a peer ends.
+        timeout: Longest wait for a peer, in seconds.
     """
 
     generation: int
@@ -44,17 +44,17 @@ class Session:
 
 
 class Phase(NamedTuple):
-    """A step of one attempt to sync, as signs of life name it."""
+    """A step of one attempt to sync, as the heartbeats name it."""
 
     attempt: int
     step: str
 
 
 class SessionStore:
-    """One generation's part of the store, over a connection of its own.
+    """One session's part of the store, over its own connection.
 
     Args:
-        session: The generation.
+        session: The session.
 
     Raises:
         OSError: If the store cannot be reached.
@@ -66,33 +66,33 @@ class SessionStore:
         self._prefix = str(session.generation)
 
     def group_store(self) -> PrefixStore:
-        """Where the process group meets; needs this board to stay alive."""
+        """The store for torch's process group; it uses this object's connection."""
         return PrefixStore(f"{self._prefix}/group", self.client)
 
     def abort(self, reason: str) -> None:
-        """End the generation for everybody; the first reason stays. Without its store it has ended already."""
+        """End the session for every process; the first reason stays. Does nothing if the store has ended."""
         with suppress(RuntimeError):
             self.client.compare_set(self._key("abort"), "", reason)
 
     def aborted(self, seconds: float = 0.0) -> str | None:
-        """Why the generation has ended, waited for; None while it has not."""
+        """The reason of an abort, waited for up to `seconds`; None without an abort."""
         key = self._key("abort")
         return self.client.get(key).decode() if self.client.arrives([key], seconds) else None
 
     def beat(self, rank: int, phase: Phase, sign: str) -> None:
-        """Show that a process is alive in a phase; the sign "done" ends it."""
+        """Write a sign of life of a process in a phase; the sign "done" ends the phase."""
         self.client.set(self._key(f"beat/{phase.step}/{rank}"), f"{phase.attempt} {sign}")
 
     def beats(self, phase: Phase, ranks: Iterable[int]) -> dict[int, str]:
-        """The last sign of life of each of these processes that has given one in this step."""
+        """The last sign of life in this step of each of these processes; those without one are left out."""
         keys = {rank: self._key(f"beat/{phase.step}/{rank}") for rank in ranks}
         return {rank: self.client.get(key).decode() for rank, key in keys.items() if self.client.check([key])}
 
     def arrive(self, rank: int) -> None:
-        """Wait until every process is here, so that building the group meets everybody.
+        """Wait until every process has arrived, before they build the process group.
 
         Raises:
-            PeerFailedError: If the generation is aborted, or somebody does not come within the session's timeout.
+            PeerFailedError: If the session is aborted, or a process does not arrive within the session's timeout.
         """
         self.client.set(self._key(f"here/{rank}"), "1")
         deadline = time.monotonic() + min(JOIN_SECONDS, self.session.timeout)
@@ -114,7 +114,7 @@ class SessionStore:
 
 
 def own_address() -> str:
-    """This machine's address on its default route; loopback where it has none."""
+    """This machine's address on its default route; the loopback address without such a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

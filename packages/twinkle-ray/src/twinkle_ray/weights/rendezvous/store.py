@@ -44,7 +44,7 @@ _YES, _NO = b"\x01", b"\x00"
 
 
 class StoreAddress(NamedTuple):
-    """Where a store is, and the secret that it asks for."""
+    """Address of a store, and the secret that its clients must send."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ class StoreAddress(NamedTuple):
 
 
 class StoreServer:
-    """The store itself: one thread of the controller's process.
+    """The server of the store: one thread of the controller's process.
 
     Args:
         host: Address to listen on; a free port is taken.
@@ -70,7 +70,7 @@ class StoreServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving; waiting clients get an error."""
+        """Stop the server; waiting clients get an error."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(5.0)
@@ -98,7 +98,7 @@ class StoreServer:
                 writer.write(struct.pack("!I", len(answer)) + answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError, ValueError):
-            return  # the client left or is no client, or the server is closing
+            return  # the client has left or is a stranger, or the server is closing
         finally:
             writer.close()
 
@@ -138,7 +138,7 @@ class StoreServer:
 
 
 class StoreClient(Store):
-    """One connection to a server. Calls wait for each other: whoever must not be held up takes a connection of its own.
+    """One connection to a server, which runs one call at a time: a thread that must not wait has its own connection.
 
     Args:
         at: Of the server.
@@ -167,20 +167,20 @@ class StoreClient(Store):
         self._ask(_Act.SET, key, value)
 
     def get(self, key: str) -> bytes:
-        """A value, waited for."""
+        """A value; waits until it is there."""
         self.wait([key])
         return self._ask(_Act.GET, key)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of these are there."""
+        """Whether all keys are there."""
         return self._ask(_Act.CHECK, "\0".join(keys)) == _YES
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Store a value where the expected one is; "" expects none. The value that is there then."""
+        """Replace the expected value, "" for none; returns the value that is there afterwards."""
         return self._ask(_Act.COMPARE_SET, key, expected, desired)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, 0 at first; the sum."""
+        """Add to a number, which starts at 0; returns the sum."""
         return int(self._ask(_Act.ADD, key, str(amount)))
 
     def append(self, key: str, value: str | bytes) -> None:
@@ -188,13 +188,13 @@ class StoreClient(Store):
         self._ask(_Act.APPEND, key, value)
 
     def delete_key(self, key: str) -> bool:
-        """Remove a value; whether there was one."""
+        """Remove a value; returns whether there was one."""
         return self._ask(_Act.DELETE, key) == _YES
 
-    deleteKey = delete_key  # noqa: N815 - torch's C++ side looks for this spelling
+    deleteKey = delete_key  # noqa: N815 - torch's C++ side calls this name
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Several values, waited for."""
+        """Several values; waits until they are there."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
@@ -203,25 +203,25 @@ class StoreClient(Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether `append`, `multi_get` and `multi_set` are there."""
+        """Whether the store has `append`, `multi_get` and `multi_set`; always True."""
         return True
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all of these are there.
+        """Wait until all keys are there.
 
         Raises:
-            torch.distributed.DistStoreError: If they are not in time.
+            RuntimeError: If a key is missing after the timeout.
         """
         seconds = (timeout or self._default).total_seconds()
         if not self.arrives(keys, seconds):
             raise RuntimeError(f"the store did not get {', '.join(keys)} within {seconds:g} s")
 
     def arrives(self, keys: Iterable[str], seconds: float) -> bool:
-        """Wait until all of these are there; whether they are in time."""
+        """Wait up to `seconds` until all keys are there; returns whether they are."""
         return self._ask(_Act.WAIT, "\0".join(keys), repr(seconds)) == _YES
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long `get` and `wait` wait when they are not told."""
+        """Set the default timeout of `get` and `wait`."""
         self._default = timeout
 
     def _ask(self, act: _Act, key: str, value: str | bytes = b"", extra: str | bytes = b"") -> bytes:

@@ -1,1 +1,1 @@
-"""What a rank holds of each tensor: boxes, specs, shared memory, and digests of values."""
+"""The shards of a rank: boxes, specs, shared memory, and digests of values."""

@@ -1,4 +1,4 @@
-"""Boxes: axis-aligned blocks of a tensor's global index space, and the arithmetic that a plan needs."""
+"""Boxes: axis-aligned blocks of a tensor's global index space, and their arithmetic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Box:
         )
 
     def intersect(self, other: Box) -> Box | None:
-        """The elements that both hold, or None when there are none."""
+        """The elements that both boxes hold; None if there are none."""
         offset = tuple(map(max, self.offset, other.offset))
         shape = tuple(b - a for a, b in zip(offset, map(min, self.stop, other.stop), strict=True))
         return Box(offset, shape) if all(size > 0 for size in shape) else None

@@ -1,4 +1,4 @@
-"""The blocks of a DTensor: from its mesh and placements to boxes of the global tensor."""
+"""The blocks of a DTensor, as boxes that follow from its mesh and placements."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def placed_boxes(
 ) -> list[Box]:
     """The blocks that one coordinate of a torch mesh holds, in the order of its local tensor.
 
-    One block for Replicate and Shard; several where a _StridedShard leaves a rank with separate rows.
-    torch gives the first offset alone (`compute_local_shape_and_global_offset`).
+    One block for Replicate and Shard; several if a _StridedShard gives a rank separate rows. torch's own
+    `compute_local_shape_and_global_offset` returns the first offset only.
 
     Raises:
-        ValueError: For a placement without a value of its own, such as Partial.
+        ValueError: For a placement without values, such as Partial.
     """
     runs = [[(0, size)] for size in shape]
     for size, where, placement in zip(mesh_shape, coordinate, placements, strict=True):
@@ -81,7 +81,7 @@ def dtensor_pieces(name: str, weight: DTensor) -> list[Piece]:
     """The local blocks of a DTensor, each with its box.
 
     Raises:
-        ValueError: If it has no value of its own here, or its local tensor is not what its placements give.
+        ValueError: If it has a placement without values, or its local tensor does not fit its placements.
     """
     mesh, shape = weight.device_mesh, tuple(weight.shape)
     with torch.no_grad():

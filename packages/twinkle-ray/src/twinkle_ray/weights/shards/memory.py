@@ -1,4 +1,4 @@
-"""Which tensors of a rank share memory: a write through one name is seen through the other."""
+"""Tensors of a rank that share memory: a write to one changes the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Extent(NamedTuple):
-    """From a tensor's first byte to its last; other tensors' elements may lie between."""
+    """The address range of a tensor; elements of other tensors may lie in it."""
 
     start: int
     stop: int
@@ -23,10 +23,10 @@ class _Extent(NamedTuple):
 
 
 def overlaps(tensors: Mapping[str, Sequence[Tensor]]) -> dict[str, tuple[str, ...]]:
-    """For each name the earlier names, or itself, with which an element's memory is shared.
+    """For each name the earlier names, or itself, with which it shares an element's memory.
 
     Args:
-        tensors: Blocks by name, none of them empty; names that are ties of others are left out by the caller.
+        tensors: Blocks by name, none of them empty; the caller leaves out names that are tied to others.
     """
     extents = [_extent(name, tensor) for name, blocks in tensors.items() for tensor in blocks]
     order = {name: index for index, name in enumerate(tensors)}
@@ -48,12 +48,12 @@ def _extent(name: str, tensor: Tensor) -> _Extent:
 
 
 def _repeats(tensor: Tensor) -> bool:
-    """Whether two indices of the tensor are one element, as in an expanded one."""
+    """Whether two indices of the tensor address one element, as in an expanded tensor."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _clusters(extents: Iterable[_Extent]) -> Iterator[list[_Extent]]:
-    """Extents that overlap, directly or through others; those that overlap none are left out."""
+    """Groups of extents that overlap, directly or through others; an extent without an overlap is left out."""
     cluster: list[_Extent] = []
     reach = 0
     for extent in sorted(extents, key=lambda extent: extent.start):
@@ -68,7 +68,7 @@ def _clusters(extents: Iterable[_Extent]) -> Iterator[list[_Extent]]:
 
 
 def _sharing(cluster: Sequence[_Extent]) -> Iterator[tuple[_Extent, _Extent]]:
-    """Pairs of a cluster that have an element in common; columns of one matrix have none."""
+    """Pairs of a cluster that share an element; two columns of one matrix share none."""
     base, unit = cluster[0].start, 0
     for extent in cluster:
         unit = gcd(unit, extent.tensor.itemsize, extent.start - base)
@@ -86,7 +86,7 @@ def _sharing(cluster: Sequence[_Extent]) -> Iterator[tuple[_Extent, _Extent]]:
 
 
 def _cells(taken: Tensor, extent: _Extent, base: int, unit: int) -> Tensor:
-    """The cells of `unit` bytes that a tensor's elements lie in."""
+    """The cells of `unit` bytes that hold a tensor's elements."""
     tensor = extent.tensor
     wide = tensor.itemsize // unit
     kept = [(size, stride * wide) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]

@@ -1,4 +1,4 @@
-"""What a rank holds of each tensor: from the user's tensors, DTensors and Shards to boxes and specs."""
+"""Reads the user's tensors, DTensors and Shards into boxes and specs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from twinkle_ray.weights.shards.specs import LocalShards, Piece, TensorSpec, dig
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """A block of a larger tensor, said by hand: `tensor` sits at `offset` of a tensor of `global_shape`.
+    """A block of a larger tensor: `tensor` lies at `offset` in a tensor of `global_shape`.
 
     Args:
-        tensor: The local block, any strides; a view of a fused parameter is fine, and is written in place.
+        tensor: The local block, with any strides; a view of a fused parameter works, and is written in place.
         global_shape: Shape of the whole tensor.
-        offset: Where the block starts, one index for each dimension.
+        offset: Start of the block, one index for each dimension.
 
     Raises:
         ValueError: If the block does not lie inside the global shape.
@@ -49,12 +49,12 @@ Weights: TypeAlias = Mapping[str, Weight]
 
 
 def fingerprint(weights: Weights) -> object:
-    """Equal for two answers of `weights()` that are the same memory, laid out the same; cheap to make.
+    """Equal for two results of `weights()` with the same memory and the same layout; cheap to compute.
 
-    Whoever keeps a holding keeps its memory, so that an address cannot come back as another tensor's.
+    The caller keeps the tensors of the earlier result alive, so that no other tensor gets their addresses.
     """
     if not isinstance(weights, Mapping):
-        return object()  # equal to nothing: `hold` says what is wrong with it
+        return object()  # equal to nothing, so that `hold` raises its error
     return tuple((name, *_memory(weight)) for name, weight in weights.items())
 
 
@@ -69,16 +69,16 @@ def _memory(weight: object) -> tuple[object, ...]:
 
 
 def hold(weights: Weights, *, written: bool = False) -> LocalShards:
-    """Read what a component's `weights()` returned on this rank.
+    """Read the result of a component's `weights()` on this rank.
 
     Args:
-        weights: What it returned.
-        written: These tensors will be written: look for memory that two of them share.
+        weights: The result.
+        written: Whether the sync writes these tensors; if so, find memory that two of them share.
 
     Raises:
         TypeError: For a value that is neither a tensor nor a Shard.
-        ValueError: For a tensor that has no single value yet (a DTensor with a Partial placement, a meta tensor) or
-            that has no plain memory (sparse, quantized).
+        ValueError: For a tensor without values (a DTensor with a Partial placement, a meta tensor) or without plain
+            memory (sparse, quantized).
     """
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights() returns a mapping from name to tensor, got {type(weights).__name__}")
@@ -100,8 +100,8 @@ def hold(weights: Weights, *, written: bool = False) -> LocalShards:
         own = {spec.name: [tensor for _, tensor in pieces[spec.name]] for spec in specs if spec.tie == spec.name}
         shared = overlaps(own)
         specs = [replace(spec, overlaps=shared.get(spec.tie, ())) for spec in specs]
-    sheet = tuple(specs)
-    return LocalShards(sheet, pieces, digest(sheet))
+    rank_specs = tuple(specs)
+    return LocalShards(rank_specs, pieces, digest(rank_specs))
 
 
 def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:
@@ -124,7 +124,9 @@ def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:
 
 def _check(name: str, tensor: Tensor, first: Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise ValueError(f"weight {name!r} has no plain memory (layout {tensor.layout}): give its parts one by one")
+        raise ValueError(
+            f"weight {name!r} has no plain memory (layout {tensor.layout}): return its parts as dense tensors"
+        )
     if tensor.device.type == "meta":
         raise ValueError(f"weight {name!r} is on the meta device: it holds no values")
     if (tensor.dtype, tensor.device) != (first.dtype, first.device):

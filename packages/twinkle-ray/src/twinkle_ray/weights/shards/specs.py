@@ -1,4 +1,4 @@
-"""What one rank holds: the specs that travel, and the local blocks that stay."""
+"""The specs of a rank's shards, which travel to the controller, and its local blocks, which stay."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class TensorSpec:
     """One tensor as one rank holds it.
 
     Attributes:
-        name: As `weights()` calls it.
-        dtype: torch's name of it, such as "bfloat16".
+        name: Key in the mapping of `weights()`.
+        dtype: torch's name of the dtype, such as "bfloat16".
         shape: Of the whole tensor.
         boxes: The blocks that this rank holds; empty blocks are left out.
-        tie: First name of this rank under which the same memory is held; its own when there is no other.
+        tie: First name on this rank with the same memory; its own name if there is no other.
         device: "cpu", "cuda:0", ...
-        overlaps: Names of this rank, its own included, that share a part of its memory; looked for at targets only.
+        overlaps: Names on this rank, its own included, that share a part of its memory; filled in at targets only.
     """
 
     name: str
@@ -43,9 +43,9 @@ Piece: TypeAlias = tuple[Box, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalShards:
-    """What one rank holds: the specs that travel, and the local blocks that stay."""
+    """The shards of one rank: their specs, and the memory of their blocks."""
 
-    sheet: RankSpecs
+    rank_specs: RankSpecs
     pieces: Mapping[str, tuple[Piece, ...]]
     digest: str
 
@@ -62,5 +62,5 @@ class LocalShards:
 
 
 def digest(value: object) -> str:
-    """A short hash of a value whose repr says all of it: the same on every host, at every start."""
+    """A short hash of a value's repr, which must be the same on every host and in every run."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]

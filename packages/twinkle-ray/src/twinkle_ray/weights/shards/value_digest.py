@@ -1,4 +1,4 @@
-"""A digest of a block's values that sums over blocks: equal for equal values, however a tensor is cut."""
+"""A digest of values that can be summed over blocks: equal for equal values, however a tensor is cut."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BITS = {1: torch.uint8, 2: torch.int16}
 
 
 def digest_values(block: Tensor, box: Box) -> Tensor:
-    """The sum over all elements of their bits, each times odd weights that its global index gives, modulo 2**64.
+    """The sum, over all elements, of their bits times odd weights that follow from the global index, modulo 2**64.
 
     A linear hash with pseudo-random odd weights (splitmix64): one changed element always changes it, and other changes
     leave it equal with a probability of 2**-33 at most.
 
     Args:
-        block: Any strides, of the box's shape.
-        box: Where the block lies in its tensor.
+        block: Of the box's shape, with any strides.
+        box: The block's place in its tensor.
 
     Returns:
         One int64 element on the block's device.

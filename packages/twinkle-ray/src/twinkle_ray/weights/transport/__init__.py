@@ -1,6 +1,6 @@
-"""How bytes get from a source rank to a target rank: links that both ends work at once, and depots.
+"""How bytes get from a source rank to a target rank: links for messages, and block stores for put and get.
 
-Names are bound to implementations here and nowhere else; what one of them needs (CUDA, Ray) is loaded when it is used.
+Only this module names the implementations; it imports each of them, with what it needs (CUDA, Ray), on first use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["BlockStore", "Link", "LinkMessage", "Work", "block_store_for", "link
 
 
 def block_store_for(route: Route, sync: str) -> BlockStore:
-    """A depot for a route, for one rank of a sync."""
+    """The block store of a route, for one rank of a sync."""
     if route == "process":
         from twinkle_ray.weights.transport.inprocess import ProcessBlockStore
 
@@ -32,15 +32,15 @@ def block_store_for(route: Route, sync: str) -> BlockStore:
         from twinkle_ray.weights.transport.cuda_ipc import CudaBlockStore
 
         return CudaBlockStore()
-    assert route == "object_store", f"{route!r} is no depot"
+    assert route == "object_store", f"the route {route!r} has no block store"
     from twinkle_ray.weights.transport.object_store import RayBlockStore
 
     return RayBlockStore(sync)
 
 
-def link_for(session: Session, board: SessionStore, rank: int, device: torch.device) -> Link:
-    """Join a session's group, which everybody has arrived for."""
-    store = board.group_store()
+def link_for(session: Session, session_store: SessionStore, rank: int, device: torch.device) -> Link:
+    """Join a session's process group, after all its processes have arrived."""
+    store = session_store.group_store()
     if session.kind == "nccl":
         from twinkle_ray.weights.transport.nccl import NcclLink
 

@@ -1,4 +1,4 @@
-"""A link over Gloo: a raw process group of this generation, beside the user's default group and unknown to it."""
+"""A link over Gloo: a raw process group of one session, independent of the user's default group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Wait:
-    """One wait for one message, made on the link's own thread."""
+    """One wait for one message, on the link's own thread."""
 
     def __init__(self, work: TorchWork) -> None:
         self.work = work
@@ -31,10 +31,10 @@ class _Wait:
 
 
 class _Waiter(Thread):
-    """Waits for messages in the caller's place: no abort wakes a wait for a message that has come in part.
+    """Waits for messages on behalf of the callers: an abort does not end Gloo's wait for a message that came in part.
 
-    A caller that is woken by an abort leaves this thread behind, which ends when Gloo's own timeout does. It holds the
-    group until then: what a wait reads is the group's memory.
+    An abort wakes the callers; this thread ends at Gloo's own timeout. It keeps the group alive until then, because the
+    wait reads the group's memory.
 
     Args:
         group: The link's process group.
@@ -44,7 +44,7 @@ class _Waiter(Thread):
     def __init__(self, group: object, timeout: timedelta) -> None:
         super().__init__(name="twinkle-weights-gloo", daemon=True)
         self._group, self._timeout = group, timeout
-        self._asked: SimpleQueue[_Wait | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Wait | None] = SimpleQueue()
         self._waits: set[_Wait] = set()
         self._lock = Lock()
         self._aborted = False
@@ -54,53 +54,53 @@ class _Waiter(Thread):
         """Return when a message is through.
 
         Raises:
-            RuntimeError: If it never will be, or the link is aborted.
+            RuntimeError: If the message fails, or the link is aborted.
         """
-        asked = _Wait(work)
+        one = _Wait(work)
         with self._lock:
             if self._aborted:
                 raise RuntimeError("the link was aborted")
-            self._waits.add(asked)
-        self._asked.put(asked)
-        asked.over.wait()
+            self._waits.add(one)
+        self._queue.put(one)
+        one.over.wait()
         with self._lock:
-            self._waits.discard(asked)
-        if asked.error is not None:
-            raise asked.error
+            self._waits.discard(one)
+        if one.error is not None:
+            raise one.error
 
     def abort(self) -> None:
-        """Wake every caller with an error, and end the thread as soon as Gloo lets it go."""
+        """Wake every caller with an error, and end the thread after its present wait."""
         with self._lock:
             self._aborted = True
             waits = [*self._waits]
-        for asked in waits:
-            asked.error = asked.error or RuntimeError("the link was aborted")
-            asked.over.set()
-        self._asked.put(None)
+        for one in waits:
+            one.error = one.error or RuntimeError("the link was aborted")
+            one.over.set()
+        self._queue.put(None)
 
     def run(self) -> None:
-        """Wait for what is asked for, one after the other."""
-        while (asked := self._asked.get()) is not None:
+        """Wait for the callers' messages in order."""
+        while (one := self._queue.get()) is not None:
             try:
-                asked.work.wait(self._timeout)
+                one.work.wait(self._timeout)
             except RuntimeError as error:
-                asked.error = error
-            asked.over.set()
-            del asked
+                one.error = error
+            one.over.set()
+            del one
 
 
 class GlooWork:
-    """One message; keeps its buffer alive."""
+    """One message; it keeps its buffer alive."""
 
-    def __init__(self, work: TorchWork, post: LinkMessage, waiter: _Waiter) -> None:
+    def __init__(self, work: TorchWork, message: LinkMessage, waiter: _Waiter) -> None:
         self._work: TorchWork | None = work
-        self._post = post
+        self._message = message
         self._waiter = waiter
 
     def wait(self) -> None:
-        """Block until the message is through; `GlooLink.abort` and a closed connection end it."""
+        """Block until the message is through; `GlooLink.abort` and a closed connection end the wait."""
         work, self._work = self._work, None
-        if work is not None:  # a second wait on Gloo's own work would not return
+        if work is not None:  # Gloo's own work never returns from a second wait
             self._waiter.wait(work)
 
 
@@ -108,7 +108,7 @@ class GlooLink:
     """Messages between `size` processes.
 
     Args:
-        store: A store of this generation alone.
+        store: A store that only this session uses.
         rank: Of this process.
         size: Number of processes.
         timeout: Seconds after which joining, or a message, fails.
@@ -132,16 +132,17 @@ class GlooLink:
         self._raw: Any = ProcessGroupGloo(store, rank, size, options)  # the stub lacks its send and recv
         self._waiter = _Waiter(self._raw, timedelta(seconds=timeout))
 
-    def post(self, posts: Sequence[LinkMessage]) -> Sequence[GlooWork]:
-        """Begin messages; tags keep them apart."""
+    def post(self, messages: Sequence[LinkMessage]) -> Sequence[GlooWork]:
+        """Start messages; tags keep them apart."""
         works: list[GlooWork] = []
-        for post in posts:
-            act = self._raw.recv if post.receive else self._raw.send
-            works.append(GlooWork(act([post.buffer], post.peer, post.tag), post, self._waiter))
+        for message in messages:
+            start = self._raw.recv if message.receive else self._raw.send
+            work = start([message.buffer], message.peer, message.tag)
+            works.append(GlooWork(work, message, self._waiter))
         return works
 
     def abort(self) -> None:
-        """Wake whoever waits here, and close every connection, which wakes the peers."""
+        """Wake the callers that wait here, and close every connection, which wakes the peers."""
         with self._lock:
             if self._aborted:
                 return
@@ -156,7 +157,7 @@ class GlooLink:
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine on the way to `host`."""
+    """This machine's address on the route to `host`."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""Source and target in one process: blocks are handed over by reference."""
+"""Source and target in one process: the target reads the source's blocks by reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.planning.buckets import Bucket
 
-_LEFT: dict[int, Sequence[Tensor]] = {}
+_OFFERED: dict[int, Sequence[Tensor]] = {}
 _TICKETS = count(1)
 _LOCK = Lock()
 
@@ -28,8 +28,8 @@ class ProcessBlockStore:
     def __init__(self) -> None:
         self._tickets: list[int] = []
 
-    def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
-        """Keep the blocks themselves, or copies in transit dtype where the source goes on meanwhile."""
+    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+        """Offer the blocks themselves; with `copy`, copies of them in the dtype in transit."""
         if copy:
             kept = [
                 torch.empty(slot.box.shape, dtype=torch_dtype(slot.wire), device=block.device)
@@ -39,19 +39,19 @@ class ProcessBlockStore:
             blocks = kept
         with _LOCK:
             ticket = next(_TICKETS)
-            _LEFT[ticket] = blocks
+            _OFFERED[ticket] = blocks
         self._tickets.append(ticket)
         return ticket
 
-    def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
-        """The blocks behind a ticket."""
+    def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
+        """The blocks of a ticket."""
         assert isinstance(handle, int)
-        return _LEFT[handle]
+        return _OFFERED[handle]
 
     def clear(self) -> None:
-        """Forget the tickets of this depot."""
+        """Forget the tickets of this block store."""
         for ticket in self._tickets:
-            _LEFT.pop(ticket, None)
+            _OFFERED.pop(ticket, None)
         self._tickets.clear()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A link over NCCL: a raw process group of this generation, with a stream of its own beside the component's work."""
+"""A link over NCCL: a raw process group of one session, on a CUDA stream of its own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _cuda: Any = torch.cuda
 
 
 class NcclWork:
-    """One group of messages: done when the link's stream has passed it."""
+    """One group of messages; it is done when the link's stream has passed it."""
 
-    def __init__(self, event: Any, posts: Sequence[LinkMessage], aborted: Event, timeout: float) -> None:
-        self._event, self._posts, self._aborted = event, posts, aborted
+    def __init__(self, event: Any, messages: Sequence[LinkMessage], aborted: Event, timeout: float) -> None:
+        self._event, self._messages, self._aborted = event, messages, aborted
         self._deadline = time.monotonic() + timeout
 
     def wait(self) -> None:
-        """Wait on the host, so that an abort and the deadline end it."""
+        """Wait on the host, so that an abort or the deadline ends the wait."""
         while not self._event.query():
             if self._aborted.is_set():
                 raise RuntimeError("the link was aborted")
@@ -43,11 +43,11 @@ class NcclWork:
 class NcclLink:
     """Messages between `size` processes, each with a GPU of its own.
 
-    Messages of one `post` are one NCCL group: they progress together, on a stream that waits for the packing before it
-    and holds up nothing else. NCCL has no tags: messages between two processes match in the order of their rounds.
+    Messages of one `post` are one NCCL group: they progress together, on a stream that waits for the packing and blocks
+    no other stream. NCCL has no tags: messages between two processes match in the order of their rounds.
 
     Args:
-        store: A store of this generation alone.
+        store: A store that only this session uses.
         rank: Of this process.
         size: Number of processes.
         timeout: Seconds after which a message fails.
@@ -61,30 +61,30 @@ class NcclLink:
         options._timeout = timedelta(seconds=timeout)
         with _without_watchdog():
             self._raw: Any = kind(store, rank, size, options)
-        # All processes make the communicator together, also those without a message in the first round, or in any.
+        # All processes make the communicator together, also one that has no message in the first round, or in any.
         self._raw.eager_connect_single_device(device)
         self._device, self._timeout = device, timeout
         self._stream = _cuda.Stream(device)
         self._aborted = Event()
 
-    def post(self, posts: Sequence[LinkMessage]) -> Sequence[NcclWork]:
-        """Begin messages as one group."""
-        if not posts:
+    def post(self, messages: Sequence[LinkMessage]) -> Sequence[NcclWork]:
+        """Start messages as one group."""
+        if not messages:
             return []
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             self._raw._start_coalescing()
             try:
-                for post in posts:
-                    act = self._raw.recv if post.receive else self._raw.send
-                    act([post.buffer], post.peer, 0)
-            finally:  # an open group would hold up what this thread does over NCCL elsewhere
+                for message in messages:
+                    start = self._raw.recv if message.receive else self._raw.send
+                    start([message.buffer], message.peer, 0)
+            finally:  # an open group would block this thread's other work over NCCL
                 group = self._raw._end_coalescing()
-            group.synchronize()  # on the stream; wait() would hold up the host
+            group.synchronize()  # on the stream; wait() would block the host
             event = _cuda.Event()
             event.record(self._stream)
-        work = NcclWork(event, posts, self._aborted, self._timeout)
-        return [work] * len(posts)
+        work = NcclWork(event, messages, self._aborted, self._timeout)
+        return [work] * len(messages)
 
     def abort(self) -> None:
         """Abort the communicators; kernels under way end with an error."""
@@ -100,9 +100,9 @@ class NcclLink:
 
 @contextmanager
 def _without_watchdog() -> Iterator[None]:
-    """Have torch make a group that it does not watch: its watchdog ends the process when a message fails.
+    """Have torch make a group without its watchdog, which ends the process when a message fails.
 
-    A group that is waited for on the host has none, and here `NcclWork.wait` is that wait.
+    torch starts no watchdog for a group whose waits block the host; `NcclWork.wait` is that wait here.
     """
     name = "TORCH_NCCL_BLOCKING_WAIT"
     before = os.environ.get(name)

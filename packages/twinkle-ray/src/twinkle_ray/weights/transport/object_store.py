@@ -1,4 +1,4 @@
-"""Any two workers of a Ray cluster: buckets go through Ray's object store, which moves them between nodes."""
+"""Any two workers of a Ray cluster: buckets travel through Ray's object store, which moves them between nodes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.planning.buckets import Bucket
 
-TAKE_SECONDS = 60.0
+GET_SECONDS = 60.0
 
 
 class Mailbox:
-    """Holds the refs that sources leave: a ref that is pickled into an answer would never be freed by Ray."""
+    """Holds the refs of the sources: Ray would never free a ref that is pickled into an answer."""
 
     def __init__(self) -> None:
         self._refs: dict[str, Any] = {}
 
     def put(self, key: str, refs: list[Any]) -> None:
-        """Hold a ref, which comes in a list so that Ray does not resolve it."""
+        """Hold a ref; it comes in a list, because Ray would resolve a bare one."""
         self._refs[key] = refs
 
     def get(self, key: str) -> list[Any]:
@@ -35,7 +35,7 @@ class Mailbox:
         return list(self._refs[key])
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Let go of refs."""
+        """Release refs."""
         for key in keys:
             self._refs.pop(key, None)
 
@@ -54,8 +54,8 @@ class RayBlockStore:
         self._mailbox = self._open()
         self._keys: list[str] = []
 
-    def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
-        """Copy the blocks into an object; `copy` changes nothing, since they always are."""
+    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+        """Copy the blocks into an object, whatever `copy` is."""
         packed = np.empty(bucket.nbytes, dtype=np.uint8)
         copy_all(slot_views(bucket, torch.from_numpy(packed)), blocks)
         key = f"{os.getpid()}/{bucket.index}"
@@ -63,40 +63,40 @@ class RayBlockStore:
         self._keys.append(key)
         return key
 
-    def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
+    def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """Views of the object's memory on this node.
 
         Raises:
             ray.exceptions.RayError: If the source is gone.
         """
         (ref,) = self._call("get", handle)
-        packed = ray.get(ref, timeout=TAKE_SECONDS)
+        packed = ray.get(ref, timeout=GET_SECONDS)
         return slot_views(bucket, torch.from_numpy(_Writable(packed).array()))
 
     def clear(self) -> None:
-        """Have the store free the objects."""
+        """Have Ray free the objects."""
         if self._keys:
             self._mailbox.drop.remote(self._keys)
             self._keys = []
 
     def close(self) -> None:
-        """Have the store free the objects; the mailbox ends with the worker that made it."""
+        """Have Ray free the objects; the mailbox ends with the worker that made it."""
         self.clear()
 
     def _open(self) -> Any:
         return ray.remote(Mailbox).options(name=self._name, get_if_exists=True, num_cpus=0).remote()
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Ask the mailbox; it ends with the worker that made it, and then a new one takes over."""
+        """Call the mailbox; if it has ended with the worker that made it, call a new one."""
         try:
-            return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=TAKE_SECONDS)
+            return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=GET_SECONDS)
         except ray.exceptions.RayActorError:
             self._mailbox = self._open()
-            return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=TAKE_SECONDS)
+            return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=GET_SECONDS)
 
 
 class _Writable:
-    """A read-only array under a writable face, since torch warns of the other kind; nobody writes to it."""
+    """A read-only array that claims to be writable: torch warns of a read-only one. No code writes to it."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

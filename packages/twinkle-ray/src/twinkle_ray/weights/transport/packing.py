@@ -1,4 +1,4 @@
-"""The copies in and out of a bucket's bytes."""
+"""Copies into and out of a bucket's bytes, and their checksum."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy block by block, converting where the dtypes differ; equal dtypes keep their bits."""
+    """Copy block by block; a copy converts if the dtypes differ, and keeps the bits otherwise."""
     if targets:
         with torch.no_grad():
             torch._foreach_copy_([*map(_bits, targets, sources)], [*map(_bits, sources, targets)])
 
 
 def _bits(tensor: Tensor, other: Tensor) -> Tensor:
-    """One-byte dtypes as plain bytes, where nothing is converted: float8 has no copy of its own on every device."""
+    """One-byte dtypes as plain bytes if both ends have the same: some devices cannot copy float8."""
     if tensor.itemsize == 1 and tensor.dtype == other.dtype and tensor.dtype != torch.uint8:
         return tensor.view(torch.uint8)
     return tensor
@@ -45,7 +45,7 @@ def empty_bytes(nbytes: int, device: torch.device) -> Tensor:
 
 
 def checksum(blocks: Sequence[Tensor]) -> int:
-    """CRC-32 of blocks' bytes, one after the other."""
+    """CRC-32 of the bytes of all blocks, in order."""
     value = 0
     for block in blocks:
         flat = block.detach().reshape(-1).contiguous().view(torch.uint8).cpu()

@@ -1,4 +1,4 @@
-"""What a transport is: a link that both ends work at once, or a depot where one leaves what the other takes."""
+"""The two kinds of transport: a link for messages, and a block store in which one end puts what the other gets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class LinkMessage:
 
     Attributes:
         peer: Rank of the other process in the link's group.
-        tag: Tells apart messages between the same two processes.
-        buffer: Contiguous bytes to send, or to receive into; left alone until the work is done.
-        receive: Direction.
+        tag: Number of the message between the same two processes.
+        buffer: Contiguous bytes to send, or to receive into; nobody else uses them until the work is done.
+        receive: Whether this process receives; it sends otherwise.
     """
 
     peer: int
@@ -37,40 +37,43 @@ class Work(Protocol):
         """Return when the message has been sent or has arrived.
 
         Raises:
-            RuntimeError: If it never will: the peer is gone, the link was aborted, or the deadline passed.
+            RuntimeError: If the peer is gone, the link was aborted, or the deadline passed.
         """
 
 
 class Link(Protocol):
-    """Point-to-point messages between the processes of one generation (Gloo, NCCL)."""
+    """Point-to-point messages between the processes of one session (Gloo, NCCL)."""
 
-    def post(self, posts: Sequence[LinkMessage]) -> Sequence[Work]:
-        """Begin messages; those of one call may run in any order, or as one group."""
+    def post(self, messages: Sequence[LinkMessage]) -> Sequence[Work]:
+        """Start messages; those of one call may run in any order, or as one group."""
 
     def abort(self) -> None:
-        """End every message under way with an error, here and soon at the peers; callable from another thread."""
+        """End every message under way with an error, here and soon at the peers; any thread may call it."""
 
     def close(self) -> None:
-        """Leave the group; nothing may be under way."""
+        """Leave the group; no message may be under way."""
 
 
 class BlockStore(Protocol):
-    """Buckets that stay at their source until a target takes them (process, host memory, CUDA IPC, object store)."""
+    """Buckets that stay at their source until a target gets them (process, host memory, CUDA IPC, object store)."""
 
-    def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
-        """Leave a bucket's blocks; the handle that comes back can be pickled.
+    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+        """Offer a bucket's blocks to its targets.
 
         Args:
-            bucket: Which bucket.
+            bucket: The bucket.
             blocks: Its slots' tensors at the source.
-            copy: The source may change the blocks before they are taken.
+            copy: The source may change the blocks before a target has read them.
+
+        Returns:
+            A handle for `get`, which can be pickled.
         """
 
-    def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
+    def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """The blocks of a bucket, one tensor for each slot, readable until `clear`."""
 
     def clear(self) -> None:
-        """Drop what was left and taken; called on both ends when a sync is over."""
+        """Drop the blocks of a sync that is over; both ends call it."""
 
     def close(self) -> None:
         """Give all memory back."""

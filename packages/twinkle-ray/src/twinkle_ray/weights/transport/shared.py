@@ -1,4 +1,4 @@
-"""Source and target on one host: anonymous shared memory that the target maps; nothing is left when processes end."""
+"""Source and target on one host: the target maps anonymous shared memory, which ends with its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def available() -> bool:
-    """Whether this system has memory files that another process of the same user may open (Linux)."""
+    """Whether another process of the same user may open this process's memory files (Linux)."""
     return sys.platform == "linux" and os.path.exists(f"/proc/{os.getpid()}/fd")
 
 
@@ -35,23 +35,23 @@ class Segment:
 
 
 class SharedBlockStore:
-    """Packs each bucket into a memory file of its own, kept and filled again in the next sync.
+    """Packs each bucket into its own memory file, which the next sync fills again.
 
-    An anonymous file (memfd) has no name: it cannot outlive the processes that hold it, and the size of /dev/shm is no
-    limit.
+    An anonymous file (memfd) has no name: it ends with the processes that hold it, and the size of /dev/shm does not
+    limit it.
     """
 
     def __init__(self) -> None:
         self._files: dict[tuple[int, int], tuple[int, Sequence[Tensor]]] = {}
         self._maps: dict[tuple[int, Segment], Sequence[Tensor]] = {}
 
-    def leave(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
-        """Copy the blocks into shared memory; `copy` changes nothing, since they always are."""
-        fd, places = self._file(bucket)
-        copy_all(places, blocks)
+    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+        """Copy the blocks into shared memory, whatever `copy` is."""
+        fd, views = self._file(bucket)
+        copy_all(views, blocks)
         return Segment(os.getpid(), fd, os.fstat(fd).st_ino, bucket.nbytes)
 
-    def take(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
+    def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """Map the source's memory.
 
         Raises:
@@ -63,7 +63,7 @@ class SharedBlockStore:
             fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDWR)
             try:
                 if os.fstat(fd).st_ino != handle.inode:
-                    raise OSError(f"process {handle.pid} has closed the memory that was offered")
+                    raise OSError(f"process {handle.pid} has closed the memory file that it offered")
                 buffer = _mapped(fd, handle.size)
             finally:
                 os.close(fd)

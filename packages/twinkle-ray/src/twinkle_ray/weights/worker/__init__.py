@@ -1,1 +1,1 @@
-"""The part of a sync that runs on a worker."""
+"""The part of a sync that runs on the workers."""

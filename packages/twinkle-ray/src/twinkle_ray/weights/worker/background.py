@@ -1,4 +1,4 @@
-"""What a process does beside the calls that it is at: transfers that go on, and groups that are built."""
+"""Threads of a process beside the controller's calls: a detached transfer, and the building of a link."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class Background(Thread):
-    """A run_rounds that goes on while the component does other things."""
+    """Runs the rounds of a detached transfer while the component goes on."""
 
     def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="twinkle-weights-run_rounds", daemon=True)
+        super().__init__(name="twinkle-weights-rounds", daemon=True)
         self._work = work
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
-        """Do the work; an error is kept for `ProcessState.wait_transfer`."""
+        """Do the work; `ProcessState.wait_transfer` raises its error."""
         try:
             self._work()
         except Exception as error:
             self.error = error
 
 
-def build_interruptibly(build: Callable[[], Link], watch: Heartbeat) -> Link:
-    """Build a link on a thread of its own: a peer that dies meanwhile would hold this one up to Gloo's own limit.
+def build_interruptibly(build: Callable[[], Link], heartbeat: Heartbeat) -> Link:
+    """Build a link on its own thread: without it a peer's death would block this process until Gloo's own timeout.
 
     Raises:
-        PeerFailedError: If the session was aborted meanwhile.
+        PeerFailedError: If the session is aborted meanwhile.
     """
     built: list[Link] = []
     errors: list[Exception] = []
@@ -48,10 +48,10 @@ def build_interruptibly(build: Callable[[], Link], watch: Heartbeat) -> Link:
 
     thread = Thread(target=run, name="twinkle-weights-join", daemon=True)
     thread.start()
-    while thread.is_alive() and watch.reason is None:
+    while thread.is_alive() and heartbeat.reason is None:
         thread.join(0.05)
     if errors:
         raise errors[0]
     if not built:
-        raise PeerFailedError(watch.reason or "the group was given up")
+        raise PeerFailedError(heartbeat.reason or "the group was not built")
     return built[0]

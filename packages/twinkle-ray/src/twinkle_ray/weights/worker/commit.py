@@ -1,4 +1,4 @@
-"""The commit of one target rank: blocks are written in place, in a way that can be taken back."""
+"""The commit of one target rank: it writes the blocks in place, and can restore the old values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twinkle_ray.weights.transport.packing import copy_all
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# exchanged piecewise, so that the third copy of a piece stays in the processor's cache
+# size of an exchange: the temporary copy of a piece stays in the processor's cache
 PIECE_ELEMENTS = 1 << 16
 DEVICE_PIECE_ELEMENTS = 1 << 24
 MAX_INTEGER_BYTES = 8
@@ -22,13 +22,13 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """One block and where it goes.
+    """One block, and the memory that it is written to.
 
     Attributes:
         target: The user's memory.
-        source: What arrived.
-        owned: Nobody else reads `source`: the old values may move into it.
-        entry: Which of the plan's entries it is a block of.
+        source: The arrived block.
+        owned: No other rank reads `source`, so the old values may move into it.
+        entry: Index of the plan's entry that the block belongs to.
     """
 
     target: Tensor
@@ -38,14 +38,14 @@ class Write:
 
 
 class Commit:
-    """The writes of a commit, applied and rolled back.
+    """The writes of a commit, which can be applied and rolled back.
 
-    Where the memory of what arrived is this rank's own, old and new values change places, which needs no memory;
-    elsewhere the old values are copied aside. A block that has the new values already is left alone.
+    Where this rank owns the memory of an arrived block, old and new values are exchanged, which needs no more memory;
+    elsewhere the old values are copied aside. A block that already has the new values is not written.
 
     Args:
         writes: In any order; targets do not overlap.
-        reversible: Whether `rollback` will be possible; without it a write is a plain copy.
+        reversible: Keep the old values for `rollback`; without it a write is a plain copy.
     """
 
     def __init__(self, writes: Sequence[Write], *, reversible: bool) -> None:
@@ -61,7 +61,7 @@ class Commit:
         self._exchanged: list[tuple[Tensor, Tensor]] = []
 
     def apply(self) -> int:
-        """Write everything; what an earlier write left to be undone is final now.
+        """Write everything; an earlier write becomes final.
 
         Returns:
             The entries whose values have changed, as a set of bits.
@@ -85,7 +85,7 @@ class Commit:
         return changed
 
     def rollback(self) -> None:
-        """Take back what `apply` did, also when it was interrupted; nothing when it did nothing."""
+        """Restore the values from before `apply`, also when it was interrupted; does nothing without an `apply`."""
         while self._exchanged:
             _exchange(*self._exchanged.pop())
         copied, self._copied = self._copied, []
@@ -97,7 +97,7 @@ class Commit:
         self._copied = []
 
     def _put_aside(self, which: list[int]) -> None:
-        """Copy old values into memory that is kept: touching fresh pages costs more than the copy."""
+        """Copy old values into memory that is kept from sync to sync: fresh pages cost more than the copy."""
         targets = [write.target for write in self._copies]
         if not self._aside:
             self._aside = [torch.empty_like(target, memory_format=torch.contiguous_format) for target in targets]
@@ -112,14 +112,14 @@ def _alike(write: Write) -> bool:
 
 
 def _pieces(write: Write) -> list[tuple[Tensor, Tensor]]:
-    """Both ends of a write as integers, cut."""
+    """Both ends of a write as integers, cut into pieces."""
     target, source = _bits(write.target.reshape(-1)), _bits(write.source.reshape(-1))
     size = _piece(target)
     return list(zip(torch.split(target, size), torch.split(source, size), strict=True))
 
 
 def _slabs(write: Write) -> list[tuple[Tensor, Tensor]]:
-    """Both ends of a write cut along the first dimension; as integers where nothing is converted."""
+    """Both ends of a write, cut along the first dimension; as integers if the dtypes are equal."""
     target, source = write.target, write.source
     if target.dtype == source.dtype:
         target, source = _bits(target), _bits(source)
@@ -134,7 +134,7 @@ def _piece(tensor: Tensor) -> int:
 
 
 def _differing(writes: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> Iterator[bool]:
-    """Whether each write changes a bit of its target: at once on a CPU, together for what is on a GPU."""
+    """Whether each write changes a bit of its target; all writes on a GPU are compared before the first result."""
     flags: dict[int, Tensor] = {}
     for i, pieces in enumerate(writes):
         if pieces and pieces[0][0].device.type != "cpu":
@@ -162,7 +162,7 @@ def _comparable(piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The tensor as integers of its size: -0.0 and 0.0 differ, a NaN is equal to itself."""
+    """The tensor as integers of the same size: -0.0 and 0.0 differ, a NaN is equal to itself."""
     if tensor.itemsize > MAX_INTEGER_BYTES:
         return torch.view_as_real(tensor).view(torch.int64)
     return tensor.detach().view(_INTEGERS[tensor.itemsize])

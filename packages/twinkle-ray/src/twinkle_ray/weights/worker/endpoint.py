@@ -1,7 +1,7 @@
-"""The engine on a worker: plain functions of a component, called one after the other by the controller.
+"""The worker's functions, which the controller calls one after the other.
 
-Describe, prepare, transfer, wait_transfer, fetch, commit: no weight of the target changes before the last of them. What
-lives between the calls is kept by process, so that ranks which share a process share its link.
+Describe, prepare, transfer, wait_transfer, fetch, commit: no weight of the target changes before the commit. The state
+between the calls is kept by process, so that the ranks of one process share its link.
 """
 
 from __future__ import annotations
@@ -36,160 +36,166 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class HasWeights(Protocol):
-    """A component that takes part in a weight sync; `on_weights(version)` is called where it has that too."""
+    """A component that takes part in a weight sync; its method `on_weights(version)` is called if there is one."""
 
     def weights(self) -> Weights:
         """This rank's tensors by name."""
 
 
-def describe(instance: HasWeights, place: RankAddress, known: str | None) -> RankReport:
-    """Read the component's weights, and say what this rank holds.
+def describe(instance: HasWeights, address: RankAddress, known: str | None) -> RankReport:
+    """Read the component's weights, and report the shards of this rank.
 
     Args:
         instance: The component.
-        place: Which rank.
-        known: Digest of the sheet that the controller has.
+        address: Of this rank.
+        known: Digest of the specs that the controller has; None without any.
 
     Raises:
         TypeError: If the component has no method `weights`.
     """
     if not callable(getattr(instance, "weights", None)):
         raise TypeError(
-            f"{type(instance).__name__} is the {place.side} of a weight sync and has no method weights(): "
+            f"{type(instance).__name__} is the {address.side} of a weight sync and has no method weights(): "
             "it returns a mapping from name to tensor, DTensor or Shard"
         )
     with _LOCK:
-        station = _PROCESSES.setdefault(place.sync, ProcessState())
-        seat = station.seats.setdefault((place.side, place.rank), RankState(place.sync))
-    seat.look(instance.weights(), written=place.side == "target")
-    holding = seat.holding
+        process_state = _PROCESSES.setdefault(address.sync, ProcessState())
+        rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
+    rank_state.read(instance.weights(), written=address.side == "target")
+    local_shards = rank_state.local_shards
     host = host_identity()
     return RankReport(
         process=f"{host}/{os.getpid()}",
         host=host,
         node=socket.gethostname(),
         pid=os.getpid(),
-        digest=holding.digest,
-        sheet=None if holding.digest == known else holding.sheet,
-        device=_device_name(holding),
-        prepared=None if seat.program is None else seat.program.digest,
-        generation=None if station.session is None else station.session.generation,
+        digest=local_shards.digest,
+        rank_specs=None if local_shards.digest == known else local_shards.rank_specs,
+        device=_device_name(local_shards),
+        prepared=None if rank_state.rank_plan is None else rank_state.rank_plan.digest,
+        generation=None if process_state.session is None else process_state.session.generation,
     )
 
 
-def serve(instance: HasWeights, place: RankAddress, host: str) -> StoreAddress | None:
-    """Open the store on rank 0, where no controller stands apart from the ranks; None on the others."""
-    if place.rank:
+def serve(instance: HasWeights, address: RankAddress, host: str) -> StoreAddress | None:
+    """Open the store on rank 0, where the controller runs in every rank's process; None on the others."""
+    if address.rank:
         return None
     with _LOCK:
-        station = _PROCESSES[place.sync]
-    return station.serve(host)
+        process_state = _PROCESSES[address.sync]
+    return process_state.serve(host)
 
 
-def prepare(instance: HasWeights, place: RankAddress, program: RankPlan | None, session: Session | None) -> None:
-    """Take a new program, or join a new generation's group; what is None stays.
+def prepare(instance: HasWeights, address: RankAddress, rank_plan: RankPlan | None, session: Session | None) -> None:
+    """Take a new plan and join a new session's group; None keeps the present one.
 
     Raises:
-        PeerFailedError: If another process did not come.
+        PeerFailedError: If another process did not join.
     """
-    station, seat = _at(place)
-    if program is not None:
-        seat.forget()
-        seat.program = program
+    process_state, rank_state = _at(address)
+    if rank_plan is not None:
+        rank_state.forget()
+        rank_state.rank_plan = rank_plan
     if session is not None:
-        station.join(place, session)
+        process_state.join(address, session)
 
 
-def transfer(instance: HasWeights, place: RankAddress, order: SyncCommand) -> StepResult:
+def transfer(instance: HasWeights, address: RankAddress, command: SyncCommand) -> StepResult:
     """Send or receive this rank's buckets; the target's weights stay as they are.
 
-    With `order.detached` it returns when everything is packed, and `wait_transfer` waits for the rest.
+    With `command.detached` it returns when everything is packed, and `wait_transfer` waits for the rest.
     """
     began = time.perf_counter()
-    station, seat = _at(place)
-    with station.watching(place, order.phase("transfer")):
-        handles = station.transfer(place, order)
-    return StepResult(dict(handles), dict(seat.checksums), time.perf_counter() - began, _nbytes(seat))
+    process_state, rank_state = _at(address)
+    with process_state.watching(address, command.phase("transfer")):
+        handles = process_state.transfer(address, command)
+    return StepResult(dict(handles), dict(rank_state.checksums), time.perf_counter() - began, _nbytes(rank_state))
 
 
-def wait_transfer(instance: HasWeights, place: RankAddress, order: SyncCommand) -> StepResult:
-    """Wait for what `transfer` left to the background."""
+def wait_transfer(instance: HasWeights, address: RankAddress, command: SyncCommand) -> StepResult:
+    """Wait for the background part of `transfer`."""
     began = time.perf_counter()
-    station, seat = _at(place)
-    with station.watching(place, order.phase("wait_transfer")):
-        station.wait_transfer()
-    return StepResult(dict(seat.handles), dict(seat.checksums), time.perf_counter() - began, _nbytes(seat))
+    process_state, rank_state = _at(address)
+    with process_state.watching(address, command.phase("wait_transfer")):
+        process_state.wait_transfer()
+    return StepResult(
+        dict(rank_state.handles), dict(rank_state.checksums), time.perf_counter() - began, _nbytes(rank_state)
+    )
 
 
-def fetch(instance: HasWeights, place: RankAddress, order: SyncCommand, handles: Mapping[int, object]) -> StepResult:
-    """Take the buckets that sources left in depots, and hash what arrived where that was asked for."""
+def fetch(
+    instance: HasWeights, address: RankAddress, command: SyncCommand, handles: Mapping[int, object]
+) -> StepResult:
+    """Get the buckets from block stores, and make checksums of all arrivals where the command asks for them."""
     began = time.perf_counter()
-    station, seat = _at(place)
-    program = seat.running(order)
+    process_state, rank_state = _at(address)
+    rank_plan = rank_state.running(command)
     sums: dict[int, int] = {}
-    with station.watching(place, order.phase("fetch")):
-        for index, bucket in program.buckets.items():
-            if program.routes[index] != "link":
-                seat.arrived[index] = seat.depot(program.routes[index]).take(bucket, handles[index])
-        if order.checksum:
-            sums = {index: checksum(blocks) for index, blocks in seat.arrivals(program).items()}
-    return StepResult({}, sums, time.perf_counter() - began, _nbytes(seat))
+    with process_state.watching(address, command.phase("fetch")):
+        for index, bucket in rank_plan.buckets.items():
+            if rank_plan.routes[index] != "link":
+                rank_state.arrived[index] = rank_state.block_store(rank_plan.routes[index]).get(bucket, handles[index])
+        if command.checksum:
+            sums = {index: checksum(blocks) for index, blocks in rank_state.arrivals(rank_plan).items()}
+    return StepResult({}, sums, time.perf_counter() - began, _nbytes(rank_state))
 
 
-def digest(instance: HasWeights, place: RankAddress, order: SyncCommand, step: str) -> Digests:
-    """Digests of the blocks that this rank sends or could send, or of those that it has received, from its tensors."""
-    station, seat = _at(place)
-    with station.watching(place, order.phase(step)):
-        return seat.digests(seat.running(order), place.side)
+def digest(instance: HasWeights, address: RankAddress, command: SyncCommand, step: str) -> Digests:
+    """Digests of the blocks in this rank's tensors that it sends or could send, or that it has received."""
+    process_state, rank_state = _at(address)
+    with process_state.watching(address, command.phase(step)):
+        return rank_state.digests(rank_state.running(command), address.side)
 
 
-def commit(instance: HasWeights, place: RankAddress, order: SyncCommand) -> int:
-    """Write what arrived into the target's weights, so that `rollback` can take it back.
+def commit(instance: HasWeights, address: RankAddress, command: SyncCommand) -> int:
+    """Write the arrived blocks into the target's weights, so that `rollback` can restore the old values.
 
     Returns:
         The entries whose values have changed, as a set of bits.
     """
-    station, seat = _at(place)
-    program = seat.running(order)
-    with station.watching(place, order.phase("commit")):
-        changed = seat.commit(program, reversible=order.reversible).apply()
-        seat.synchronize()
+    process_state, rank_state = _at(address)
+    rank_plan = rank_state.running(command)
+    with process_state.watching(address, command.phase("commit")):
+        changed = rank_state.commit(rank_plan, reversible=command.reversible).apply()
+        rank_state.synchronize()
     return changed
 
 
-def rollback(instance: HasWeights, place: RankAddress, order: SyncCommand) -> None:
-    """Roll back a commit that did not succeed on every rank; nothing where this one did not commit."""
-    _at(place)[1].rollback()
+def rollback(instance: HasWeights, address: RankAddress, command: SyncCommand) -> None:
+    """Restore the old values after a commit that failed on some rank; does nothing if this rank did not commit."""
+    _at(address)[1].rollback()
 
 
-def finalize(instance: HasWeights, place: RankAddress, order: SyncCommand) -> None:
-    """Make the commit final, and call the component's `on_weights` where it has that."""
-    station, seat = _at(place)
-    with station.showing_life(order.phase("finalize")):
-        seat.finalize()
+def finalize(instance: HasWeights, address: RankAddress, command: SyncCommand) -> None:
+    """Make the commit final, and call the component's `on_weights` if there is one."""
+    process_state, rank_state = _at(address)
+    with process_state.beating(command.phase("finalize")):
+        rank_state.finalize()
         hook = getattr(instance, "on_weights", None)
-        if place.side == "target" and hook is not None:
-            hook(order.version)
+        if address.side == "target" and hook is not None:
+            hook(command.version)
 
 
-def answer(instance: HasWeights, place: RankAddress) -> None:
-    """Show that this rank is alive."""
+def answer(instance: HasWeights, address: RankAddress) -> None:
+    """Answer at once: this rank is alive."""
 
 
-def close(instance: HasWeights, place: RankAddress) -> None:
-    """Give back everything that this rank kept for a sync."""
+def close(instance: HasWeights, address: RankAddress) -> None:
+    """Give back everything that this rank keeps for a sync."""
     with _LOCK:
-        station = _PROCESSES.get(place.sync)
-        seat = None if station is None else station.seats.pop((place.side, place.rank), None)
-        if station is not None and not station.seats:
-            station.close()
-            del _PROCESSES[place.sync]
-    if seat is not None:
-        seat.forget()
+        process_state = _PROCESSES.get(address.sync)
+        rank_state = (
+            None if process_state is None else process_state.rank_states.pop((address.side, address.rank), None)
+        )
+        if process_state is not None and not process_state.rank_states:
+            process_state.close()
+            del _PROCESSES[address.sync]
+    if rank_state is not None:
+        rank_state.forget()
 
 
 def host_identity() -> str:
-    """The same for two processes that can open each other's memory: one kernel, one pid namespace, one user."""
+    """Equal for two processes that can open each other's memory: one kernel, one pid namespace, one user."""
     if not os.path.exists(_BOOT_ID):
         return f"{socket.gethostname()}/{os.getuid()}"
     with open(_BOOT_ID) as file:
@@ -197,20 +203,20 @@ def host_identity() -> str:
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
 
 
-def _at(place: RankAddress) -> tuple[ProcessState, RankState]:
-    station = _PROCESSES.get(place.sync)
-    seat = None if station is None else station.seats.get((place.side, place.rank))
-    if station is None or seat is None:
-        raise WeightSyncError(f"{place} knows nothing of this sync: its worker was started again")
-    return station, seat
+def _at(address: RankAddress) -> tuple[ProcessState, RankState]:
+    process_state = _PROCESSES.get(address.sync)
+    rank_state = None if process_state is None else process_state.rank_states.get((address.side, address.rank))
+    if process_state is None or rank_state is None:
+        raise WeightSyncError(f"{address} has no state for this sync: its worker was started again")
+    return process_state, rank_state
 
 
-def _nbytes(seat: RankState) -> int:
-    return 0 if seat.program is None else sum(bucket.nbytes for bucket in seat.program.buckets.values())
+def _nbytes(rank_state: RankState) -> int:
+    return 0 if rank_state.rank_plan is None else sum(bucket.nbytes for bucket in rank_state.rank_plan.buckets.values())
 
 
-def _device_name(holding: LocalShards) -> str:
-    devices = {tensor.device for pieces in holding.pieces.values() for _, tensor in pieces}
+def _device_name(local_shards: LocalShards) -> str:
+    devices = {tensor.device for pieces in local_shards.pieces.values() for _, tensor in pieces}
     if not devices or all(device.type == "cpu" for device in devices):
         return "cpu"
     if len(devices) > 1:

@@ -1,4 +1,4 @@
-"""What a process keeps between the calls of a sync: its ranks' holdings, their buffers, and the link they share."""
+"""The state of a process between the calls of a sync: its ranks, their buffers, and the link that they share."""
 
 from __future__ import annotations
 
@@ -32,35 +32,37 @@ class ProcessState:
     """All ranks of one sync in this process."""
 
     def __init__(self) -> None:
-        self.seats: dict[tuple[str, int], RankState] = {}
+        self.rank_states: dict[tuple[str, int], RankState] = {}
         self.lock = Lock()
         self.session: Session | None = None
-        self._board: SessionStore | None = None
+        self._session_store: SessionStore | None = None
         self._link: Link | None = None
         self._pool: BufferPool | None = None
-        self._watch: Heartbeat | None = None
+        self._heartbeat: Heartbeat | None = None
         self._server: StoreServer | None = None
         self._background: Background | None = None
 
-    def join(self, place: RankAddress, session: Session) -> None:
-        """Become a member of a generation's group, once for each process."""
+    def join(self, address: RankAddress, session: Session) -> None:
+        """Join a session's process group, once for each process."""
         with self.lock:
             if self.session == session:
                 return
             self.leave()
             self.session = session
-        seat = self.seats[place.side, place.rank]
-        program = seat.program
-        assert program is not None
-        self._board = board = SessionStore(session)
-        self._watch = watch = Heartbeat(session, program.process)
-        with self.watching(place, Phase(0, "join")):
-            board.arrive(program.process)
+        rank_state = self.rank_states[address.side, address.rank]
+        rank_plan = rank_state.rank_plan
+        assert rank_plan is not None
+        self._session_store = session_store = SessionStore(session)
+        self._heartbeat = heartbeat = Heartbeat(session, rank_plan.process)
+        with self.watching(address, Phase(0, "join")):
+            session_store.arrive(rank_plan.process)
             if session.links:
-                device = seat.device()
-                link = build_interruptibly(lambda: link_for(session, board, program.process, device), watch)
+                device = rank_state.device()
+                link = build_interruptibly(
+                    lambda: link_for(session, session_store, rank_plan.process, device), heartbeat
+                )
                 self._link, self._pool = link, BufferPool(lambda nbytes: empty_bytes(nbytes, device))
-                watch.guard(link.abort)
+                heartbeat.guard(link.abort)
 
     def serve(self, host: str) -> StoreAddress:
         """Open a store in this process, until the sync is closed."""
@@ -69,77 +71,79 @@ class ProcessState:
         return self._server.address
 
     def close(self) -> None:
-        """Leave, and end the store where it is here."""
+        """Leave the group, and end the store if this process serves it."""
         self.leave()
         if self._server is not None:
             self._server.close()
 
     def leave(self) -> None:
-        """Leave the group, ending what is under way."""
+        """Leave the group, and end its messages under way."""
         if self._link is not None:
             self._link.abort()
-        if self._watch is not None:
-            self._watch.close()
-        if self._board is not None:
-            self._board.close()
-        self._link = self._watch = self._board = self.session = self._background = None
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+        if self._session_store is not None:
+            self._session_store.close()
+        self._link = self._heartbeat = self._session_store = self.session = self._background = None
 
     @contextmanager
-    def watching(self, place: RankAddress, phase: Phase) -> Iterator[None]:
-        """Show life while at a phase; report a failure of one's own at once; leave at another's.
+    def watching(self, address: RankAddress, phase: Phase) -> Iterator[None]:
+        """Send heartbeats during a phase, report a failure of this process at once, and stop at a peer's failure.
 
         Raises:
-            PeerFailedError: Instead of an error that another process's failure has caused.
+            PeerFailedError: Instead of an error that follows from another process's failure.
         """
-        watch, board = self._watch, self._board
-        if watch is None or board is None:
+        heartbeat, session_store = self._heartbeat, self._session_store
+        if heartbeat is None or session_store is None:
             yield
             return
         try:
-            with watch.during(phase, board), self.reporting(place):
+            with heartbeat.during(phase, session_store), self.reporting(address):
                 yield
         except (RuntimeError, PeerFailedError) as error:
-            if watch.reason is not None:
-                raise PeerFailedError(watch.reason) from error
+            if heartbeat.reason is not None:
+                raise PeerFailedError(heartbeat.reason) from error
             raise
-        if watch.reason is not None:
-            raise PeerFailedError(watch.reason)
+        if heartbeat.reason is not None:
+            raise PeerFailedError(heartbeat.reason)
 
     @contextmanager
-    def showing_life(self, phase: Phase) -> Iterator[None]:
-        """Show life while at a phase that no other process's failure ends."""
-        if self._watch is None or self._board is None:
+    def beating(self, phase: Phase) -> Iterator[None]:
+        """Send heartbeats during a phase that a peer's failure does not end."""
+        if self._heartbeat is None or self._session_store is None:
             yield
             return
-        with self._watch.during(phase, self._board):
+        with self._heartbeat.during(phase, self._session_store):
             yield
 
-    def transfer(self, place: RankAddress, order: SyncCommand) -> Mapping[int, object]:
-        """Leave depots' buckets, and run the link's rounds or start them; returns the depots' handles."""
-        seat = self.seats[place.side, place.rank]
-        program = seat.running(order)
-        seat.arrived.clear()
-        seat.checksums.clear()
-        seat.handles.clear()
-        if place.side == "source":
-            for index, bucket in program.buckets.items():
-                route = program.routes[index]
+    def transfer(self, address: RankAddress, command: SyncCommand) -> Mapping[int, object]:
+        """Put buckets into block stores, and run or start the link's rounds; returns the buckets' handles."""
+        rank_state = self.rank_states[address.side, address.rank]
+        rank_plan = rank_state.running(command)
+        rank_state.arrived.clear()
+        rank_state.checksums.clear()
+        rank_state.handles.clear()
+        if address.side == "source":
+            for index, bucket in rank_plan.buckets.items():
+                route = rank_plan.routes[index]
                 if route != "link":
-                    depot = seat.depot(route)
-                    seat.handles[index] = depot.leave(bucket, seat.blocks(program, index), copy=order.detached)
-                    if order.checksum:
-                        seat.checksums[index] = checksum(depot.take(bucket, seat.handles[index]))
-        if program.lead and program.rounds:
-            staging = self._staging(order)
-            if order.detached:
-                self._pack_all(order)
-                self._background = Background(lambda: self._detached(place, program, order, staging))
+                    block_store = rank_state.block_store(route)
+                    rank_state.handles[index] = block_store.put(
+                        bucket, rank_state.blocks(rank_plan, index), copy=command.detached
+                    )
+                    if command.checksum:
+                        rank_state.checksums[index] = checksum(block_store.get(bucket, rank_state.handles[index]))
+        if rank_plan.lead and rank_plan.rounds:
+            staging = self._staging(command)
+            if command.detached:
+                self._pack_all(command)
+                self._background = Background(lambda: self._detached(address, rank_plan, command, staging))
             else:
-                self._pump(place, program, order, staging)
-        return seat.handles
+                self._run_rounds(address, rank_plan, command, staging)
+        return rank_state.handles
 
     def wait_transfer(self) -> None:
-        """Wait for the background's end, and raise what it met."""
+        """Wait for the background thread, and raise its error if there is one."""
         background, self._background = self._background, None
         if background is not None:
             background.join()
@@ -147,83 +151,87 @@ class ProcessState:
                 raise background.error
 
     def _detached(
-        self, place: RankAddress, program: RankPlan, order: SyncCommand, staging: Mapping[int, Tensor]
+        self, address: RankAddress, rank_plan: RankPlan, command: SyncCommand, staging: Mapping[int, Tensor]
     ) -> None:
-        with self.watching(place, order.phase("background")):
-            self._pump(place, program, order, staging)
+        with self.watching(address, command.phase("background")):
+            self._run_rounds(address, rank_plan, command, staging)
 
-    def _pump(self, place: RankAddress, program: RankPlan, order: SyncCommand, staging: Mapping[int, Tensor]) -> None:
+    def _run_rounds(
+        self, address: RankAddress, rank_plan: RankPlan, command: SyncCommand, staging: Mapping[int, Tensor]
+    ) -> None:
         assert self._link is not None, "prepare comes first"
         try:
-            run_rounds(self._link, program.rounds, program.process, self._outgoing(order), staging, order.depth)
+            run_rounds(self._link, rank_plan.rounds, rank_plan.process, self._outgoing(command), staging, command.depth)
         except RuntimeError as error:
-            raise LinkLostError(f"{place} lost its link to a peer: {error}") from error
+            raise LinkLostError(f"{address} lost its link to a peer: {error}") from error
 
-    def _outgoing(self, order: SyncCommand) -> Callable[[int], Outgoing]:
+    def _outgoing(self, command: SyncCommand) -> Callable[[int], Outgoing]:
         sources = {
-            index: seat
-            for (side, _), seat in self.seats.items()
-            if side == "source" and seat.program is not None and seat.program.digest == order.program
-            for index in seat.program.buckets
+            index: rank_state
+            for (side, _), rank_state in self.rank_states.items()
+            if side == "source"
+            and rank_state.rank_plan is not None
+            and rank_state.rank_plan.digest == command.plan_digest
+            for index in rank_state.rank_plan.buckets
         }
 
         def outgoing(index: int) -> Outgoing:
-            seat = sources[index]
-            if index in seat.packed:
-                return Outgoing(seat.packed[index], lambda: seat.unpack(index))
+            rank_state = sources[index]
+            if index in rank_state.packed:
+                return Outgoing(rank_state.packed[index], lambda: rank_state.drop_packed(index))
             assert self._pool is not None
-            program = seat.running(order)
-            bucket, blocks = program.buckets[index], seat.blocks(program, index)
-            buffer, release = _own_bytes(blocks, bucket.slots, seat.device()), _nothing
+            rank_plan = rank_state.running(command)
+            bucket, blocks = rank_plan.buckets[index], rank_state.blocks(rank_plan, index)
+            buffer, release = _own_bytes(blocks, bucket.slots, rank_state.device()), _nothing
             if buffer is None:
                 buffer, release = self._pool.take(bucket.nbytes)
                 copy_all(slot_views(bucket, buffer), blocks)
-            if order.checksum:
-                seat.checksums[index] = checksum(slot_views(bucket, buffer))
+            if command.checksum:
+                rank_state.checksums[index] = checksum(slot_views(bucket, buffer))
             return Outgoing(buffer, release)
 
         return outgoing
 
-    def _pack_all(self, order: SyncCommand) -> None:
-        for (side, _), seat in self.seats.items():
-            if side == "source" and seat.program is not None:
-                program = seat.running(order)
-                for index, bucket in program.buckets.items():
-                    if program.routes[index] == "link":
-                        buffer = empty_bytes(bucket.nbytes, seat.device())
-                        copy_all(slot_views(bucket, buffer), seat.blocks(program, index))
-                        seat.packed[index] = buffer
-                        if order.checksum:
-                            seat.checksums[index] = checksum(slot_views(bucket, buffer))
-                seat.synchronize()  # the messages leave from another thread, and the component goes on
+    def _pack_all(self, command: SyncCommand) -> None:
+        for (side, _), rank_state in self.rank_states.items():
+            if side == "source" and rank_state.rank_plan is not None:
+                rank_plan = rank_state.running(command)
+                for index, bucket in rank_plan.buckets.items():
+                    if rank_plan.routes[index] == "link":
+                        buffer = empty_bytes(bucket.nbytes, rank_state.device())
+                        copy_all(slot_views(bucket, buffer), rank_state.blocks(rank_plan, index))
+                        rank_state.packed[index] = buffer
+                        if command.checksum:
+                            rank_state.checksums[index] = checksum(slot_views(bucket, buffer))
+                rank_state.synchronize()  # another thread sends the messages, and the component goes on
 
-    def _staging(self, order: SyncCommand) -> dict[int, Tensor]:
-        """Where each bucket of a link that comes to this process arrives."""
+    def _staging(self, command: SyncCommand) -> dict[int, Tensor]:
+        """The buffers for the buckets that arrive at this process over the link, by index."""
         staging: dict[int, Tensor] = {}
-        for (side, _), seat in self.seats.items():
-            if side == "target" and seat.program is not None:
-                program = seat.running(order)
-                for index in program.buckets:
-                    if program.routes[index] == "link":
-                        staging[index] = seat.staging(program, index)
+        for (side, _), rank_state in self.rank_states.items():
+            if side == "target" and rank_state.rank_plan is not None:
+                rank_plan = rank_state.running(command)
+                for index in rank_plan.buckets:
+                    if rank_plan.routes[index] == "link":
+                        staging[index] = rank_state.staging(rank_plan, index)
         return staging
 
     @contextmanager
-    def reporting(self, place: RankAddress) -> Iterator[None]:
-        """Tell every other process at once when this one fails on its own account."""
+    def reporting(self, address: RankAddress) -> Iterator[None]:
+        """Abort the session at once when this process fails, unless its failure follows from a peer's."""
         try:
             yield
         except (PeerFailedError, LinkLostError):
             raise
         except Exception as error:
-            if self._board is not None:
+            if self._session_store is not None:
                 first = str(error).partition("\n")[0]
-                self._board.abort(f"{place} failed: {type(error).__name__}: {first}")
+                self._session_store.abort(f"{address} failed: {type(error).__name__}: {first}")
             raise
 
 
 def _own_bytes(blocks: Sequence[Tensor], slots: Sequence[Slot], device: torch.device) -> Tensor | None:
-    """The user's memory as bytes, where a bucket is one block that needs neither packing nor conversion."""
+    """The user's memory as bytes, if the bucket is one block that needs no packing and no conversion."""
     if len(blocks) != 1:
         return None
     (block,) = blocks
@@ -233,4 +241,4 @@ def _own_bytes(blocks: Sequence[Tensor], slots: Sequence[Slot], device: torch.de
 
 
 def _nothing() -> None:
-    """Nothing to give back, or to end."""
+    """Give nothing back."""

@@ -1,4 +1,4 @@
-"""One rank of one side of a sync, between the controller's calls."""
+"""The state of one rank between the controller's calls: its tensors, its plan, and its buffers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.shards.specs import LocalShards
 
 
-# routes whose blocks arrive in the same memory every time
+# routes whose blocks arrive in the same memory in every sync
 _LASTING = frozenset({"link", "shared", "cuda_ipc"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _KeptCommit:
-    """The writes of a commit, and the arrivals that they were listed for."""
+    """A commit that can run again, and the arrivals that it writes."""
 
     arrivals: Mapping[int, Sequence[Tensor]]
     commit: Commit
@@ -41,9 +41,9 @@ class _KeptCommit:
 
 
 class RankState:
-    """One rank of one side: its tensors, its program, and the buffers that the program needs.
+    """One rank of one side: its tensors, its plan, and the buffers that the plan needs.
 
-    Views and copy lists are kept from sync to sync for as long as `weights()` answers with the same memory.
+    Views and copy lists are kept from sync to sync for as long as `weights()` returns the same memory.
 
     Args:
         sync: Id of the sync.
@@ -51,81 +51,83 @@ class RankState:
 
     def __init__(self, sync: str) -> None:
         self._sync = sync
-        self.holding: LocalShards = hold({})
-        self.program: RankPlan | None = None
+        self.local_shards: LocalShards = hold({})
+        self.rank_plan: RankPlan | None = None
         self.packed: dict[int, Tensor] = {}
         self.arrived: dict[int, Sequence[Tensor]] = {}
         self.handles: dict[int, object] = {}
         self.checksums: dict[int, int] = {}
-        self._depots: dict[Route, BlockStore] = {}
+        self._block_stores: dict[Route, BlockStore] = {}
         self._fingerprint: object = None
         self._blocks: dict[int, list[Tensor]] = {}
         self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
         self._commit: _KeptCommit | None = None
 
-    def look(self, weights: Weights, *, written: bool) -> None:
-        """Read what `weights()` returned, unless it is what was read before."""
+    def read(self, weights: Weights, *, written: bool) -> None:
+        """Read what `weights()` returned, unless it is the same memory as before."""
         seen = fingerprint(weights)
         if seen != self._fingerprint:
-            self.holding = hold(weights, written=written)
+            self.local_shards = hold(weights, written=written)
             self._fingerprint = seen
             self._blocks.clear()
             self._commit = None
 
-    def running(self, order: SyncCommand) -> RankPlan:
-        """The program of an order."""
-        program = self.program
-        assert program is not None and program.digest == order.program, "prepare comes first"
-        if program.sheet != self.holding.digest:
-            raise WeightSyncError("weights() changed between the survey and the transfer")
-        return program
+    def running(self, command: SyncCommand) -> RankPlan:
+        """The plan that a command is for."""
+        rank_plan = self.rank_plan
+        assert rank_plan is not None and rank_plan.digest == command.plan_digest, "prepare comes first"
+        if rank_plan.specs_digest != self.local_shards.digest:
+            raise WeightSyncError("the plan was made for other shards than weights() returned on this rank: sync again")
+        return rank_plan
 
     def device(self) -> torch.device:
-        """Where buckets of links are staged for this rank."""
-        program = self.program
-        assert program is not None
-        if program.device == "cpu":
+        """The device on which this rank stages the buckets of links."""
+        rank_plan = self.rank_plan
+        assert rank_plan is not None
+        if rank_plan.device == "cpu":
             return torch.device("cpu")
-        return next(tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces)
+        return next(tensor.device for pieces in self.local_shards.pieces.values() for _, tensor in pieces)
 
     def synchronize(self) -> None:
-        """Wait until the GPUs of this rank's tensors have done what was asked of them."""
-        devices = {tensor.device for pieces in self.holding.pieces.values() for _, tensor in pieces if tensor.is_cuda}
+        """Wait for the work on the GPUs of this rank's tensors."""
+        devices = {
+            tensor.device for pieces in self.local_shards.pieces.values() for _, tensor in pieces if tensor.is_cuda
+        }
         for device in devices:
             torch.cuda.synchronize(device)
 
-    def depot(self, route: Route) -> BlockStore:
-        """The depot for a route, made on first use."""
-        if route not in self._depots:
-            self._depots[route] = block_store_for(route, self._sync)
-        return self._depots[route]
+    def block_store(self, route: Route) -> BlockStore:
+        """The block store of a route, made on first use."""
+        if route not in self._block_stores:
+            self._block_stores[route] = block_store_for(route, self._sync)
+        return self._block_stores[route]
 
-    def blocks(self, program: RankPlan, index: int) -> list[Tensor]:
+    def blocks(self, rank_plan: RankPlan, index: int) -> list[Tensor]:
         """The source's tensors for a bucket, one for each slot."""
         if index not in self._blocks:
-            entries = program.entries
-            slots = program.buckets[index].slots
-            self._blocks[index] = [self.holding.view(entries[slot.entry].source, slot.box) for slot in slots]
+            entries = rank_plan.entries
+            slots = rank_plan.buckets[index].slots
+            self._blocks[index] = [self.local_shards.view(entries[slot.entry].source, slot.box) for slot in slots]
         return self._blocks[index]
 
-    def staging(self, program: RankPlan, index: int) -> Tensor:
-        """Where a bucket of a link arrives; kept from sync to sync."""
+    def staging(self, rank_plan: RankPlan, index: int) -> Tensor:
+        """The buffer in which a bucket of a link arrives; kept from sync to sync."""
         if index not in self._staging:
-            bucket = program.buckets[index]
+            bucket = rank_plan.buckets[index]
             buffer = empty_bytes(bucket.nbytes, self.device())
             self._staging[index] = (buffer, slot_views(bucket, buffer))
         return self._staging[index][0]
 
-    def arrivals(self, program: RankPlan) -> dict[int, Sequence[Tensor]]:
-        """The blocks of every bucket of a target rank, by the bucket's index."""
+    def arrivals(self, rank_plan: RankPlan) -> dict[int, Sequence[Tensor]]:
+        """The arrived blocks of every bucket of a target rank, by the bucket's index."""
         return {
-            index: self._staging[index][1] if program.routes[index] == "link" else self.arrived[index]
-            for index in program.buckets
+            index: self._staging[index][1] if rank_plan.routes[index] == "link" else self.arrived[index]
+            for index in rank_plan.buckets
         }
 
-    def commit(self, program: RankPlan, *, reversible: bool) -> Commit:
-        """The writes of this commit: several for a block whose tensors were tied at the source."""
-        arrivals = self.arrivals(program)
+    def commit(self, rank_plan: RankPlan, *, reversible: bool) -> Commit:
+        """The commit that writes the arrivals; a block whose tensors are tied at the source has several writes."""
+        arrivals = self.arrivals(rank_plan)
         kept = self._commit
         if (
             kept is None
@@ -134,62 +136,62 @@ class RankState:
         ):
             writes: list[Write] = []
             for index, blocks in arrivals.items():
-                bucket, route = program.buckets[index], program.routes[index]
+                bucket, route = rank_plan.buckets[index], rank_plan.routes[index]
                 owned = route == "link" or (route == "shared" and len(bucket.targets) == 1)
                 for slot, block in zip(bucket.slots, blocks, strict=True):
-                    names = [name for name in program.entries[slot.entry].targets if name in self.holding.pieces]
-                    places = [view for name in names for view in self.holding.views(name, slot.box)]
-                    assert places, f"this rank holds nothing around {slot.box}"
-                    writes.extend(Write(place, block, owned and len(places) == 1, slot.entry) for place in places)
+                    names = [name for name in rank_plan.entries[slot.entry].targets if name in self.local_shards.pieces]
+                    views = [view for name in names for view in self.local_shards.views(name, slot.box)]
+                    assert views, f"this rank holds no block around {slot.box}"
+                    writes.extend(Write(view, block, owned and len(views) == 1, slot.entry) for view in views)
             kept = self._commit = _KeptCommit(arrivals, Commit(writes, reversible=reversible), reversible)
         return kept.commit
 
-    def digests(self, program: RankPlan, side: Side) -> Digests:
-        """A digest of every block that this rank sends, holds a replica of, or has received; as the target has them."""
-        slots = [Move(slot.entry, slot.box) for bucket in program.buckets.values() for slot in bucket.slots]
+    def digests(self, rank_plan: RankPlan, side: Side) -> Digests:
+        """Digests of every block that this rank sends, holds a replica of, or has received, in the target's dtype."""
+        slots = [Move(slot.entry, slot.box) for bucket in rank_plan.buckets.values() for slot in bucket.slots]
         found: dict[Move, list[Tensor]] = {}
-        for move in dict.fromkeys([*slots, *program.replicas]):
-            entry = program.entries[move.entry]
+        for move in dict.fromkeys([*slots, *rank_plan.replicas]):
+            entry = rank_plan.entries[move.entry]
             if side == "source":
-                block = self.holding.view(entry.source, move.box)
+                block = self.local_shards.view(entry.source, move.box)
                 blocks = [block.to(torch_dtype(entry.wire)).to(torch_dtype(entry.dtype))]
             else:
-                names = [name for name in entry.targets if name in self.holding.pieces]
-                blocks = [view for name in names for view in self.holding.views(name, move.box)]
+                names = [name for name in entry.targets if name in self.local_shards.pieces]
+                blocks = [view for name in names for view in self.local_shards.views(name, move.box)]
             found[move] = [digest_values(block, move.box) for block in blocks]
         numbers = iter(_numbers([value for values in found.values() for value in values]))
         return {move: tuple(islice(numbers, len(values))) for move, values in found.items()}
 
     def rollback(self) -> None:
-        """Take back the latest commit, whatever became of it."""
+        """Restore the values from before the latest commit, complete or not."""
         if self._commit is not None:
             self._commit.commit.rollback()
 
     def finalize(self) -> None:
-        """Make the latest commit final, and drop what the sync needs no more."""
+        """Make the latest commit final, and drop the buffers that only this sync needed."""
         if self._commit is not None:
             self._commit.commit.finalize()
         self.clear()
 
-    def unpack(self, index: int) -> None:
-        """Drop a packed bucket that has left."""
+    def drop_packed(self, index: int) -> None:
+        """Drop a packed bucket after its last message."""
         del self.packed[index]
 
     def clear(self) -> None:
-        """Drop what a finished or failed sync left behind; memory that the next one fills again stays."""
+        """Drop the blocks of a finished or failed sync; memory that the next one fills again stays."""
         self.arrived.clear()
         self.packed.clear()
-        if self.program is None or not set(self.program.routes.values()) <= _LASTING:
+        if self.rank_plan is None or not set(self.rank_plan.routes.values()) <= _LASTING:
             self._commit = None
-        for depot in self._depots.values():
-            depot.clear()
+        for block_store in self._block_stores.values():
+            block_store.clear()
 
     def forget(self) -> None:
-        """Give back everything that a program needed."""
-        for depot in self._depots.values():
-            depot.close()
-        self.program = self._commit = None
-        for kept in (self._depots, self._staging, self._blocks, self.packed, self.arrived, self.handles):
+        """Give back everything that the plan needed."""
+        for block_store in self._block_stores.values():
+            block_store.close()
+        self.rank_plan = self._commit = None
+        for kept in (self._block_stores, self._staging, self._blocks, self.packed, self.arrived, self.handles):
             kept.clear()
 
 

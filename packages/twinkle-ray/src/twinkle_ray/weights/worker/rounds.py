@@ -1,4 +1,4 @@
-"""The rounds of a transfer over a link, as one process runs them."""
+"""The rounds of a transfer over a link, for one process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Outgoing:
-    """Bytes of a bucket at its source, and what gives the buffer back."""
+    """The bytes of a bucket at its source, and a function that gives the buffer back."""
 
     buffer: Tensor
     release: Callable[[], None]
 
 
 class BufferPool:
-    """Buffers for packing, used again once their messages are through."""
+    """Buffers for packing; each is used again after its messages are through."""
 
     def __init__(self, allocate: Callable[[int], Tensor]) -> None:
         self._allocate = allocate
@@ -48,52 +48,52 @@ def run_rounds(
     staging: Mapping[int, Tensor],
     depth: int,
 ) -> None:
-    """Run this process's hops, `depth` rounds in flight.
+    """Run this process's hops, with `depth` rounds in flight.
 
     Args:
         link: To the other processes.
         rounds: The hops of this process.
         process: Its rank in the link's group.
-        outgoing: Bytes of a bucket that this process is the source of.
-        staging: Where received buckets go; forwarded from there.
-        depth: Rounds that may be under way at once; bounds the memory for packing.
+        outgoing: Gives the bytes of a bucket of this process.
+        staging: The buffer of each bucket that this process receives, or forwards.
+        depth: Most rounds under way at once; it bounds the memory for packing.
     """
-    flying: deque[tuple[Sequence[Work], Sequence[Callable[[], None]]]] = deque()
+    in_flight: deque[tuple[Sequence[Work], Sequence[Callable[[], None]]]] = deque()
     arriving: dict[int, Work] = {}
     for hops in rounds:
-        while len(flying) >= depth:
-            _land(*flying.popleft())
+        while len(in_flight) >= depth:
+            _finish(*in_flight.popleft())
         receives = [hop for hop in hops if hop.receiver == process]
         sends = [hop for hop in hops if hop.sender == process]
-        posts = [LinkMessage(hop.sender, hop.bucket, staging[hop.bucket], receive=True) for hop in receives]
+        messages = [LinkMessage(hop.sender, hop.bucket, staging[hop.bucket], receive=True) for hop in receives]
         packed: dict[int, Outgoing] = {}
         for hop in sends:
             if hop.forward:
                 arriving.pop(hop.bucket, _DONE).wait()
-                posts.append(LinkMessage(hop.receiver, hop.bucket, staging[hop.bucket], receive=False))
+                messages.append(LinkMessage(hop.receiver, hop.bucket, staging[hop.bucket], receive=False))
             else:
                 if hop.bucket not in packed:
                     packed[hop.bucket] = outgoing(hop.bucket)
-                posts.append(LinkMessage(hop.receiver, hop.bucket, packed[hop.bucket].buffer, receive=False))
-        afterwards = [parcel.release for parcel in packed.values()]
-        works = link.post(posts)
+                messages.append(LinkMessage(hop.receiver, hop.bucket, packed[hop.bucket].buffer, receive=False))
+        releases = [bucket.release for bucket in packed.values()]
+        works = link.post(messages)
         arriving.update((hop.bucket, work) for hop, work in zip(receives, works, strict=False))
-        flying.append((works, afterwards))
-    while flying:
-        _land(*flying.popleft())
+        in_flight.append((works, releases))
+    while in_flight:
+        _finish(*in_flight.popleft())
 
 
 class _Done:
     def wait(self) -> None:
-        """Nothing is under way."""
+        """Return at once: no message is under way."""
 
 
 _DONE = _Done()
 
 
-def _land(works: Sequence[Work], afterwards: Sequence[Callable[[], None]]) -> None:
+def _finish(works: Sequence[Work], releases: Sequence[Callable[[], None]]) -> None:
     """Wait for a round's messages, then give its buffers back."""
     for work in works:
         work.wait()
-    for release in afterwards:
+    for release in releases:
         release()

@@ -1,0 +1,144 @@
+"""One attempt to sync: transfer, fetch, commit, verify and finalize, on the ranks of both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
+from twinkle_ray.weights.controller.steps import run_last_step, run_step
+from twinkle_ray.weights.controller.survivors import death_behind, run_where_alive
+from twinkle_ray.weights.delivery import WeightDelivery, by_name, changed_names, check_arrival, check_replicas
+from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.worker import endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_ray.weights.controller.sync_group import SyncGroup
+    from twinkle_ray.weights.messages import Side, StepResult, SyncCommand
+    from twinkle_ray.weights.planning.sync_plan import SyncPlan
+    from twinkle_ray.weights.planning.transfer_plan import Digests
+
+
+class Attempt:
+    """One attempt, from its first bucket to weights that are final.
+
+    Args:
+        calls: To the ranks.
+        group: The process group of the sync.
+        sync_plan: The plan that the ranks follow.
+        command: The command that the ranks get.
+        deadline: On the monotonic clock.
+    """
+
+    def __init__(
+        self, calls: RankCalls, group: SyncGroup, sync_plan: SyncPlan, command: SyncCommand, deadline: float
+    ) -> None:
+        self.sync_plan, self.command = sync_plan, command
+        self._calls, self._group, self._deadline = calls, group, deadline
+        self._sources: Sequence[StepResult] = ()
+        self._sent: Sequence[Digests] | None = None
+
+    @property
+    def compares(self) -> bool:
+        """Whether the values at both ends are compared."""
+        return self._sent is not None
+
+    def transfer(self, *, compare: bool) -> None:
+        """Send the buckets, or pack them where the command is detached.
+
+        Args:
+            compare: Compare the source's replicas first, and both ends after the commit.
+        """
+        if compare:
+            self._sent = self._digests("digest", "source")
+            check_replicas(self.sync_plan.plan, self._sent)
+        self._sources = self._step("transfer", SIDES, endpoint.transfer)["source"]
+
+    def commit(self) -> WeightDelivery:
+        """Wait until everything has arrived, and write it on every rank of the target, or on none."""
+        self._fetch()
+        try:
+            bits = self._step("commit", ("target",), endpoint.commit)["target"]
+            received = self._verify()
+        except WeightSyncError:
+            if self.command.reversible:
+                call = self._calls.call("target", endpoint.rollback, self._calls.same("target", self.command))
+                run_where_alive("rollback", self._calls.both_sides["target"], call)
+            raise
+        changed = 0
+        for of_rank in bits:
+            changed |= of_rank
+        plan = self.sync_plan.plan
+        return WeightDelivery(
+            self.command.version,
+            changed_names(plan, changed),
+            {} if self._sent is None else by_name(plan, self._sent),
+            {} if received is None else by_name(plan, received),
+        )
+
+    def finalize(self) -> bool:
+        """Make the commit final on every rank, and call the target's `on_weights`.
+
+        Returns:
+            Whether every rank has answered; the log names those that have died.
+        """
+        calls = {
+            side: self._calls.call(side, endpoint.finalize, self._calls.same(side, self.command)) for side in SIDES
+        }
+        watched = self._group.watched(self.sync_plan, self.command.phase("finalize"), ("target",))
+        placed = f"version {self.command.version} of the weights is in place"
+        return run_last_step("finalize", self._calls.both_sides, calls, self._deadline, watched, placed)
+
+    def _fetch(self) -> None:
+        """Wait for the background of a detached sync, and get the buckets that sources put into block stores."""
+        if self.command.detached:
+            self._sources = self._step("wait_transfer", SIDES, endpoint.wait_transfer)["source"]
+        if not (self.sync_plan.uses_block_stores or self.command.checksum):
+            return
+        handles = {index: handle for result in self._sources for index, handle in result.handles.items()}
+        wanted = [
+            {
+                bucket.index: handles[bucket.index]
+                for bucket in self.sync_plan.buckets
+                if rank in bucket.targets and bucket.index in handles
+            }
+            for rank in range(self._calls.both_sides["target"].size)
+        ]
+        try:
+            fetched = self._step("fetch", ("target",), endpoint.fetch, wanted)["target"]
+        except WeightSyncError as error:
+            answer = self._calls.call("source", endpoint.answer)
+            raise death_behind("fetch", error, self._calls.both_sides["source"], answer) from error
+        if self.command.checksum:
+            _compare_checksums(self._sources, fetched)
+
+    def _verify(self) -> Sequence[Digests] | None:
+        """Digests of the target's tensors, compared with the source's; None where the source has made none."""
+        if self._sent is None:
+            return None
+        received = self._digests("verify", "target")
+        check_arrival(self.sync_plan.plan, self._sent, received)
+        return received
+
+    def _digests(self, step: str, side: Side) -> list[Digests]:
+        return self._step(step, (side,), endpoint.digest, self._calls.same(side, step))[side]
+
+    def _step(
+        self, name: str, sides: Sequence[Side], function: Callable[..., object], *columns: Sequence[object]
+    ) -> dict[Side, list[Any]]:
+        calls = {
+            side: self._calls.call(side, function, self._calls.same(side, self.command), *columns) for side in sides
+        }
+        watched = self._group.watched(self.sync_plan, self.command.phase(name), sides)
+        return run_step(name, self._calls.both_sides, calls, self._deadline, watched)
+
+
+def _compare_checksums(sent: Sequence[StepResult], received: Sequence[StepResult]) -> None:
+    at_source = {index: value for result in sent for index, value in result.checksums.items()}
+    for rank, result in enumerate(received):
+        wrong = [index for index, value in result.checksums.items() if at_source.get(index) != value]
+        if wrong:
+            raise WeightSyncError(
+                f"bucket(s) {wrong} reached target rank {rank} with other bytes than it was sent; nothing is written"
+            )
