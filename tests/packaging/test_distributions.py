@@ -22,18 +22,19 @@ THIRD_PARTY = {
     "twinkle-remote": set(),
     "twinkle-data": {"numpy", "torch"},
     "twinkle-ray": {"numpy", "ray", "torch"},
-    "twinkle": set(),
+    "twinkle-all": set(),
 }
 SIBLINGS = {
     "twinkle-mesh": set(),
     "twinkle-remote": {"twinkle-mesh"},
     "twinkle-data": {"twinkle-mesh", "twinkle-remote"},
     "twinkle-ray": {"twinkle-mesh", "twinkle-remote"},
-    "twinkle": {"twinkle-mesh", "twinkle-remote", "twinkle-data", "twinkle-ray"},
+    "twinkle-all": {"twinkle-mesh", "twinkle-remote", "twinkle-data", "twinkle-ray"},
 }
-LIGHT = ("twinkle", "twinkle-mesh", "twinkle-remote")
+LIGHT = ("twinkle-all", "twinkle-mesh", "twinkle-remote")
 HEAVY = {"torch", "ray", "numpy"}
 NAMES = sorted(THIRD_PARTY)
+MODULES = {name: name.replace("-", "_") for name in NAMES} | {"twinkle-all": "twinkle"}
 
 
 def _metadata(wheel: Path) -> str:
@@ -44,13 +45,13 @@ def _metadata(wheel: Path) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wheel_and_sdist_hold_what_they_should(workspace: Workspace, name: str) -> None:
-    module = name.replace("-", "_")
+    module = MODULES[name]
     with zipfile.ZipFile(workspace.wheel(name)) as archive:
         inside = archive.namelist()
     assert f"{module}/py.typed" in inside
     assert any(entry.endswith("licenses/LICENSE") for entry in inside)
     assert {entry.split("/")[0] for entry in inside if ".dist-info" not in entry} == {module}
-    (sdist,) = workspace.dist.glob(f"{module}-[0-9]*.tar.gz")
+    (sdist,) = workspace.dist.glob(f"{name.replace('-', '_')}-[0-9]*.tar.gz")
     with tarfile.open(sdist) as archive:
         files = {member.name.split("/", 1)[1] for member in archive.getmembers()}
     assert {"README.md", "CHANGELOG.md", "LICENSE", f"src/{module}/py.typed"} <= files
@@ -73,7 +74,7 @@ def test_dependencies_are_those_of_the_contract_and_siblings_are_bounded(workspa
 def test_installs_and_imports_alone(workspace: Workspace, name: str, tmp_path: Path) -> None:
     python = workspace.environment(tmp_path / "env")
     workspace.install(python, workspace.wheel(name))
-    module = name.replace("-", "_")
+    module = MODULES[name]
     program = f"import sys, json, {module}; print(json.dumps([{module}.__file__, sorted(sys.modules)]))"
     where, loaded = json.loads(workspace.run(python, "-I", "-c", program))
     assert str(tmp_path) in where

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-_DISTRIBUTIONS = ("twinkle", "twinkle-mesh", "twinkle-remote", "twinkle-data", "twinkle-ray", "ray", "torch", "numpy")
+_DISTRIBUTIONS = (
+    "twinkle-all",
+    "twinkle-mesh",
+    "twinkle-remote",
+    "twinkle-data",
+    "twinkle-ray",
+    "ray",
+    "torch",
+    "numpy",
+)
 _MIN_SHARED_GIB = 1.0
 _MIN_OPEN_FILES = 4096
 
