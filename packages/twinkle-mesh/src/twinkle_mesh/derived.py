@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeVar
 
-    from .attributes import Views
     from .data_parallel import DataParallel
     from .layout.layout import Layout
+    from .named_dims import Views
     from .nodes import Nodes
 
     Mesh = TypeVar("Mesh", bound=DataParallel)

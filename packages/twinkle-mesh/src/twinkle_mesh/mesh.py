@@ -27,8 +27,9 @@ class DeviceMesh(Algebra):
     Build one with `from_sizes` or `from_ranks`. The cost of a mesh does not grow with its number of ranks, except for
     explicit ranks that follow no arithmetic rule.
 
-    Its methods are defined in four modules: attributes in `attributes.py`, ranks, coordinates and groups in
-    `coordinates.py`, data ranks and slices in `data_parallel.py`, operations that return a new mesh in `algebra.py`.
+    Its methods are defined in five modules: dims and their sizes in `named_dims.py`, other attributes in
+    `attributes.py`, ranks, coordinates and groups in `coordinates.py`, data ranks and slices in `data_parallel.py`,
+    operations that return a new mesh in `algebra.py`.
     """
 
     __slots__ = ()
