@@ -1,7 +1,8 @@
-"""A key-value store that the controller serves to the processes of a sync, and that torch's process groups can meet in.
+"""A key-value store that the controller serves to the processes of a sync, and that torch's process groups can use.
 
-torch's own TCPStore looks up the name of every address that connects, which takes seconds where no name server answers,
-and lets anybody in. This one looks nothing up, and asks for the secret that travels with the session.
+torch's own TCPStore (2.13, with libuv and without) calls getnameinfo for the name of both ends of every connection,
+which takes seconds where no name server answers; it also has no secret, so any process that reaches its port can write.
+This store looks up no names, and refuses a client without the session's secret.
 """
 
 from __future__ import annotations
