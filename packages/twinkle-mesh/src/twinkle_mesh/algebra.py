@@ -7,7 +7,8 @@ from .derived import rebuilt, selected, views_renamed, views_within
 from .layout.data_dims import DATA_DIMS, SAME_DATA
 from .layout.data_layout import DataLayout
 from .layout.layout import Layout
-from .rules.sizes import check_names, fill_sizes
+from .rules.checks import check_names
+from .rules.sizes import fill_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

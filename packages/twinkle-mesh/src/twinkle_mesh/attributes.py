@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .layout.data_dims import check_data_dims, data_order, ordered_data_dims
 from .named_dims import NamedDims
+from .rules.checks import at_least_one, check_divides
 from .rules.order import EXPERT_DIMS, inferred_expert_order
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, check_divides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class Attributes(NamedDims):
         if self.vpp_size > 1 and self.size("pp") == 1:
             raise RuleError(f"vpp_size={self.vpp_size} needs pp_size > 1, but pp_size=1", {"vpp_size": [1]})
         if self.sequence_parallel and self.size("tp") == 1:
-            said = "sequence_parallel=True needs tp_size > 1, but tp_size=1"
-            raise RuleError(said, {"sequence_parallel": [False]})
+            problem = "sequence_parallel=True needs tp_size > 1, but tp_size=1"
+            raise RuleError(problem, {"sequence_parallel": [False]})
 
     @property
     def _data_positions(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
 
-from .rules.sizes import at_least_one, whole_number
+from .rules.checks import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if not TYPE_CHECKING:

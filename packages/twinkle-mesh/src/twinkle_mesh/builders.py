@@ -6,8 +6,9 @@ from _collections_abc import Iterable  # the same class; importing collections.a
 
 from .layout.layout import Layout
 from .rules import order as orders
+from .rules.checks import at_least_one, whole_number
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, infer_sizes, whole_number
+from .rules.sizes import infer_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

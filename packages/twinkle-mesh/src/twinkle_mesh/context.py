@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 
-from .rules.sizes import whole_number
+from .rules.checks import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .attributes import Attributes
 from .context import running_rank
 from .layout.ranks import Groups, Ranks
+from .rules.checks import whole_number
 from .rules.messages import would
-from .rules.sizes import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

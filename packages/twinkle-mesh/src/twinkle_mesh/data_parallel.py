@@ -7,7 +7,7 @@ from .coordinates import Coordinates
 from .layout.data_layout import DataLayout
 from .layout.factors import merged, product, split
 from .layout.ranks import Ranks
-from .rules.sizes import whole_number
+from .rules.checks import whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .layout.data_dims import DATA_DIMS, SAME_DATA, follow_names
 from .layout.data_layout import DataLayout
-from .rules.sizes import check_names
+from .rules.checks import check_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .rules.checks import at_least_one, check_divides, whole_number
 from .rules.messages import preview
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, check_divides, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

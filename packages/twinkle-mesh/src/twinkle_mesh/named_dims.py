@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .rules.checks import check_names
 from .rules.messages import would
-from .rules.sizes import check_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

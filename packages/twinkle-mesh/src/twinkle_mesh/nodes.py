@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from .rules.checks import at_least_one, whole_number
 from .rules.messages import listed_or_digest, preview
-from .rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

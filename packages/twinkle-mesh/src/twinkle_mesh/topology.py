@@ -7,9 +7,9 @@ from _collections_abc import Iterable  # the same class; importing collections.a
 from .derived import rebuilt
 from .layout.factors import expand, merged
 from .nodes import Nodes
+from .rules.checks import at_least_one, whole_number
 from .rules.messages import divisors, nearest_divisors, preview
 from .rules.rule_error import RuleError
-from .rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
     if not isinstance(nodes, (Nodes, Iterable)):
         count = at_least_one("nodes", nodes)
         if ranks % count:
-            said = f"nodes={count} does not divide the {ranks} ranks evenly"
-            raise RuleError(said, {"nodes": nearest_divisors(ranks, count)}, named=False)
+            problem = f"nodes={count} does not divide the {ranks} ranks evenly"
+            raise RuleError(problem, {"nodes": nearest_divisors(ranks, count)}, named=False)
         return Nodes(ranks // count)
     if isinstance(nodes, Nodes):
         sizes = nodes.sizes

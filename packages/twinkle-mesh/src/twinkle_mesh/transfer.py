@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .balance import balanced_slice
 from .mesh import DeviceMesh
+from .rules.checks import at_least_one, whole_number
 from .rules.messages import preview
-from .rules.sizes import at_least_one, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twinkle_mesh.layout.factors import merged, nested
 from twinkle_mesh.layout.layout import Layout
+from twinkle_mesh.rules.checks import at_least_one, whole_number
 from twinkle_mesh.rules.messages import preview
-from twinkle_mesh.rules.sizes import at_least_one, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
+from twinkle_mesh.rules.checks import at_least_one, check_divides, whole_number
 from twinkle_mesh.rules.rule_error import RuleError
-from twinkle_mesh.rules.sizes import at_least_one, check_divides, infer_sizes, whole_number
+from twinkle_mesh.rules.sizes import infer_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,8 +93,8 @@ def _meshes(
     dp_size, dp_replicate_size = fields["dp_size"], fields["dp_replicate_size"]
     replicas = 1 if dp_replicate_size is None else max(1, whole_number("dp_replicate_size", dp_replicate_size))
     if replicas > 1 and not isinstance(config, FSDP2Config):
-        said = f"dp_replicate_size={replicas} needs FSDP2Config, not {name}"
-        raise RuleError(said, {"dp_replicate_size": [1]}, named=False)
+        problem = f"dp_replicate_size={replicas} needs FSDP2Config, not {name}"
+        raise RuleError(problem, {"dp_replicate_size": [1]}, named=False)
     if isinstance(config, DDPConfig):
         _refuse(name, sizes, ("tp", "pp", "cp", "ep"))
     elif isinstance(config, MegatronFSDPConfig):
@@ -149,5 +150,5 @@ def _world(world_size: object, dp_size: int | None, dense: Mapping[str, int]) ->
 def _refuse(config: str, sizes: Mapping[str, int], fields: tuple[str, ...]) -> None:
     for field in fields:
         if sizes[field] > 1:
-            said = f"{field}_size={sizes[field]} is not supported with {config}"
-            raise RuleError(said, {f"{field}_size": [1]}, would="would do")
+            problem = f"{field}_size={sizes[field]} is not supported with {config}"
+            raise RuleError(problem, {f"{field}_size": [1]}, would="would do")

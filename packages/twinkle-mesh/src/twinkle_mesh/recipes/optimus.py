@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from twinkle_mesh.layout.layout import Layout
 from twinkle_mesh.mesh import DeviceMesh
 from twinkle_mesh.nodes import Nodes
+from twinkle_mesh.rules.checks import at_least_one, check_divides, whole_number
 from twinkle_mesh.rules.rule_error import RuleError
-from twinkle_mesh.rules.sizes import at_least_one, check_divides, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

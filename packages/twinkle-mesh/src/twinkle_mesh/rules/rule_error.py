@@ -14,28 +14,28 @@ class RuleError(ValueError):
     """A value breaks a rule. The error offers values that satisfy the rule.
 
     Args:
-        said: The field, the rule and the values.
+        problem: The field, the rule and the values.
         options: For each field, the values that satisfy the rule, the nearest first.
-        named: Whether the offer repeats the name of the field that `said` starts with.
+        named: Whether the offer repeats the name of the field that `problem` starts with.
         most: How many values of a field the error offers at most.
         would: The last words of the offer.
     """
 
     def __init__(
         self,
-        said: str,
+        problem: str,
         options: Mapping[str, Sequence[object]],
         *,
         named: bool = True,
         most: int = 4,
         would: str = "would",
     ) -> None:
-        self.said = said
+        self.problem = problem
         self.options = options
         self.named = named
         self.most = most
         self.would = would
-        super().__init__(f"{said}; {self._offer({field: list(values[:most]) for field, values in options.items()})}")
+        super().__init__(f"{problem}; {self._offer({field: list(values[:most]) for field, values in options.items()})}")
 
     def fitting(self, build: Callable[[Mapping[str, Any]], object], fields: Mapping[str, Any]) -> ValueError:
         """Return an error whose offers `build` accepts together with the other fields.
@@ -53,13 +53,13 @@ class RuleError(ValueError):
                 try:
                     build({**fields, field: value})
                 except ValueError as error:
-                    first = first or (field, value, error.said if isinstance(error, RuleError) else str(error))
+                    first = first or (field, value, error.problem if isinstance(error, RuleError) else str(error))
                 else:
                     found.setdefault(field, []).append(value)
         if found or first is None:
-            return ValueError(f"{self.said}; {self._offer(found)}")
-        field, value, said = first
-        return ValueError(f"{self.said}; with {field}={value} instead, {said}")
+            return ValueError(f"{self.problem}; {self._offer(found)}")
+        field, value, problem = first
+        return ValueError(f"{self.problem}; with {field}={value} instead, {problem}")
 
     def _offer(self, options: Mapping[str, list[object]]) -> str:
         ordered = {field: sorted(values, key=_size) for field, values in options.items() if values}

@@ -1,35 +1,14 @@
-"""Sizes of dims: inference of one of them, and checks whose errors offer other sizes."""
+"""Sizes of dims: one of them is inferred, and errors offer other sizes."""
 
 from __future__ import annotations
 
-from operator import index
-
+from .checks import at_least_one, whole_number
 from .messages import nearest_divisors
 from .rule_error import RuleError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-
-def whole_number(field: str, value: object) -> int:
-    """Return a number of any integer type as an int. Floats and bools are refused."""
-    if type(value) is int:
-        return value
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return index(value)  # type: ignore[arg-type]  # the call is the check: integers of numpy pass, floats do not
-    except TypeError:
-        raise ValueError(f"{field}={value!r} must be a whole number") from None
-
-
-def at_least_one(field: str, value: object) -> int:
-    """Return a size, which is at least 1."""
-    number = value if type(value) is int else whole_number(field, value)
-    if number < 1:
-        raise RuleError(f"{field}={number} must be at least 1", {field: range(1, 33)}, named=False, most=1)
-    return number
+    from collections.abc import Mapping, Sequence
 
 
 def infer_sizes(sizes: Mapping[str, object], world_size: object = None) -> dict[str, int]:
@@ -53,8 +32,8 @@ def infer_sizes(sizes: Mapping[str, object], world_size: object = None) -> dict[
             open_dims.append(name)
             size = 1
         elif size < 1:
-            said = f"{name}_size={size} must be at least 1, or -1 to infer it"
-            raise RuleError(said, {f"{name}_size": range(1, 33)}, named=False, most=1)
+            problem = f"{name}_size={size} must be at least 1, or -1 to infer it"
+            raise RuleError(problem, {f"{name}_size": range(1, 33)}, named=False, most=1)
         known[name] = size
         total *= size
     if len(open_dims) > 1:
@@ -97,9 +76,9 @@ def indivisible(known: Mapping[str, int], world: int, total: int, *, suffix: str
         below = world // total
         worlds = [near * total for step in range(33) for near in (below - step, below + 1 + step) if near > 0]
         options["world_size"] = worlds
-    said = f"{_product_text(fixed, total, suffix)} does not divide world_size={world}"
+    problem = f"{_product_text(fixed, total, suffix)} does not divide world_size={world}"
     alone = len(fixed) == 1 and "world_size" not in options
-    return RuleError(said, options, named=not alone, most=2 if "world_size" in options else 4)
+    return RuleError(problem, options, named=not alone, most=2 if "world_size" in options else 4)
 
 
 def _product_text(sizes: Mapping[str, int], total: int, suffix: str) -> str:
@@ -131,21 +110,3 @@ def fill_sizes(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]
         )
     filled.update(dict.fromkeys(open_names, total // known))
     return filled
-
-
-def check_divides(field: str, size: int, total: int, amount: str) -> None:
-    """Raise for a size that does not divide `total`; the error names `total` as `amount`."""
-    if total % size:
-        raise RuleError(f"{field}={size} does not divide {amount}", {field: nearest_divisors(total, size)}, named=False)
-
-
-def check_names(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the names of dims; raise unless they are identifiers and differ."""
-    checked: list[str] = []
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"dim name {name!r} must be a word such as 'dp' or 'ep_shard'")
-        if name in checked:
-            raise ValueError(f"dim_names={tuple(checked)} already holds {name!r}; dim names must differ")
-        checked.append(name)
-    return tuple(checked)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from twinkle_mesh.expert import expert_view
 from twinkle_mesh.layout.factors import split
 from twinkle_mesh.layout.layout import Layout
-from twinkle_mesh.rules.sizes import whole_number
+from twinkle_mesh.rules.checks import whole_number
 from twinkle_mesh.topology import nodes_spanned, nodes_spanned_in
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from twinkle_mesh.rules.sizes import at_least_one
+from twinkle_mesh.rules.checks import at_least_one
 
 from .drawing import drawing
 

@@ -1,0 +1,50 @@
+"""Checks of single sizes and of names."""
+
+from __future__ import annotations
+
+from operator import index
+
+from .messages import nearest_divisors
+from .rule_error import RuleError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def whole_number(field: str, value: object) -> int:
+    """Return a number of any integer type as an int. Floats and bools are refused."""
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return index(value)  # type: ignore[arg-type]  # the call is the check: integers of numpy pass, floats do not
+    except TypeError:
+        raise ValueError(f"{field}={value!r} must be a whole number") from None
+
+
+def at_least_one(field: str, value: object) -> int:
+    """Return a size, which is at least 1."""
+    number = value if type(value) is int else whole_number(field, value)
+    if number < 1:
+        raise RuleError(f"{field}={number} must be at least 1", {field: range(1, 33)}, named=False, most=1)
+    return number
+
+
+def check_divides(field: str, size: int, total: int, amount: str) -> None:
+    """Raise for a size that does not divide `total`; the error names `total` as `amount`."""
+    if total % size:
+        raise RuleError(f"{field}={size} does not divide {amount}", {field: nearest_divisors(total, size)}, named=False)
+
+
+def check_names(names: Iterable[object]) -> tuple[str, ...]:
+    """Return the names of dims; raise unless they are identifiers and differ."""
+    checked: list[str] = []
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"dim name {name!r} must be a word such as 'dp' or 'ep_shard'")
+        if name in checked:
+            raise ValueError(f"dim_names={tuple(checked)} already holds {name!r}; dim names must differ")
+        checked.append(name)
+    return tuple(checked)
