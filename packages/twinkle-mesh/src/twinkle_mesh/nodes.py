@@ -26,7 +26,7 @@ class Nodes:
     def __init__(self, ranks_per_node: int | None = None, sizes: Iterable[int] = ()) -> None:
         held = tuple([whole_number("the number of ranks on a node", size) for size in sizes])
         if (ranks_per_node is None) == (not held):
-            raise ValueError("nodes need join_or ranks_per_node= or the sizes of all nodes")
+            raise ValueError("nodes need either ranks_per_node= or the sizes of all nodes")
         if held and min(held) < 1:
             raise ValueError(f"the number of ranks on a node={min(held)} must be at least 1")
         per_node = None if ranks_per_node is None else at_least_one("ranks_per_node", ranks_per_node)

@@ -52,7 +52,7 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
 def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
     """Return the nodes; raise where they do not hold all ranks of the mesh."""
     if (nodes is None) == (ranks_per_node is None):
-        raise ValueError("with_nodes needs join_or nodes= or ranks_per_node=")
+        raise ValueError("with_nodes needs either nodes= or ranks_per_node=")
     if nodes is None:
         return Nodes(at_least_one("ranks_per_node", ranks_per_node))
     ranks = mesh._layout.highest + 1
