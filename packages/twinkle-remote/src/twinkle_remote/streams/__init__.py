@@ -1,0 +1,1 @@
+"""Streams: the rows of a source go through remote stages, ahead of the loop that uses them."""

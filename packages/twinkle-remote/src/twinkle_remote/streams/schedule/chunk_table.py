@@ -1,0 +1,117 @@
+"""The chunks of a stream that are not delivered, as columns of numbers: about 60 bytes each."""
+
+from __future__ import annotations
+
+from array import array
+
+WAITING, AT_WORK, FINISHED = range(3)
+
+
+class ChunkTable:
+    """One entry for each chunk: consecutive rows that go through the stages together.
+
+    A chunk is an index into the columns; the index of a removed chunk is used again.
+
+    Attributes:
+        first: Position of its first row in the source.
+        count: Its rows.
+        cut: Rows of its result that were delivered before.
+        batch: Index of the source's batch that holds it, or -1.
+        stage: The stage that it is in or waits for.
+        state: WAITING, AT_WORK or FINISHED.
+        rank: The data rank that works on it, or did last.
+        begun: Version when its first stage began; -1 before that.
+        ended: Version when its last stage was done; -1 before that.
+        tick: Number of the event that finished it; 0 before that.
+        errors: How often a stage raised for it.
+        losses: How often a worker was lost that worked on it.
+        overtaken: How often it was made again because it was too old.
+    """
+
+    __slots__ = (
+        "_free",
+        "batch",
+        "begun",
+        "count",
+        "cut",
+        "ended",
+        "errors",
+        "first",
+        "losses",
+        "overtaken",
+        "rank",
+        "stage",
+        "state",
+        "tick",
+    )
+
+    def __init__(self) -> None:
+        self.first = array("q")
+        self.count = array("i")
+        self.cut = array("i")
+        self.batch = array("q")
+        self.stage = array("h")
+        self.state = array("b")
+        self.rank = array("i")
+        self.begun = array("q")
+        self.ended = array("q")
+        self.tick = array("q")
+        self.errors = array("b")
+        self.losses = array("b")
+        self.overtaken = array("b")
+        self._free = array("q")
+
+    def __len__(self) -> int:
+        return len(self.first) - len(self._free)
+
+    def add(self, first: int, count: int, batch: int) -> int:
+        """A new chunk that waits for its first stage."""
+        if self._free:
+            chunk = self._free.pop()
+        else:
+            chunk = len(self.first)
+            for column in self._columns():
+                column.append(0)
+        self.first[chunk], self.count[chunk], self.cut[chunk], self.batch[chunk] = first, count, 0, batch
+        self.stage[chunk], self.state[chunk], self.rank[chunk] = 0, WAITING, -1
+        self.begun[chunk] = self.ended[chunk] = -1
+        self.tick[chunk] = 0
+        self.errors[chunk] = self.losses[chunk] = self.overtaken[chunk] = 0
+        return chunk
+
+    def remove(self, chunk: int) -> None:
+        """Remove a chunk; its index may be given to another one."""
+        self.count[chunk] = 0
+        self._free.append(chunk)
+
+    def split(self, chunk: int) -> list[int]:
+        """Make chunks of one row each out of one; the first keeps its index."""
+        parts = [chunk]
+        for offset in range(1, self.count[chunk]):
+            part = self.add(self.first[chunk] + offset, 1, self.batch[chunk])
+            for column in (self.stage, self.state, self.begun, self.errors, self.losses, self.overtaken):
+                column[part] = column[chunk]
+            parts.append(part)
+        self.count[chunk] = 1
+        return parts
+
+    def live(self) -> list[int]:
+        """All chunks, by their first row."""
+        return sorted((c for c in range(len(self.first)) if self.count[c]), key=self.first.__getitem__)
+
+    def _columns(self) -> list[array[int]]:
+        return [
+            self.first,
+            self.count,
+            self.cut,
+            self.batch,
+            self.stage,
+            self.state,
+            self.rank,
+            self.begun,
+            self.ended,
+            self.tick,
+            self.errors,
+            self.losses,
+            self.overtaken,
+        ]
