@@ -309,7 +309,7 @@ def test_a_callable_that_makes_generators() -> None:
 
 
 def test_what_cannot_be_gone_through_again_is_refused() -> None:
-    with pytest.raises(TypeError, match="a generator can be gone through only once"):
+    with pytest.raises(TypeError, match="a generator can be iterated only once"):
         DataLoader((number for number in range(5)), batch_size=2)
     with pytest.raises(ValueError, match="shuffle=True needs samples by index"):
         DataLoader(Counting(), batch_size=2, shuffle=True)

@@ -67,5 +67,5 @@ def test_well_known_names_that_stay_are_told_without_their_values(caplog: pytest
         warn_left_behind(tuple(left_behind(EVERYTHING)))
     warn_left_behind(())
     (told,) = caplog.messages
-    assert told.startswith("workers of this cluster, which was joined, are not given AWS_SECRET_ACCESS_KEY, HF_TOKEN, ")
+    assert told.startswith("workers of a joined cluster do not get AWS_SECRET_ACCESS_KEY, HF_TOKEN, ")
     assert 'env_allow=("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HTTP_PROXY", ' in told and "secret" not in told

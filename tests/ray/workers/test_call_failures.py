@@ -162,7 +162,7 @@ def test_a_rank_that_waits_for_its_input_says_so(fragile: Fragile) -> None:
     late = twinkle.submit(fragile.fail, "key", [], 3.0)
     with pytest.raises(twinkle.CallTimeoutError) as caught:
         twinkle.submit(other.count, late).result(0.5)
-    told = "  ranks 0, 1:\n    it runs nothing: it waits for what the call is to be given, or for the call itself"
+    told = "  ranks 0, 1:\n    it runs nothing: it waits for the arguments of the call, or for the call itself"
     assert told in str(caught.value)
     assert late.result(30) == ["fine"] * 4
 

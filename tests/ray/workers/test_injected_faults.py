@@ -120,7 +120,7 @@ def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
     assert told["seconds"] < 10
     first, line, *_ = told["text"].splitlines()
     assert first.startswith(f"{how}[1/2 dp=0 tp=1] died during Victim.run on ")
-    assert "its process ended without a word" in first
+    assert "its process ended without an error" in first
     assert line.startswith("  called from ") and "program0.py:" in line
     assert json.loads(server.line("BYSTANDER", 20))["kind"] == ""
     again = ask(server, f"late {how} none", 60)
@@ -427,7 +427,7 @@ def test_want_of_memory(program: Callable[..., Any]) -> None:
     )
     for name, method, cause in (
         ("TAKE", "take", "MemoryError"),
-        ("GIVE", "give", "MemoryError: the result, a list, was not sent for want of memory"),
+        ("GIVE", "give", "MemoryError: the result, a list, was not sent, because memory ran out"),
         ("COUNT", "count", "MemoryError: its arguments were not read"),
     ):
         told = json.loads(running.line(name, 110))

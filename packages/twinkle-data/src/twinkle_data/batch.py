@@ -85,7 +85,7 @@ class Batch(list[T], Generic[T]):
         return self[:]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # list's own protocol would lose the slots.
+        # the default pickling of a list loses the slots
         return _rebuild, (list(self), self.epoch, self.position, self.indices, self.valid, self.sharded)
 
     def __repr__(self) -> str:

@@ -119,12 +119,12 @@ def crossing_groups(mesh: Coordinates, dims: Dims) -> Sequence[Ranks]:
 def nodes_of(mesh: Coordinates) -> Nodes:
     """Return the nodes of a mesh; raise where they are unknown."""
     if mesh.nodes is None:
-        raise ValueError("the mesh does not know its nodes; mesh.with_nodes(nodes=...) would tell it")
+        raise ValueError("the mesh has no nodes; mesh.with_nodes(nodes=...) would add them")
     return mesh.nodes
 
 
 def _evenly(layout: Layout, chosen: Sequence[int], nodes: Nodes) -> int | None:
-    """Return the number of nodes that every group spans, where arithmetic tells; else None."""
+    """Return the number of nodes that every group spans, if arithmetic can tell; else None."""
     per_node = nodes.ranks_per_node
     if per_node is None or layout.table is not None:
         return None

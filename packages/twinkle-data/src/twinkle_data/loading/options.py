@@ -52,9 +52,9 @@ def grouped(
     packs = {name: value for name, value in options.items() if name in _PACKING and value is not None}
     if processes is not None and (own or num_workers):
         names = [*(["num_workers"] if num_workers else []), *own]
-        raise TypeError(f"processes= is given, and {', '.join(names)} too: give them in ProcessOptions(...)")
+        raise TypeError(f"processes= and {', '.join(names)} are both given: give them in ProcessOptions(...)")
     if packing is not None and packs:
-        raise TypeError(f"packing= is given, and {', '.join(packs)} too: give them in Packing(...)")
+        raise TypeError(f"packing= and {', '.join(packs)} are both given: give them in Packing(...)")
     if processes is None:
         own["persistent"] = bool(own.pop("persistent_workers", False)) and num_workers > 0
         processes = ProcessOptions(num_workers, **own)

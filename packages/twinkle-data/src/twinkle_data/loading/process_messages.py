@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A tensor in shared memory takes a file descriptor on both sides; a small one is faster in the message.
 _SHARED_BYTES = 1 << 16
 _SHARED_MOST = 16
-# How often a loader process looks whether its parent is there, where it is not told.
+# Seconds between checks for the parent, if the system does not report its end.
 _PARENT_S = 1.0
 
 
@@ -197,7 +197,7 @@ def _end_with_parent() -> None:
     """
     parent, pid = multiprocessing.parent_process(), os.getppid()
     assert parent is not None
-    # Other forks of the parent may hold what its end is told by, and a fork server is a parent in between: ask both.
+    # Other forks may hold the parent's pipe open, and a fork server is a parent in between: check both.
     while parent.is_alive() and os.getppid() == pid:
         parent.join(_PARENT_S)
     os._exit(1)

@@ -1,7 +1,7 @@
 """The global generators of `random`, numpy and torch (CPU) while a loader has them.
 
-All of it goes by the three libraries' public functions. A process has one such generator of each library for all its
-threads, so another thread that draws while a loader reads is looked for and warned about.
+It uses public functions of the three libraries only. A process has one such generator of each library for all its
+threads. So the loader checks for draws of other threads while it reads, and warns about them.
 """
 
 from __future__ import annotations

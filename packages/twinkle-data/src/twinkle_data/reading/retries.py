@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OnError: TypeAlias = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[str, ...] = get_args(OnError)
 
-# ConnectionError and TimeoutError are OSErrors; an error about a path does not go away.
+# ConnectionError and TimeoutError are OSErrors; an error about a path is permanent.
 _TRANSIENT = (OSError,)
 _LASTING = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 _CANDIDATES = 64

@@ -213,7 +213,7 @@ def open_source(dataset: object) -> Source:
         return Objects(dataset, factory)
     raise TypeError(
         f"{type(dataset).__name__} has not both __len__ and __getitem__; a dataset is a list, a dict of columns, "
-        "an object with these two, something that can be gone through again and again, or a callable that builds one"
+        "an object with these two, an iterable that starts anew each time, or a callable that builds one"
     )
 
 

@@ -1,8 +1,8 @@
 """Several datasets mixed by weight: exact shares, in an order with access to any position.
 
 Positions are counted over the whole run. Every block of 4096 positions holds an exact number of samples of each
-dataset, shuffled within the block, so arithmetic gives the sample at a position. A dataset is gone through once before
-any of its samples comes again, also from one epoch to the next.
+dataset, shuffled within the block, so arithmetic gives the sample at a position. All samples of a dataset come once
+before one of them comes again, also from one epoch to the next.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class MixedOrder:
         quotas: Samples of each dataset in a block; they sum to `BLOCK`.
         epoch_length: Samples of an epoch.
         seed: Seed of the order.
-        shuffle: Use a new permutation of a dataset each time that it is gone through.
+        shuffle: Use a new permutation for each pass over a dataset.
     """
 
     def __init__(

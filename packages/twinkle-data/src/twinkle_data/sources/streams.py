@@ -1,4 +1,4 @@
-"""Streams: datasets without a length, whose end only reading shows. Every rank reads all of a stream."""
+"""Streams: datasets without a length; only reading shows the end. Every rank reads all of a stream."""
 
 from __future__ import annotations
 
@@ -172,12 +172,12 @@ def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int
         dataset = FactoryIterable(factory)
     if isinstance(dataset, Iterator):
         raise TypeError(
-            f"a {type(dataset).__name__} can be gone through only once; pass an object with "
+            f"a {type(dataset).__name__} can be iterated only once; pass an object with "
             "__iter__, or the callable that makes it"
         )
     if shuffle:
         raise ValueError(
-            f"shuffle=True needs samples by index, and {type(dataset).__name__} can only be gone through: shuffle it "
+            f"shuffle=True needs samples by index, and {type(dataset).__name__} has no indices: shuffle it "
             "itself, or pass Shards, whose order is shuffled"
         )
     return IterableStream(dataset)
@@ -186,7 +186,7 @@ def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int
 def refuse_resume(dataset: str) -> NotResumableError:
     """The error for a stream that cannot resume at a position."""
     return NotResumableError(
-        f"{dataset} cannot be resumed within an epoch: it can only be gone through from its front. Give it "
+        f"{dataset} cannot be resumed within an epoch: it can be iterated only from its start. Give it "
         "state_dict() and load_state_dict(), pass Shards, or save at the end of an epoch (position 0)"
     )
 

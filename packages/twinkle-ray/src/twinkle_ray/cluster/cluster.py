@@ -1,4 +1,4 @@
-"""The Ray cluster of a session: it is joined where an address is given, else started and ended with the session."""
+"""The Ray cluster of a session: with an address it is joined, else it is started and ended with the session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("twinkle.ray")
-# Ray ends a node whose agents do not start in 15 s, and waits 30 s for the node; neither time has an option.
+# Ray ends a node whose agents do not start within 15 s, and waits 30 s for a node; no option changes these times.
 _GIVEN_UP = "node timed out during startup"
 _ATTEMPTS = 3
 _OWN = "local"
@@ -42,7 +42,7 @@ class Cluster:
         options: Further arguments of `ray.init`.
 
     Raises:
-        BackendError: A cluster of its own did not start; the message has what its processes wrote last.
+        BackendError: A cluster of its own did not start; the message has the last errors of its processes.
     """
 
     def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
@@ -79,7 +79,7 @@ class Cluster:
                     raise
                 if attempt == _ATTEMPTS or _GIVEN_UP not in str(error) or limits():
                     raise BackendError(f"Ray's cluster did not start: {error}{limits()}{told}") from error
-                _log.warning("Ray gave up a cluster that was not there after 30 s (busy host?); it is started again")
+                _log.warning("Ray's cluster did not start within 30 s (busy host?); it is started again")
             else:
                 return
 
@@ -98,7 +98,7 @@ class Cluster:
         return "" if self._folder is None else last_words(self._folder)
 
     def environment(self, env_allow: Sequence[str]) -> Mapping[str, str]:
-        """Return the variables to set on workers; none where workers inherit those of the driver.
+        """Return the variables to set on workers; none if workers inherit those of the driver.
 
         Args:
             env_allow: Names beside the harmless ones; `*` and `?` are wildcards.

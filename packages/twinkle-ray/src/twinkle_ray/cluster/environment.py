@@ -74,7 +74,7 @@ def warn_left_behind(names: tuple[str, ...]) -> None:
     """
     if names:
         _log.warning(
-            "workers of this cluster, which was joined, are not given %s; env_allow=(%s) would give them",
+            "workers of a joined cluster do not get %s; env_allow=(%s) would set them",
             ", ".join(names),
             ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else ""),
         )

@@ -1,4 +1,4 @@
-"""Checks that the cluster's head and nodes accept connections; Ray itself notices a loss after up to a minute."""
+"""Checks that the head and the nodes of the cluster accept connections; Ray needs up to a minute to notice a loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("twinkle.ray")
 
 
 class Pulse:
-    """Connects to the head and the nodes again and again, in a thread.
+    """Connects to the head and the nodes every few seconds, in a thread.
 
     Args:
         places: Host and port of each, by name.
@@ -52,7 +52,7 @@ class Pulse:
         return bool(self._lost)
 
     def lost(self, name: str) -> str | None:
-        """Why the head or a node is lost; None if it is not."""
+        """The reason why the head or a node is lost; None if it is not lost."""
         return self._lost.get(name)
 
     def watch(self, places: Mapping[str, Address]) -> None:
@@ -111,7 +111,7 @@ def _run(function: Callable[[], object], running: Future[object]) -> None:
 
 
 def connect_all(places: Mapping[str, Address], timeout: float) -> dict[str, str | None]:
-    """Connect to all at once; return for each name what is wrong, or None.
+    """Connect to all places at once; return the problem of each place, or None.
 
     Args:
         places: Host and port of each, by name.

@@ -1,4 +1,4 @@
-"""Checks that the raylet of this node lives: without it, Ray ends a process that uses the object store, silently."""
+"""Checks that the raylet of this node is alive: without it, Ray silently ends a process that uses the object store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Raylet:
         """
         if self._ended.poll(0):
             raise WorkerDiedError(
-                f"the raylet of this node (Ray's own process, {self._pid}) has ended, killed or for want of memory, "
+                f"the raylet of this node (Ray's own process, {self._pid}) has ended, killed or out of memory, "
                 "and with it the object store and every worker: end the session, and start another one"
             )
 
@@ -79,7 +79,7 @@ def _listening(name: str) -> int | None:
     """The id of the raylet that listens on a socket; None if there is none on this host."""
     wanted = f"--raylet_socket_name={name}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended meanwhile, or is hidden from this user
+        with suppress(OSError):  # it ended meanwhile, or this user cannot see it
             if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
                 return int(entry.name)
     return None

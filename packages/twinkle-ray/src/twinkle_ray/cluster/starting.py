@@ -15,7 +15,7 @@ from twinkle_ray.cluster.watchdog import MARK
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # does in the cluster's processes what `on_loopback` does in this one
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # has the effect of `on_loopback` in the cluster's processes
 _TOKEN_LOG = "ray._private.authentication.authentication_token_setup"
 _LONGEST = 24  # most bytes of a parent folder: the paths of Ray's sockets inside it have a limit of the system
 
@@ -31,7 +31,7 @@ def private_folder() -> Path:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the advice, which Ray logs at each start, to turn its token off."""
+    """Silence a line that Ray logs at each start, which advises to turn its token off."""
     logger = logging.getLogger(_TOKEN_LOG)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -55,7 +55,7 @@ def on_loopback() -> Iterator[None]:
 
 @contextmanager
 def marked_children(mark: str) -> Iterator[None]:
-    """Set what the cluster's processes inherit beside the driver's environment: a mark, by which they are found.
+    """Set a variable that the processes of the cluster inherit, by which they are found.
 
     Args:
         mark: Its value.

@@ -1,6 +1,6 @@
-"""A small process that outlives its driver by seconds and ends what is left of the driver's cluster.
+"""A small process that outlives its driver by seconds, and ends the remaining processes of the driver's cluster.
 
-Ray's agents notice by themselves that their node is gone, but may take half a minute to. Processes of one cluster carry
+Ray's agents notice the end of their node, but may need half a minute. Processes of one cluster carry
 a variable by which they are found. Run as a script, this file imports little, so that it starts in milliseconds.
 """
 

@@ -29,7 +29,7 @@ class Chunks:
 
     Args:
         bounds: First row of each piece, and the number of rows at the end.
-        heads: The pieces' pickles, one behind the other.
+        heads: The pickles of the pieces, one after the other.
         ends: Where each pickle ends.
         rests: Buffers and refs of each piece.
     """

@@ -86,7 +86,7 @@ class RayStore:
 
         Raises:
             StoreTimeoutError: The time is over.
-            WorkerDiedError: The value is gone with what held it.
+            WorkerDiedError: The process that held the value has ended.
         """
         if isinstance(ref, Inline):
             return rows.unfold(Pickled(ref.data).open(), start, stop)[0], len(ref.data)
@@ -120,7 +120,7 @@ class RayStore:
             raise
         except MemoryError as error:
             raise MemoryError(
-                f"the result, a {type(value).__name__}, was not sent for want of memory {error}"
+                f"the result, a {type(value).__name__}, was not sent, because memory ran out {error}"
             ) from error
         except Exception as error:  # whatever a value's own pickling raises
             raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error

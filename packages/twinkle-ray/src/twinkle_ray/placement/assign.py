@@ -48,7 +48,7 @@ def assign(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str,
         Assignments by group, in order of node.
 
     Raises:
-        InfeasibleError: They do not fit, or name a device that there is not, or name one twice.
+        InfeasibleError: They do not fit, or name a device that does not exist, or name one twice.
         BusyError: They would fit if all were free; the message says what is missing where.
     """
     found = _fit(groups, nodes, [node.free for node in nodes])

@@ -128,7 +128,7 @@ class Reservation:
     def _take_named(
         self, group: DeviceGroup, assigned: Sequence[DeviceAssignment], nodes: Sequence[Node], until: float
     ) -> Sequence[Reserved]:
-        """Reserve single devices until the named ones are among them, then free the rest: Ray lets no one choose."""
+        """Reserve single devices until the named ones are among them, then free the rest: Ray chooses the devices."""
         kind = resource(group.device_type, nodes)
         holders: dict[tuple[int, int], Any] = {}
         for index in dict.fromkeys(one.node for one in assigned):

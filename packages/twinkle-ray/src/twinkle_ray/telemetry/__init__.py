@@ -1,1 +1,1 @@
-"""What a user sees of a run: worker logs, metrics and the timeline."""
+"""Worker logs, metrics and the timeline of a run."""

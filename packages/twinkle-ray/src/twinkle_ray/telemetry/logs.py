@@ -131,7 +131,7 @@ class WorkerLogs:
             printer.skip_re = before
 
     def _skip_ours(self) -> None:
-        """Keep Ray from printing at length what the errors raised here say in one line."""
+        """Keep Ray from printing long texts about failures that the errors of this package state in one line."""
         printing = import_module("ray._private.ray_logging")
         for printer in (printing.stdout_deduplicator, printing.stderr_deduplicator):
             before = printer.skip_re

@@ -1,4 +1,4 @@
-"""What a worker prints for the driver beside its own lines: its label, and a token after its last line."""
+"""Lines that a worker prints for the driver: its label, and a token after its last line."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def to_failure(
         others: Labels of all workers by actor id, to name the culprit when it is another one.
         own: Actor id of the worker that was asked.
         method: Class.method that it was asked for.
-        lives: Its process is there, so that what is lost is its answer.
+        lives: Its process is alive, so that only its answer is lost.
     """
     culprit = _actor_id(error)
     upstream = bool(culprit) and culprit != own
@@ -70,13 +70,13 @@ _UNANSWERED = "the connection broke while the call was on its way; the call may 
 _KNOWN = (
     (
         r"connection error code 2",
-        "its process ended without a word: killed (SIGKILL, SIGTERM, SIGSEGV), by os._exit, or for want of memory",
+        "its process ended without an error: killed (SIGKILL, SIGTERM, SIGSEGV), by os._exit, or out of memory",
     ),
     (r"ray\.kill", "it was killed on request (ray.kill)"),
     (r"killed due to the node running low on memory|OOM", "Ray killed it because its node ran low on memory"),
     (
         r"[Oo]wner's node has crashed",
-        "the raylet (Ray's own process) of the driver's node ended, killed or for want of memory, and workers with it",
+        "the raylet (Ray's own process) of the driver's node ended, killed or out of memory, and workers with it",
     ),
     (r"node (which|that) the actor was (running|on)|NODE_DIED|node.{0,80}(died|dead|terminated)", "its node was lost"),
     (

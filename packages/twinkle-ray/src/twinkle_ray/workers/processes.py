@@ -1,4 +1,4 @@
-"""Processes of workers on any node: their stacks, and whether they live."""
+"""Processes of workers on any node: their stacks, and whether they are alive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def stacks_of(processes: Sequence[Process], agents: Mapping[str, Any]) -> list[str]:
-    """The stack of each process, or why it is not known.
+    """The stack of each process, or the reason why it is not known.
 
     Args:
         processes: On any nodes.

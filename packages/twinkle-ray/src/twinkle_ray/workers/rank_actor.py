@@ -127,7 +127,7 @@ class RankActor:
         )
 
     def hold_port(self) -> int:
-        """Bind a port of this host, so that only a server that reuses addresses, as torch's does, can take it."""
+        """Bind a port of this host, so that only a server that reuses addresses, such as torch's, can bind it."""
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("", 0))

@@ -18,7 +18,7 @@ _NAME = "twinkle-stack"
 _ACTOR_FILE = "/twinkle_ray/workers/rank_actor.py"
 _QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/", "<frozen importlib")
 _OUTER, _INNER = 4, 10  # frames of a deep stack that are shown
-_OWN = 6  # frames of Twinkle's and Ray's that are shown where there is no other
+_OWN = 6  # frames of Twinkle and Ray that are shown if there are no others
 
 
 def offer_stack() -> int:
@@ -34,7 +34,7 @@ def offer_stack() -> int:
 
 
 def read_stack(pid: int, descriptor: int, timeout: float = 1.0) -> str:
-    """The stack of a process of this host that called `offer_stack`, the innermost frame last, or why it is not known.
+    """The stack of a process of this host that called `offer_stack`, the innermost frame last, or a reason without one.
 
     Args:
         pid: The process.
@@ -44,7 +44,7 @@ def read_stack(pid: int, descriptor: int, timeout: float = 1.0) -> str:
     path = Path(f"/proc/{pid}/fd/{descriptor}")
     try:
         if _NAME not in os.readlink(path):
-            return f"process {pid} offers no stack: it is another one than the worker's"
+            return f"process {pid} offers no stack: it is not the process of the worker"
         if _state(pid) == "T":
             return f"process {pid} is stopped (SIGSTOP); SIGCONT lets it go on"
         before = path.stat().st_size
@@ -84,10 +84,10 @@ def _state(pid: int) -> str:
 
 
 def _readable(dump: str) -> str:
-    """Of all threads the one that runs tasks, without Twinkle's and Ray's frames where there are others."""
+    """The thread that runs tasks, without the frames of Twinkle and Ray if it has others."""
     threads = [block for block in re.split(r"\n(?=Thread |Current thread )", dump) if _ACTOR_FILE in block]
     if not threads:
-        return "it runs nothing: it waits for what the call is to be given, or for the call itself"
+        return "it runs nothing: it waits for the arguments of the call, or for the call itself"
     frames = re.findall(r'File "(.*?)", line (\d+) in (.*)', threads[0])
     own = [frame for frame in frames if not any(part in frame[0] for part in _QUIET)]
     rows = [f'File "{file}", line {line}, in {name}' for file, line, name in reversed(own or frames[:_OWN])]

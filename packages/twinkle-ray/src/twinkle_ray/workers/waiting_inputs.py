@@ -27,7 +27,7 @@ class WaitingInputs:
         self._lock = threading.Lock()
 
     def answer(self, inputs: InputReplies, refs: Callable[[InputReplies], _Refs | None]) -> ray.ObjectRef[Any] | None:
-        """Return what a task waits for in place of its inputs; None if all of them are there.
+        """Return the reply of the gate that a task waits for instead of its inputs; None if all of them are there.
 
         Args:
             inputs: The same for all ranks of a call.
