@@ -12,6 +12,7 @@ from twinkle_mesh import plan_transfer
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.call.hand_over import plan_for_task
 from twinkle_remote.protocol import HandedSlot, HandOver, Outcome, Share, Task
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.join import join
@@ -54,10 +55,11 @@ def share(parts: list[Any], index: int, count: int, store: Memory, **options: An
         ({"in": HandedSlot(0, split=True)},),
         slots=True,
         share=Share(index, count),
-        handed=(HandOver(0, len(parts), how, padded=total is not None),),
+        handed=(HandOver(0, len(parts), how, padded=total is not None, split=True),),
         **options,
     )
-    return TaskInputs(task, outcomes(parts, total), store).values()[0][0]["in"]
+    given = plan_for_task(task, outcomes(parts, total))
+    return TaskInputs(task, given, store).values()[0][0]["in"]
 
 
 @given(

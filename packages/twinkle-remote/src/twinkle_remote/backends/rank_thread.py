@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.draw_warnings import DrawWarnings
 from twinkle_remote.backends.draws import Draws
-from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
 from twinkle_remote.backends.turns import Turns
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.failure import Failure
@@ -17,14 +16,14 @@ from twinkle_remote.worker.generators import Generators
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinkle_remote.backends.memory import Memory
+    from twinkle_remote.backends.shared_inputs import SharedInputs
+    from twinkle_remote.backends.thread_reply import ThreadReply
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Task
 
 
-_Item = tuple[ThreadReply, "Task", "Sequence[ThreadReply]", "Sequence[ThreadReply]"]
+_Item = tuple["ThreadReply", "Task", "SharedInputs | None"]
 
 
 class Shared:
@@ -63,11 +62,9 @@ class RankThread:
         self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
         self.thread.start()
 
-    def submit(
-        self, reply: ThreadReply, task: Task, inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]
-    ) -> None:
-        """Queue a task; the first failure among its inputs and the watched replies ends it."""
-        self._tasks.put((reply, task, inputs, watched))
+    def submit(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> None:
+        """Queue a task, which begins when its inputs are there; None if it has none."""
+        self._tasks.put((reply, task, inputs))
 
     def end(self) -> None:
         """Let the running task end, and answer the queued tasks without running them."""
@@ -82,25 +79,25 @@ class RankThread:
 
     def _serve(self) -> None:
         while (item := self._tasks.get()) is not None:
-            reply, task, inputs, watched = item
+            reply, task, inputs = item
             self._at = reply
             self._shared.at_work.add(self._label)
-            reply.complete(self._lost() if self._closing else self._run(task, inputs, watched))
+            reply.complete(self._lost() if self._closing else self._run(task, inputs))
             self._shared.at_work.discard(self._label)
             self._at = None
-            del item, reply, task, inputs, watched
+            del item, reply, task, inputs
         while not self._tasks.empty():  # submitted by another rank while this one was ending
             late = self._tasks.get()
             if late is not None:
                 late[0].complete(self._lost())
 
-    def _run(self, task: Task, inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]) -> Outcome:
+    def _run(self, task: Task, inputs: SharedInputs | None) -> Outcome:
         try:
-            outcomes = _first_failure_or_all(inputs, watched)
+            failed, given = ((), None) if inputs is None else inputs.of_task(task)
             if task.kind == "create":
                 with self._shared.turns.taken(self._generators, task.name):
-                    return self._worker.run(task, outcomes)
-            return self._shared.draws.watch(self._label, task.name, lambda: self._worker.run(task, outcomes))
+                    return self._worker.run(task, failed, given)
+            return self._shared.draws.watch(self._label, task.name, lambda: self._worker.run(task, failed, given))
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
             failure = capture(error, self.info.label(), self.info, task.name, live=True)
             return Outcome(self.info.rank, failure=failure)
@@ -108,16 +105,3 @@ class RankThread:
     def _lost(self) -> Outcome:
         label, node = self.info.label(), f"{self.info.node} pid {self.info.pid}"
         return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
-
-
-def _first_failure_or_all(inputs: Sequence[ThreadReply], watched: Sequence[ThreadReply]) -> Sequence[Outcome]:
-    """The outcomes of all inputs; or, as soon as an input or a watched reply fails, only that outcome."""
-    everyone = [*inputs, *watched]
-    while pending := [given for given in everyone if given.outcome is None]:
-        failed = [one.outcome for one in everyone if one.outcome is not None and one.outcome.failure is not None]
-        if failed:
-            return failed[:1]
-        if all(given.outcome is not None for given in inputs):
-            break
-        wait_for_any(pending, None)
-    return [given.outcome for given in inputs if given.outcome is not None]

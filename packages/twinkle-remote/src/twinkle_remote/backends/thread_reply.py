@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
 
@@ -38,6 +38,11 @@ class ThreadReply:
         """Set the outcome, once; a later one is dropped."""
         with suppress(InvalidStateError):
             self._future.set_result(outcome)
+
+    def when_done(self, notify: Callable[[Outcome], None]) -> None:
+        """Call `notify` once, in the thread that completes the reply; at once if it is done. It must not raise."""
+        waiting = [notify]
+        self._future.add_done_callback(lambda future: waiting.pop()(future.result()))  # forgets it afterwards
 
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:

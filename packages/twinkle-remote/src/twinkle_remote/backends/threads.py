@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.backends.rank_thread import RankThread, Shared
+from twinkle_remote.backends.shared_inputs import SharedInputs
 from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.failures.frames import user_stack
@@ -52,8 +53,9 @@ class ThreadGroup(WorkerGroup):
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         """Queue a task."""
         reply = ThreadReply(rank)
-        given, watched = _own(inputs), _own(inputs.watched)
-        self._ranks[rank].submit(reply, task, given, watched)
+        if inputs and inputs.shared is None:
+            inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
+        self._ranks[rank].submit(reply, task, inputs.shared)
         return reply
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:

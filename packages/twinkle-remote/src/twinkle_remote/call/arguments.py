@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from twinkle_remote.call.lazy import Lazy, hand_over
+from twinkle_remote.call.lazy import Lazy, calls_of, hand_over
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.messages import HandedSlot, HandOver, StoredSlot
+from twinkle_remote.protocol.handed import HandedSlot, HandOver
+from twinkle_remote.protocol.messages import StoredSlot
 from twinkle_remote.values.rows import PLAIN, splitter_of
 from twinkle_remote.values.tree import map_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.call.pending_call import PendingCall
 
 T = TypeVar("T")
 _STREAMS = frozenset(
@@ -47,22 +48,35 @@ class Encoder:
     """Replaces values that do not travel inside the task with slots, each value once per call.
 
     Attributes:
-        handed: One entry for each lazy result.
-        inputs: The replies that the lazy results read.
-        sources: The lazy results themselves.
+        handed: One entry for each lazy result; two if it goes both split and whole.
+        inputs: The call and the rank of each outcome that the lazy results read.
+        sources: The calls that make the lazy results, each once.
+        of_share: For each distinct share of the arguments, the indexes of its entries in `handed`.
         stored_bytes: Bytes that were put into the store.
         used: Whether a value was replaced.
     """
 
     def __init__(self, put: Callable[[object], tuple[object, int] | None]) -> None:
         self.handed: list[HandOver] = []
-        self.inputs: list[Reply] = []
-        self.sources: list[Lazy[Any]] = []
+        self.inputs: list[tuple[PendingCall, int]] = []
+        self.sources: dict[PendingCall, None] = {}
+        self.of_share: list[list[int]] = []
         self.stored_bytes = 0
         self.used = False
         self._put = put
-        self._lazies: dict[int, int] = {}
+        self._lazies: dict[int, tuple[Lazy[Any], HandOver]] = {}
+        self._indexes: dict[tuple[int, bool], int] = {}
+        self._slots: dict[int, HandedSlot] = {}
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
+
+    def next_share(self) -> None:
+        """Begin with the arguments of the next distinct share, whose slots are counted from 0."""
+        self._slots = {}
+        self.of_share.append([])
+
+    def handed_of(self, share: int) -> tuple[HandOver, ...]:
+        """The entries of one distinct share, in the order of its slots."""
+        return tuple([self.handed[index] for index in self.of_share[share]]) if self.handed else ()
 
     def whole(self, value: Any) -> Any:
         """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses.
@@ -94,13 +108,24 @@ class Encoder:
             split: Each rank takes its share of the rows.
         """
         self.used = True
-        if id(value) not in self._lazies:
-            replies, handed = hand_over(value, len(self.inputs))
-            self.inputs.extend(replies)
-            self.sources.append(value)
-            self._lazies[id(value)] = len(self.handed)
-            self.handed.append(handed)
-        return HandedSlot(self._lazies[id(value)], split)
+        key = id(value), split
+        index = self._indexes.get(key)
+        if index is None:
+            index = self._indexes[key] = len(self.handed)
+            self.handed.append(self._hand_over(value)._replace(split=split))
+        if index not in self._slots:
+            self._slots[index] = HandedSlot(len(self._slots), split)
+            self.of_share[-1].append(index)
+        return self._slots[index]
+
+    def _hand_over(self, value: Lazy[Any]) -> HandOver:
+        found = self._lazies.get(id(value))
+        if found is None:
+            inputs, handed = hand_over(value, len(self.inputs))
+            self.inputs.extend(inputs)
+            self.sources.update(dict.fromkeys(calls_of(value)))
+            found = self._lazies[id(value)] = value, handed
+        return found[1]
 
     def stored(self, value: object) -> StoredSlot | None:
         """A slot for the rows of an array or tensor that the store wants; None for any other value."""

@@ -111,6 +111,7 @@ def _dispatch(
             made: Any = spec.dispatch(len(ranks), i, args, dict(kwargs), mesh)
             if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
                 raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
+            encoder.next_share()
             arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
         return Shares(arguments, range(len(ranks)), encoder)
     if not args and not kwargs:
@@ -129,12 +130,14 @@ def _dispatch(
                 raise DispatchError(f"split= names {key}, but {type(value).__name__} {value!r:.40} has no rows")
     real = common_length(found)
     if real is None and not lazy and not any(own):
+        encoder.next_share()
         return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder)
     of_rank, count = _data_ranks(spec, ranks, mesh)
     total = 0 if real is None else rows_to_send(spec.uneven, real, count, name)
     parts = [balanced_slice(total, count, index) for index in range(count)]
     arguments = []
     for part in parts:
+        encoder.next_share()
         cut = _RowSlicer(encoder, part.start, part.stop, real or 0)
         values = [cut(v) if divided else encoder.whole(v) for (_, v), divided in zip(named, split, strict=True)]
         arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))

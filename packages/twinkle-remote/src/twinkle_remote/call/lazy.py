@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import operator
-import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from twinkle_remote.call.awaiting import future_of
-from twinkle_remote.call.collect import combine, combine_rule, ranks_read
+from twinkle_remote.call.call_result import CallResult
 from twinkle_remote.call.lazy_operators import LazyOperators
 from twinkle_remote.errors import TwinkleError
-from twinkle_remote.protocol.messages import HandOver, Itself
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from twinkle_remote.call.lazy_source import LazySource
     from twinkle_remote.call.pending_call import PendingCall
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.handed import HandOver
 
 R = TypeVar("R", covariant=True)
 _NAMED_TUPLE = frozenset({"_asdict", "_field_defaults", "_fields", "_make", "_replace"})
@@ -37,12 +36,10 @@ class Lazy(LazyOperators, Generic[R]):
         itself: The value if the method returned the component itself: the caller's handle.
     """
 
-    __slots__ = ("__weakref__", "_call", "_itself", "_value")
+    __slots__ = ("__weakref__", "_source", "_value")
 
     def __init__(self, call: PendingCall, itself: object = None) -> None:
-        call.held = True
-        self._call = call
-        self._itself = itself
+        self._source: LazySource = CallResult(call, itself)
         self._value: tuple[R] | None = None
         _alive.add(id(self))
 
@@ -61,50 +58,30 @@ class Lazy(LazyOperators, Generic[R]):
         """
         if self._value is None:
             try:
-                self._value = (self._fetch(timeout),)
+                self._value = (cast("R", self._source.value(timeout)),)
             except TwinkleError as error:
                 raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
         return self._value[0]
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
-        return self._value is not None or self._call.done()
+        return self._value is not None or self._source.done()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker without fetching the value; raises the same errors as `result`."""
         if self._value is None:
-            self._call.wait(timeout)
-
-    def _fetch(self, timeout: float | None) -> R:
-        call = self._call
-        began = time.monotonic()
-        call.wait(timeout)
-        read = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
-        outcomes = [call.outcome(rank) for rank in read]
-        value = combine(
-            combine_rule(call.spec, call.ranks),
-            call.fetch_all(read, timeout, began),
-            name=call.name,
-            mesh=call.mesh,
-            weight=call.spec.weight,
-            rows_given=[outcome.rows_given for outcome in outcomes],
-            rows=outcomes[0].total if call.spec.uneven == "pad" else None,
-            guessed=call.spec.columns is None,
-        )
-        if value is Itself.ITSELF or (isinstance(value, list) and value and value[0] is Itself.ITSELF):
-            value = self._itself
-        return cast("R", value)
+            self._source.wait(timeout)
 
     def __del__(self) -> None:
         _alive.discard(id(self))
-        self._call.released()
+        self._source.released()
 
     def __await__(self) -> Generator[Any, None, R]:
-        return future_of(self._call.ends_within, self.result).__await__()
+        return future_of(self._source.ends_within, self.result).__await__()
 
     def __repr__(self) -> str:
-        state = "fetched" if self._value is not None else self._call.state()
-        return f"<Lazy {self._call.name} on {self._call.where()}, {state}>"
+        state = "fetched" if self._value is not None else self._source.state()
+        return f"<Lazy {self._source.describe()}, {state}>"
 
     def __str__(self) -> str:
         return str(self.result())
@@ -149,27 +126,30 @@ def any_lazy() -> bool:
     return bool(_alive)
 
 
+def lazy_over(source: LazySource) -> Lazy[Any]:
+    """A lazy result that stands for something else than the result of one call."""
+    lazy: Lazy[Any] = object.__new__(Lazy)
+    lazy._source, lazy._value = source, None
+    _alive.add(id(lazy))
+    return lazy
+
+
 def call_of(lazy: Lazy[Any]) -> PendingCall:
-    """The call of a lazy result."""
-    return lazy._call
+    """The call of a lazy result that stands for one call."""
+    (call,) = lazy._source.calls
+    return call
 
 
-def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[Reply], HandOver]:
-    """The replies that a consumer reads, and how it combines their outcomes into the value.
+def calls_of(lazy: Lazy[Any]) -> Sequence[PendingCall]:
+    """The calls that make a lazy result."""
+    return lazy._source.calls
+
+
+def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[tuple[PendingCall, int]], HandOver]:
+    """The call and the rank of each outcome that a consumer reads, and how the outcomes become the value.
 
     Args:
         lazy: The lazy result.
-        offset: Index of its first reply among the consumer's inputs.
+        offset: Index of its first outcome among the consumer's inputs.
     """
-    call = lazy._call
-    call.handed_on = True
-    each = call.each
-    ranks = ranks_read(call.spec, call.ranks, call.mesh, each=each is not False)
-    once = None
-    if each is None:  # only the outcomes show whether each worker has a value, or each data rank
-        counted = ranks_read(call.spec, call.ranks, call.mesh, each=False)
-        once = None if counted == ranks else tuple(ranks.index(rank) for rank in counted)
-    replies = [call.reply(rank) for rank in ranks]
-    how = combine_rule(call.spec, call.ranks)
-    padded = call.spec.uneven == "pad"
-    return replies, HandOver(offset, offset + len(replies), how, call.mesh, call.spec.weight, padded, once)
+    return lazy._source.hand_over(offset)

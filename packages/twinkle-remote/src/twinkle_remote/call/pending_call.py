@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.stats import CallRecord
 
 CAUSE_SECONDS = 1.0
+_ALL = slice(None)
 _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
 
 
@@ -142,12 +143,12 @@ class PendingCall:
         seconds = min([limit for limit in (timeout, self.spec.timeout) if limit is not None], default=None)
         return [self.fetch(self._outcomes[rank], seconds, began) for rank in ranks]
 
-    def fetch(self, outcome: Outcome, timeout: float | None = None, began: float = 0.0) -> Any:
-        """The value of an outcome, on this process; see `fetch_all`."""
+    def fetch(self, outcome: Outcome, timeout: float | None = None, began: float = 0.0, rows: slice = _ALL) -> Any:
+        """The value of an outcome, or rows of it, on this process; see `fetch_all`."""
         self._check_open()
         left = None if timeout is None else max(_LEAST_SECONDS, began + timeout - time.monotonic())
         try:
-            value, size = self._runtime.backend.store.get(outcome.payload, timeout=left)
+            value, size = self._runtime.backend.store.get(outcome.payload, rows.start, rows.stop, timeout=left)
         except StoreTimeoutError as error:
             raise self._unread(outcome.rank, timeout or 0.0, error) from None
         except WorkerDiedError as error:
@@ -200,7 +201,7 @@ class PendingCall:
         """
         try:
             self._raise_failures()
-            raise self._lateness(self.spec.timeout)
+            raise self.lateness(self.spec.timeout)
         except TwinkleError as error:
             more = f"; {others} more like it {'is' if others == 1 else 'are'} logged" if others else ""
             error.add_note(f"  no caller had waited for this call when the session ended{more}")
@@ -285,9 +286,9 @@ class PendingCall:
         for call in (*self._sources, self):
             if call.late():
                 self._see()
-                raise call._lateness(call.spec.timeout)
+                raise call.lateness(call.spec.timeout)
         if until is not None and time.monotonic() >= until:
-            raise self._lateness(timeout)
+            raise self.lateness(timeout)
 
     def _wait_for_the_cause(self) -> None:
         """Wait shortly for the cause of lost connections: a worker's death is reported after its peers' errors."""
@@ -372,7 +373,8 @@ class PendingCall:
                     return source._failures[0].as_upstream()
         return failure
 
-    def _lateness(self, seconds: float | None) -> CallTimeoutError:
+    def lateness(self, seconds: float | None) -> CallTimeoutError:
+        """The error that it is not done after this time."""
         pending = [reply.rank for reply in self._pending]
         done = sorted(self._outcomes)
         head = (

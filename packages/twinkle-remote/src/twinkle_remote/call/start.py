@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.dispatch import dispatch
-from twinkle_remote.call.lazy import Lazy, call_of
+from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_arguments import LazyArguments, lists_only
 from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
-from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.runtime import running
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.dispatch import Shares
-    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.backend import WorkerGroup
     from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.sessions.runtime import Runtime
@@ -117,11 +118,12 @@ def start(
             own_share=own_share,
         )
         record = runtime.stats.open(name, group.name, len(ranks))
-        tasks = _tasks(component, kind, target, name, spec, shares)
+        lazies = LazyArguments(name, spec, shares)
+        tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)
         group.prepare(tasks)
     except WorkerDiedError as error:
         raise _unsent(name, group.name, error) from error
-    call = _submit(runtime, group, component, name, spec, ranks, shares, tasks, record)
+    call = _submit(runtime, group, component, name, spec, ranks, shares, lazies, tasks, record)
     record.driver_seconds = time.perf_counter() - began
     queue.add(call)
     return call
@@ -135,13 +137,12 @@ def _submit(
     spec: FunctionSpec,
     ranks: Sequence[int],
     shares: Shares,
+    lazies: LazyArguments,
     tasks: Sequence[Task],
     record: CallRecord,
 ) -> PendingCall:
-    """Submit the task of each rank, with the replies that it reads."""
-    sources = [call_of(source) for source in shares.encoder.sources]
-    read = shares.encoder.inputs
-    inputs = InputReplies(read, _not_read(sources, read)) if read else _NONE
+    """Submit the task of each rank, with the replies that it waits for."""
+    inputs = lazies.inputs
     replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     return PendingCall(
@@ -154,17 +155,8 @@ def _submit(
         each=shares.each,
         line=driver_line(),
         record=record,
-        sources=sources,
+        sources=lazies.sources,
     )
-
-
-_NONE = InputReplies()
-
-
-def _not_read(sources: Sequence[PendingCall], read: Sequence[Reply]) -> Sequence[Reply]:
-    """Replies of the producer calls that are not read, but whose failure also fails this call."""
-    known = set(map(id, read))
-    return [reply for source in sources for reply in source.replies() if id(reply) not in known]
 
 
 def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:
@@ -173,7 +165,13 @@ def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:
 
 
 def _tasks(
-    component: Component, kind: Kind, target: Any, name: str, spec: FunctionSpec, shares: Shares
+    component: Component,
+    kind: Kind,
+    target: Any,
+    name: str,
+    spec: FunctionSpec,
+    shares: Shares,
+    pieces: Sequence[HandedShare] | None,
 ) -> Sequence[Task]:
     if kind == "method" and shares.arguments == [((), {})]:
         return [_bare_task(component.instance, name, target, taught())]
@@ -190,8 +188,10 @@ def _tasks(
             total=shares.real,
             rows=shares.rows(index),
             uneven=spec.uneven,
-            lists_only=spec.dispatch == "slice" and spec.split is None,
-            handed=tuple(shares.encoder.handed),
+            lists_only=lists_only(spec),
+            handed=shares.encoder.handed_of(index),
+            pieces=None if pieces is None else pieces[index],
+            place=index,
             taught=taught(),
             mesh=component.mesh if kind == "create" else None,
         )

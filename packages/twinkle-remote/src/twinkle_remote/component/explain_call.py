@@ -11,7 +11,7 @@ from twinkle_remote.call.collect import combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
 from twinkle_remote.component.method import bind
-from twinkle_remote.protocol.messages import HandedSlot
+from twinkle_remote.protocol.handed import HandedSlot
 from twinkle_remote.values.rows import lengths
 
 if TYPE_CHECKING:

@@ -17,23 +17,26 @@ from twinkle_remote.protocol.backend import (
     WorkerGroup,
 )
 from twinkle_remote.protocol.failure import Failure, WorkerInfo, here
-from twinkle_remote.protocol.messages import (
+from twinkle_remote.protocol.handed import (
+    HandedPiece,
+    HandedShare,
     HandedSlot,
+    HandedValue,
     HandOver,
-    Itself,
-    Kind,
-    Outcome,
-    Share,
-    StoredSlot,
-    Task,
+    HandOverPlan,
 )
+from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
 
 __all__ = [
     "Backend",
     "BackendFactory",
     "Failure",
     "HandOver",
+    "HandOverPlan",
+    "HandedPiece",
+    "HandedShare",
     "HandedSlot",
+    "HandedValue",
     "InProcessBackend",
     "InputReplies",
     "Itself",

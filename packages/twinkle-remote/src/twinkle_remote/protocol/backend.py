@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.handed import HandOverPlan
     from twinkle_remote.protocol.messages import Outcome, Task
 
 
@@ -65,15 +66,22 @@ class Reply(Protocol):
 
 
 class InputReplies(list[Reply]):
-    """The replies from which one call's tasks read their lazy arguments.
+    """The replies from which one call's tasks read their lazy arguments; the same object for all tasks of a call.
 
     Attributes:
         watched: Further replies of the same producer calls, from ranks whose outcomes are not read.
+        plan: With the outcomes, it says what each task reads. A backend may plan once for all tasks of the call and
+            give each worker its own part; otherwise each worker plans from all outcomes.
+        shared: What a backend makes once for all tasks of the call; None at first.
     """
 
-    def __init__(self, replies: Iterable[Reply] = (), watched: Iterable[Reply] = ()) -> None:
+    def __init__(
+        self, replies: Iterable[Reply] = (), watched: Iterable[Reply] = (), plan: HandOverPlan | None = None
+    ) -> None:
         super().__init__(replies)
         self.watched = tuple(watched)
+        self.plan = plan
+        self.shared: Any = None
 
 
 class WorkerGroup(Protocol):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.handed import HandedShare, HandOver
 
 Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
 
@@ -27,43 +28,6 @@ class Share:
 
     index: int
     count: int
-
-
-class HandOver(NamedTuple):
-    """A lazy result among the arguments: its inputs, and how they are combined into one value.
-
-    Attributes:
-        start: Index of its first outcome among the inputs of the task.
-        stop: One past its last.
-        how: "rows" joins the rows of the outcomes, "list" makes a list of the values, "one" is the single value, and
-            any other value is a collect that the consumer applies to all of them.
-        mesh: Mesh of the producer, for a callable collect.
-        weight: Weight of the producer's reduction.
-        padded: The producer padded its rows: only the first `Outcome.total` of the joined rows count.
-        once: Indexes of the outcomes that count if the producer's ranks had no rows of their own; None if all
-            count.
-    """
-
-    start: int
-    stop: int
-    how: Any
-    mesh: DeviceMesh | None = None
-    weight: Any = None
-    padded: bool = False
-    once: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HandedSlot:
-    """Placeholder for a lazy result among the arguments.
-
-    Attributes:
-        index: Index among the task's hand-overs.
-        split: Take only this rank's share of its rows.
-    """
-
-    index: int
-    split: bool
 
 
 class StoredSlot(NamedTuple):
@@ -99,6 +63,8 @@ class Task:
         uneven: The function's `uneven` option, for totals that the number of shares does not divide.
         lists_only: Only lists among the lazy arguments are split (dispatch "slice").
         handed: The lazy results among the arguments.
+        pieces: What the task reads of them; None if that is planned from the inputs.
+        place: Index of the task among the distinct tasks of its call.
         mesh: The component's mesh ("create" only).
         taught: Splitters that the program registered; the worker registers them first. None without any.
     """
@@ -116,6 +82,8 @@ class Task:
     uneven: str | None = None
     lists_only: bool = False
     handed: tuple[HandOver, ...] = ()
+    pieces: HandedShare | None = None
+    place: int = 0
     mesh: DeviceMesh | None = None
     taught: Any = None
 

@@ -9,6 +9,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.get import replace_lazy
+from twinkle_remote.call.hand_over import plan_for_task
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Task
 
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
@@ -59,12 +61,14 @@ class Worker:
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._iterators: dict[str, Iterator[Any]] = {}
 
-    def run(self, task: Task, inputs: Sequence[Outcome]) -> Outcome:
+    def run(self, task: Task, inputs: Sequence[Outcome] = (), given: HandedShare | None = None) -> Outcome:
         """Run one task.
 
         Args:
             task: The task.
-            inputs: Outcomes that the task's lazy arguments read.
+            inputs: Outcomes that the task's lazy arguments read; a failure among them ends the task.
+            given: What the task reads of them, where that was planned for all tasks together; None if the task says
+                it, or if it is planned here.
 
         Returns:
             The outcome; it holds the failure if an `Exception` was raised.
@@ -72,15 +76,16 @@ class Worker:
         context = self._context(task.mesh if task.kind == "create" else self._meshes.get(task.instance))
         began = time.time()
         outcome = Outcome(self.info.rank, started=began)
-        for given in inputs:
-            if given.failure is not None:
-                outcome.failure = given.failure.as_upstream()
+        for source in inputs:
+            if source.failure is not None:
+                outcome.failure = source.failure.as_upstream()
                 return outcome
         token = _running.set(self)
         try:
             if task.taught is not None:
                 task.taught.learn()
-            arguments = TaskInputs(task, inputs, self._store)
+            given = given or task.pieces or (plan_for_task(task, inputs) if task.handed else None)
+            arguments = TaskInputs(task, given, self._store)
             args, kwargs = arguments.values()
             if self._shared:
                 args, kwargs = snapshot(args), snapshot(kwargs)

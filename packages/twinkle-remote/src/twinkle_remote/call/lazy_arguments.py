@@ -1,0 +1,70 @@
+"""The lazy arguments of one call: planned at once if all their calls are done, otherwise once when they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinkle_remote.call.hand_over import plan_hand_over
+from twinkle_remote.protocol.backend import InputReplies
+from twinkle_remote.protocol.handed import HandOverPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.call.dispatch import Shares
+    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.handed import HandedShare
+    from twinkle_remote.protocol.spec import FunctionSpec
+
+
+class LazyArguments:
+    """The lazy arguments of one call.
+
+    Args:
+        name: Class.method, for messages.
+        spec: Options of the function.
+        shares: Its divided arguments.
+
+    Attributes:
+        inputs: The replies that its tasks wait for; empty if all outcomes are known.
+        sources: The calls that make the arguments and are not done, or have failed.
+        pieces: What each distinct task reads; None if that is planned when the replies are there.
+    """
+
+    def __init__(self, name: str, spec: FunctionSpec, shares: Shares) -> None:
+        self.inputs = _NONE
+        self.sources: Sequence[PendingCall] = ()
+        self.pieces: Sequence[HandedShare] | None = None
+        encoder = shares.encoder
+        if not encoder.handed:
+            return
+        plan = HandOverPlan(
+            name,
+            tuple(encoder.handed),
+            tuple(map(tuple, encoder.of_share)),
+            shares.count,
+            shares.real,
+            spec.uneven,
+            lists_only(spec),
+        )
+        self.sources = [call for call in encoder.sources if not call.done() or call.failed()]
+        if self.sources:
+            replies = [call.reply(rank) for call, rank in encoder.inputs]
+            self.inputs = InputReplies(replies, _not_read(tuple(encoder.sources), replies), plan)
+        else:
+            self.pieces = plan_hand_over(plan, [call.outcome(rank) for call, rank in encoder.inputs])
+
+
+_NONE = InputReplies()
+
+
+def lists_only(spec: FunctionSpec) -> bool:
+    """Whether only lists among the lazy arguments are split."""
+    return spec.dispatch == "slice" and spec.split is None
+
+
+def _not_read(sources: Sequence[PendingCall], read: Sequence[Reply]) -> Sequence[Reply]:
+    """Replies of the producer calls that are not read, but whose failure also fails this call."""
+    known = set(map(id, read))
+    return [reply for source in sources for reply in source.replies() if id(reply) not in known]
