@@ -4,36 +4,62 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import ray
 
 from twinkle_remote.errors import TwinkleError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _parent = 0
 
 
 def leave_to_parent() -> None:
-    """Make the end of a forked process harmless: without this it ends the parent's cluster, or crashes.
+    """Make a forked process harmless: without this it hangs, crashes, or takes the parent's cluster with it.
 
     Ray's exit function ends the cluster. Destructors of Ray's library crash, because its threads are not in the fork.
     """
     global _parent
     _parent = os.getppid()
+    _keep_objects_of_ray()
     atexit.unregister(ray.shutdown)
-    atexit.register(_keep_what_ray_holds)
     if sys.platform == "linux":
         _skip_destructors()
 
 
-def _keep_what_ray_holds() -> None:
-    """Keep the interpreter from freeing the objects of Ray's modules at its end."""
+def _keep_objects_of_ray() -> None:
+    """Keep every object of Ray in this process for good.
+
+    To free one waits for locks that threads of the parent held at the fork, and writes into connections that the parent
+    uses at the same time, at which the raylet ends itself. Objects of the program's own are among them.
+    """
+    found = list(_objects())
+    kinds = {id(kind): kind for kind in map(type, found)}  # by id: a class need not be hashable
+    rays = {key for key, kind in kinds.items() if _is_of_ray(kind)}
+    kept = [value for value in found if id(type(value)) in rays]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # a list that the end of the interpreter does not free
+
+
+def _objects() -> Iterator[object]:
+    """What the collector knows, and what Ray's modules hold beside it."""
+    if gc.get_freeze_count():  # the collector does not list what is frozen
+        gc.unfreeze()
+        yield from gc.get_objects()
+        gc.freeze()
+    else:
+        yield from gc.get_objects()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "ray":
-            for value in list(vars(module).values()):
-                if type(value).__module__.partition(".")[0] == "ray":
-                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+            yield from list(vars(module).values())
+
+
+def _is_of_ray(kind: type) -> bool:
+    return any(isinstance(base.__module__, str) and base.__module__.partition(".")[0] == "ray" for base in kind.__mro__)
 
 
 def _skip_destructors() -> None:

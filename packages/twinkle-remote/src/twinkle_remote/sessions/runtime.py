@@ -160,8 +160,9 @@ def leave_to_parent() -> None:
     global _parent
     if _runtime is None:
         return
+    goes_on = _runtime.backend.after_fork()  # first: the backend may have to keep what calls in flight hold
     _runtime.in_flight = PendingCalls(_runtime.backend, _runtime.max_in_flight)  # another thread may have held its lock
-    if _runtime.backend.after_fork():
+    if goes_on:
         return
     _parent = _runtime.parent = os.getppid()
     remove(_runtime)
