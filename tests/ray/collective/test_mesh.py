@@ -183,6 +183,55 @@ def mismatches(rank: int, what: str) -> str:
     return str(caught.value)
 
 
+def differs(rank: int, what: str) -> tuple[float, str]:
+    whole = build(rank, 4, 2, timeout=5.0)
+    whole.barrier()
+    kind = torch.float64 if rank == 1 else torch.float32
+    operations: dict[str, Callable[[], object]] = {
+        "shape": lambda: whole.all_reduce(torch.zeros(300 if rank == 1 else 4000)),
+        "dtype": lambda: whole.all_reduce(torch.zeros(1000, dtype=kind)),
+        "source": lambda: whole.broadcast(torch.zeros(1000), source_rank=int(rank > 0)),
+        "operation": whole.barrier if rank == 0 else lambda: whole.all_reduce(torch.zeros(10)),
+        "objects": (lambda: whole.all_gather_objects(rank)) if rank == 0 else lambda: whole.all_reduce(torch.zeros(10)),
+    }
+    began = time.monotonic()
+    with pytest.raises(CollectiveMismatchError) as caught:  # noqa: PT012
+        operations[what]()
+        whole.barrier()  # a rank that has its tensor from the source that it named goes on
+    return time.monotonic() - began, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (
+            "shape",
+            "rank(s) [0, 2, 3]: all_reduce RedOpType.SUM (4000,) float32; "
+            "rank(s) [1]: all_reduce RedOpType.SUM (300,) float32",
+        ),
+        (
+            "dtype",
+            "rank(s) [0, 2, 3]: all_reduce RedOpType.SUM (1000,) float32; "
+            "rank(s) [1]: all_reduce RedOpType.SUM (1000,) float64",
+        ),
+        (
+            "source",
+            "rank(s) [0]: broadcast from 0 (1000,) float32; rank(s) [1, 2, 3]: broadcast from 1 (1000,) float32",
+        ),
+        ("operation", "rank(s) [0]: barrier; rank(s) [1, 2, 3]: all_reduce RedOpType.SUM (10,) float32"),
+        ("objects", "rank(s) [0]: all_gather_objects; rank(s) [1, 2, 3]: all_reduce RedOpType.SUM (10,) float32"),
+    ],
+)
+def test_a_mismatch_is_named_within_the_deadline_without_a_comparison_beforehand(
+    run_ranks: RunRanks, what: str, message: str
+) -> None:
+    found = [each for each in run_ranks(4, differs, what) if each is not None]  # Gloo ends ranks that get too much
+    assert found
+    for seconds, text in found:
+        assert seconds < 5.0 + 3.0
+        assert f"operation 2 of the group [0, 1, 2, 3] is not the same on every rank: {message}" in text
+
+
 def stays_away(rank: int, where: str) -> str:
     whole = build(rank, 4, 2, debug=True, timeout=2.0)
     if rank == 2:
@@ -257,7 +306,9 @@ def test_a_lost_peer_is_an_error_within_the_deadline_that_names_it(
     for rank in (0, 1, 3):
         seconds, text = found[rank]
         assert seconds < 8.0
-        assert "no answer from rank(s) [2]: dead, stopped or elsewhere" in text
+        assert (
+            "no answer from rank(s) [2]: dead, stopped or elsewhere; rank 2 last entered operation 1, barrier" in text
+        )
 
 
 @pytest.mark.parametrize(

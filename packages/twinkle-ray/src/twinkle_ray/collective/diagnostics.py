@@ -1,4 +1,9 @@
-"""Errors of operations that name the ranks; in debug mode, operations are compared over the ranks before they run."""
+"""Errors of operations that name ranks and what they entered; in debug mode ranks are compared before they enter.
+
+torch's TORCH_DISTRIBUTED_DEBUG=DETAIL compares beforehand too, three times as fast, and is not enough: it names two of
+the ranks, takes broadcasts from different sources for equal, shows what travels as bytes without its dtype, and holds
+for the whole process from before its first group on.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,26 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import ProcessGroup, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError
+from twinkle_ray.collective.operation_log import LOGS, OperationLog, first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 ROLL_CALL_SECONDS = 3.0
 NEVER_TAG = (1 << 30) + 1
 _POLL_SECONDS = 0.002
-_COUNTERS: WeakKeyDictionary[ProcessGroup, count[int]] = WeakKeyDictionary()  # operations of each group
+_ROLL_CALL_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +86,33 @@ class Diagnostics:
     ) -> None:
         self._group, self._ranks, self._rank, self._debug = group, ranks, rank, debug
         self._seconds = (timeout or distributed_c10d.default_pg_timeout).total_seconds()
-        self._counter = _COUNTERS.setdefault(group, count(1))
-        self._count = 0
+        self._is_gloo = dist.get_backend(group) == "gloo"
         name = group.group_name
         self._store: Store = PrefixStore(f"twinkle/collective/{name}", distributed_c10d._get_default_store())
+        self._log = LOGS.setdefault(group, OperationLog(self._store, rank, len(ranks)))
 
     @contextmanager
     def __call__(self, signature: Signature) -> Iterator[None]:
         """Run one operation in a block.
 
         Raises:
-            CollectiveMismatchError: In debug mode, the ranks are about to run different operations.
+            CollectiveMismatchError: The ranks entered different operations; in debug mode, before they enter.
             CollectiveTimeoutError: Ranks are missing at the deadline.
-            CollectiveError: The operation failed; the message names the ranks that do not answer.
+            CollectiveError: The operation failed otherwise.
         """
-        self._count = next(self._counter)
+        number = self._log.enter(str(signature))
+        if self._is_gloo:
+            self._log.publish()
         if self._debug:
-            self._compare(signature)
+            self._compare(signature, number)
         try:
             yield
         except (RuntimeError, dist.DistError) as error:
             if isinstance(error, CollectiveError):
                 raise
-            raise self._explained(signature, error) from error
+            raise self._explained(signature, number, error) from error
 
-    def _compare(self, signature: Signature) -> None:
-        number = self._count
+    def _compare(self, signature: Signature, number: int) -> None:
         self._store.set(f"{number}/{self._rank}", str(signature))
         keys = [f"{number}/{rank}" for rank in range(len(self._ranks))]
         missing = self._wait(keys, self._seconds)
@@ -115,30 +121,54 @@ class Diagnostics:
                 f"{signature} (operation {number} of the group {list(self._ranks)}): rank(s) {missing} did not enter "
                 f"it within {self._seconds:g} s"
             )
-        said = [bytes(self._store.get(key)).decode() for key in keys]
-        if len(set(said)) > 1:
-            kinds = {text: [rank for rank, other in enumerate(said) if other == text] for text in said}
-            listing = "; ".join(f"rank(s) {ranks}: {text}" for text, ranks in kinds.items())
-            raise CollectiveMismatchError(
-                f"operation {number} of the group {list(self._ranks)} is not the same on every rank: {listing}"
-            )
-        if number > 1:  # every rank has finished the comparison before, so its keys are not read any more
+        said = {rank: {number: bytes(self._store.get(key)).decode()} for rank, key in enumerate(keys)}
+        difference = first_difference(said)
+        if difference is not None:
+            raise CollectiveMismatchError(self._mismatch(*difference))
+        if number > 1:  # every rank is past the comparison before, so nobody reads those keys any more
             self._store.delete_key(f"{number - 1}/{self._rank}")
 
-    def _explained(self, signature: Signature, error: Exception) -> CollectiveError:
-        """The error, with the ranks that do not set their key in the store in time."""
+    def _mismatch(self, number: int, kinds: Mapping[str, Sequence[int]]) -> str:
+        listing = "; ".join(f"rank(s) {ranks}: {text}" for text, ranks in kinds.items())
+        return f"operation {number} of the group {list(self._ranks)} is not the same on every rank: {listing}"
+
+    def _explained(self, signature: Signature, number: int, error: Exception) -> CollectiveError:
+        """The error, with how the ranks differ, or which of them do not answer a roll call."""
         first = str(error).partition("\n")[0]
         head = f"{signature} failed on rank {self._rank} of the group {list(self._ranks)}: {first}"
         try:
-            if dist.get_backend(self._group) == "gloo":
+            if self._is_gloo:
                 close_connections(self._group, self._rank, len(self._ranks))
-            self._store.set(f"down/{self._count}/{self._rank}", "1")
-            absent = self._wait([f"down/{self._count}/{rank}" for rank in range(len(self._ranks))], ROLL_CALL_SECONDS)
+            self._log.give_up()
+            return self._judged(head, number)
         except (RuntimeError, dist.DistError):
             return CollectiveError(f"{head}; the store is gone, and with it the process that held it")
-        if absent:
-            return CollectiveTimeoutError(f"{head}; no answer from rank(s) {absent}: dead, stopped or elsewhere")
-        return CollectiveError(f"{head}; every rank answers, so that they probably entered different operations")
+
+    def _judged(self, head: str, number: int) -> CollectiveError:
+        """Wait for the others, `ROLL_CALL_SECONDS` at most; a plain difference is told at once."""
+        deadline = time.monotonic() + ROLL_CALL_SECONDS
+        everyone = set(range(len(self._ranks)))
+        while True:
+            entered, answering = self._log.entered(), self._log.given_up()
+            difference = first_difference(entered)
+            behind = {rank for rank in everyone if max(entered[rank], default=0) < number}
+            unknown = behind - answering if difference else everyone - answering
+            if not unknown or time.monotonic() > deadline:
+                break
+            time.sleep(_ROLL_CALL_POLL_SECONDS)
+        if difference:
+            late = f"; rank(s) {sorted(unknown)} did not enter it" if unknown else ""
+            return CollectiveMismatchError(f"{self._mismatch(*difference)}{late} ({head})")
+        if not unknown:
+            return CollectiveError(f"{head}; every rank answers, and all entered the same operation")
+        latest = "".join(
+            f"; rank {rank} last entered operation {max(entered[rank])}, {entered[rank][max(entered[rank])]}"
+            for rank in sorted(behind & unknown)
+            if entered[rank]
+        )
+        return CollectiveTimeoutError(
+            f"{head}; no answer from rank(s) {sorted(unknown)}: dead, stopped or elsewhere{latest}"
+        )
 
     def _wait(self, keys: Sequence[str], seconds: float) -> list[int]:
         """Wait for one key of each rank; returns the ranks whose key was not set in time."""

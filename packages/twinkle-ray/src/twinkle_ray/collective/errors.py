@@ -14,4 +14,4 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
 
 
 class CollectiveMismatchError(CollectiveError, ValueError):
-    """Ranks entered different collectives, or one with different shapes or dtypes; raised on every rank."""
+    """Ranks entered different collectives, or one with different shapes, dtypes or sources; the message lists them."""
