@@ -1,0 +1,1 @@
+"""The wire: how a value becomes bytes and back, typed, versioned, and without pickle."""

@@ -1,0 +1,13 @@
+"""The errors of the wire."""
+
+from __future__ import annotations
+
+from twinkle_remote.errors import DispatchError, TwinkleError
+
+
+class WireTypeError(DispatchError, TypeError):
+    """A value of a type that does not travel; the message names the type, the place and what would do."""
+
+
+class WireFormatError(TwinkleError, ValueError):
+    """Bytes that are no message of this format, or exceed a limit."""

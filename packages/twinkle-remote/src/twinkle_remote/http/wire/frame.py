@@ -1,0 +1,200 @@
+"""The frame of a message: a prefix, a tree, and raw buffers, each aligned to 64 bytes.
+
+prefix   "TWK" and the version (4 bytes), size of the tree (8 bytes, little endian)
+tree     MessagePack: the value, its nodes, and the sizes of the buffers
+buffers  one after the other, each padded to 64 bytes
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from twinkle_remote.http.wire.errors import WireFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from twinkle_remote.http.wire.limits import Limits
+
+VERSION = 1
+_PREFIX = struct.Struct("<4sQ")
+_MAGIC = b"TWK" + bytes([VERSION])
+_ALIGNMENT = 64
+_ZEROS = bytes(_ALIGNMENT)
+
+
+class Tree(msgspec.Struct, array_like=True):
+    """The part of a message that is no raw buffer.
+
+    Attributes:
+        root: The value: plain values as they are, and extensions that name a node by its index.
+        nodes: Values of other types, each a tag and its parts.
+        sizes: Bytes of each buffer.
+    """
+
+    root: Any
+    nodes: list[list[Any]]
+    sizes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    Attributes:
+        head: Prefix and tree.
+        buffers: Raw buffers, views of the values' own memory.
+    """
+
+    head: bytes
+    buffers: Sequence[memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole message."""
+        return len(self.head) + sum(view.nbytes + _padding(view.nbytes) for view in self.buffers)
+
+    def chunks(self, size: int = 1 << 20) -> Iterator[bytes | memoryview]:
+        """The message in parts of at most `size` bytes; buffers are not copied."""
+        yield from _cut(memoryview(self.head), size)
+        for view in self.buffers:
+            yield from _cut(view, size)
+            if padding := _padding(view.nbytes):
+                yield _ZEROS[:padding]
+
+    def to_bytes(self) -> bytes:
+        """The message as one value."""
+        return b"".join(self.chunks())
+
+
+def frame(tree: Tree, buffers: Sequence[memoryview]) -> Message:
+    """A message of a tree and its buffers."""
+    encoded = msgspec.msgpack.encode(tree)
+    padding = _padding(_PREFIX.size + len(encoded))
+    return Message(_PREFIX.pack(_MAGIC, len(encoded)) + encoded + _ZEROS[:padding], buffers)
+
+
+class FrameReader:
+    """Reads a message from parts as they arrive, each buffer into memory of its own.
+
+    Args:
+        limits: What is accepted.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._head = bytearray()
+        self._tree: Tree | None = None
+        self._buffers: list[bytearray] = []
+        self._at = 0  # the buffer that is being filled
+        self._filled = 0  # bytes of it, padding included
+        self._total = 0
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take the next bytes.
+
+        Raises:
+            WireFormatError: They are no message, or exceed a limit.
+        """
+        view = memoryview(data)
+        self._total += view.nbytes
+        if self._total > self._limits.body:
+            raise WireFormatError(f"a message has at most {self._limits.body} bytes here, and this one has more")
+        if self._tree is None:
+            view = self._feed_head(view)
+        while view.nbytes:
+            if self._at == len(self._buffers):
+                raise WireFormatError("there are bytes behind the end of the message")
+            view = self._feed_buffer(view)
+
+    def finish(self) -> tuple[Tree, list[bytearray]]:
+        """The tree and the buffers, when all bytes were fed.
+
+        Raises:
+            WireFormatError: The message is cut off.
+        """
+        if self._tree is None or self._at < len(self._buffers):
+            raise WireFormatError(f"the message is cut off after {self._total} bytes")
+        return self._tree, self._buffers
+
+    def _feed_head(self, view: memoryview) -> memoryview:
+        missing = _PREFIX.size - len(self._head)
+        if missing > 0:
+            self._head += view[:missing]
+            view = view[missing:]
+        if len(self._head) < _PREFIX.size:
+            return view
+        magic, size = _PREFIX.unpack_from(self._head)
+        if magic[:3] != _MAGIC[:3]:
+            raise WireFormatError("this is no message of twinkle: it does not begin with TWK")
+        if magic != _MAGIC:
+            raise WireFormatError(f"the message has version {magic[3]} of the wire, and this side reads {VERSION}")
+        if size > self._limits.tree:
+            raise WireFormatError(f"the tree of a message has at most {self._limits.tree} bytes here, not {size}")
+        end = _PREFIX.size + size
+        missing = end + _padding(end) - len(self._head)
+        self._head += view[:missing]
+        if view.nbytes >= missing:
+            self._tree = _read_tree(memoryview(self._head)[_PREFIX.size : end])
+            self._check_sizes(self._tree.sizes)
+            self._buffers = [bytearray() for _ in self._tree.sizes]
+            self._skip_empty()
+        return view[missing:]
+
+    def _check_sizes(self, sizes: Sequence[int]) -> None:
+        if len(sizes) > self._limits.buffers:
+            raise WireFormatError(f"a message has at most {self._limits.buffers} buffers here, not {len(sizes)}")
+        if any(size < 0 for size in sizes) or sum(sizes) > self._limits.body:
+            raise WireFormatError(f"the buffers of a message have at most {self._limits.body} bytes here")
+
+    def _feed_buffer(self, view: memoryview) -> memoryview:
+        assert self._tree is not None
+        size = self._tree.sizes[self._at]
+        buffer = self._buffers[self._at]
+        taken = min(view.nbytes, max(0, size - self._filled))
+        buffer += view[:taken]  # grows as bytes arrive, so that a size that is only claimed costs no memory
+        self._filled += taken
+        padding = min(view.nbytes - taken, size + _padding(size) - self._filled)
+        if any(view[taken : taken + padding]):
+            raise WireFormatError("the padding of a buffer is not zero")
+        self._filled += padding
+        if self._filled == size + _padding(size):
+            self._at, self._filled = self._at + 1, 0
+            self._skip_empty()
+        return view[taken + padding :]
+
+    def _skip_empty(self) -> None:
+        assert self._tree is not None
+        while self._at < len(self._buffers) and self._tree.sizes[self._at] == 0:
+            self._at += 1
+
+
+def read_frame(parts: Iterable[bytes | memoryview], limits: Limits) -> tuple[Tree, list[bytearray]]:
+    """Read a whole message; see `FrameReader`."""
+    reader = FrameReader(limits)
+    for part in parts:
+        reader.feed(part)
+    return reader.finish()
+
+
+def _read_tree(data: memoryview) -> Tree:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise WireFormatError(f"the tree of a message cannot be read: {error}") from None
+
+
+_decoder = msgspec.msgpack.Decoder(Tree)
+
+
+def _padding(size: int) -> int:
+    return -size % _ALIGNMENT
+
+
+def _cut(view: memoryview, size: int) -> Iterator[memoryview]:
+    for start in range(0, view.nbytes, size):
+        yield view[start : start + size]
