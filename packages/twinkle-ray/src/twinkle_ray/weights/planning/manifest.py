@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -131,6 +132,7 @@ def match(
     )
 
 
+@cache
 def item_size(dtype: str) -> int:
     """Bytes of one element of a dtype given by torch's name."""
     return torch_dtype(dtype).itemsize
@@ -150,7 +152,9 @@ def _tensors_by_name(all_specs: Sequence[RankSpecs], side: str, faults: list[str
         for spec in rank_specs:
             partners.setdefault(spec.tie, set()).add(spec.name)
         for spec in rank_specs:
-            first = found.setdefault(spec.name, _Tensor(spec.shape, spec.dtype, rank, len(found)))
+            first = found.get(spec.name)
+            if first is None:
+                first = found[spec.name] = _Tensor(spec.shape, spec.dtype, rank, len(found))
             if (first.shape, first.dtype) != (spec.shape, spec.dtype):
                 faults.append(
                     f"{spec.name!r} is {first.dtype} {first.shape} on rank {first.rank} of the {side} "

@@ -32,6 +32,8 @@ class SyncPlan:
         processes: Every process once, sources first; a process's index is its rank in the link's group.
         kind: "gloo" or "nccl".
         replicas: For each source rank, the blocks that it and other ranks hold.
+        buckets_of: For each rank, the buckets that it sends or receives.
+        rounds_of: For each process, its hops in each round that has any.
         reports: The reports that the plan was made from.
     """
 
@@ -43,6 +45,8 @@ class SyncPlan:
     processes: tuple[str, ...]
     kind: str
     replicas: Mapping[int, tuple[Move, ...]] = field(repr=False)
+    buckets_of: Mapping[tuple[Side, int], Sequence[Bucket]] = field(repr=False)
+    rounds_of: Mapping[int, Sequence[tuple[Hop, ...]]] = field(repr=False)
     reports: Mapping[Side, Sequence[RankReport]] = field(repr=False)
 
     @property
@@ -73,12 +77,7 @@ class SyncPlan:
         """One rank's part of the plan."""
         report = self.reports[side][rank]
         process = self.processes.index(report.process)
-        mine = {
-            bucket.index: bucket
-            for bucket in self.buckets
-            if (bucket.source == rank if side == "source" else rank in bucket.targets)
-        }
-        rounds = tuple(tuple(hop for hop in hops if process in (hop.sender, hop.receiver)) for hops in self.rounds)
+        mine = {bucket.index: bucket for bucket in self.buckets_of.get((side, rank), ())}
         leads = [
             (other, index)
             for other in self.reports
@@ -91,7 +90,7 @@ class SyncPlan:
             entries=self.plan.entries,
             buckets=mine,
             routes={index: self.routes[index] for index in mine},
-            rounds=tuple(hops for hops in rounds if hops),
+            rounds=tuple(self.rounds_of.get(process, ())),
             process=process,
             lead=leads[0] == (side, rank),
             device="own" if self.kind == "nccl" else "cpu",
@@ -122,7 +121,7 @@ def compile_plan(
         bucket_bytes=bucket_bytes,
     )
     buckets = make_buckets(plan, bucket_bytes)
-    routes = tuple(choose_route(bucket, transport, source, target) for bucket in buckets)
+    routes = _routes(buckets, transport, source, target)
     processes = tuple(dict.fromkeys(report.process for report in (*source, *target)))
     rounds = make_rounds(
         [bucket for bucket, route in zip(buckets, routes, strict=True) if route == "link"],
@@ -143,5 +142,40 @@ def compile_plan(
         processes=processes,
         kind=kind,
         replicas={rank: tuple(moves) for rank, moves in replicas.items()},
+        buckets_of=_by_rank(buckets),
+        rounds_of=_by_process(rounds),
         reports=reports,
     )
+
+
+def _routes(
+    buckets: Sequence[Bucket], transport: Transport, source: Sequence[RankReport], target: Sequence[RankReport]
+) -> tuple[Route, ...]:
+    """The route of each bucket; buckets with the same ends have the same route."""
+    known: dict[tuple[int, tuple[int, ...], str], Route] = {}
+    for bucket in buckets:
+        ends = (bucket.source, bucket.targets, bucket.distance)
+        if ends not in known:
+            known[ends] = choose_route(bucket, transport, source, target)
+    return tuple(known[bucket.source, bucket.targets, bucket.distance] for bucket in buckets)
+
+
+def _by_rank(buckets: Sequence[Bucket]) -> dict[tuple[Side, int], list[Bucket]]:
+    found: dict[tuple[Side, int], list[Bucket]] = {}
+    for bucket in buckets:
+        found.setdefault(("source", bucket.source), []).append(bucket)
+        for rank in bucket.targets:
+            found.setdefault(("target", rank), []).append(bucket)
+    return found
+
+
+def _by_process(rounds: Sequence[Sequence[Hop]]) -> dict[int, list[tuple[Hop, ...]]]:
+    found: dict[int, list[tuple[Hop, ...]]] = {}
+    for hops in rounds:
+        together: dict[int, list[Hop]] = {}
+        for hop in hops:
+            for process in {hop.sender, hop.receiver}:
+                together.setdefault(process, []).append(hop)
+        for process, own in together.items():
+            found.setdefault(process, []).append(tuple(own))
+    return found

@@ -137,12 +137,32 @@ def make_plan(
     needs: list[_Need] = []
     held = {name: disjoint(boxes) for name, boxes in _boxes_by_name(source).items()}
     wanted = _boxes_by_name(target)
+    overlaps: dict[object, list[tuple[Box, tuple[int, ...], tuple[int, ...]]]] = {}
     for index, entry in enumerate(entries):
-        needs.extend(_needs(index, entry, held[entry.source], wanted))
+        layout = (_layout(held[entry.source]), *(_layout(wanted[name]) for name in entry.targets))
+        if layout not in overlaps:  # the layers of a model repeat a few layouts
+            overlaps[layout] = list(_overlaps(entry, held[entry.source], wanted))
+        size = item_size(entry.wire)
+        needs.extend(
+            _Need(Move(index, box), owners, targets, box.volume * size) for box, owners, targets in overlaps[layout]
+        )
     needs = list(_cut(needs, entries, bucket_bytes))
     transfers = _assign(needs, len(source), source_locations, target_locations)
     replicas = tuple((need.move, need.owners) for need in needs if len(need.owners) > 1)
-    return TransferPlan(entries, transfers, digest((entries, transfers)), replicas)
+    return TransferPlan(entries, transfers, digest((entries, _plain(transfers))), replicas)
+
+
+def _plain(transfers: Sequence[Transfer]) -> list[object]:
+    """Transfers as tuples, whose repr is quick."""
+    return [
+        (
+            each.source,
+            each.targets,
+            each.distance,
+            [(move.entry, move.box.offset, move.box.shape) for move in each.moves],
+        )
+        for each in transfers
+    ]
 
 
 def check_bucket_bytes(bucket_bytes: int) -> None:
@@ -168,10 +188,15 @@ def _boxes_by_name(all_specs: Sequence[RankSpecs]) -> dict[str, dict[Box, list[i
     return found
 
 
-def _needs(
-    index: int, entry: TensorMatch, held: dict[Box, list[int]], wanted: Mapping[str, dict[Box, list[int]]]
-) -> Iterator[_Need]:
-    size = item_size(entry.wire)
+def _layout(boxes: Mapping[Box, Sequence[int]]) -> tuple[object, ...]:
+    """Equal for tensors that are laid out alike."""
+    return tuple((box.offset, box.shape, *ranks) for box, ranks in boxes.items())
+
+
+def _overlaps(
+    entry: TensorMatch, held: dict[Box, list[int]], wanted: Mapping[str, dict[Box, list[int]]]
+) -> Iterator[tuple[Box, tuple[int, ...], tuple[int, ...]]]:
+    """The blocks of one entry that move, each with its owners and its receivers."""
     receivers: dict[Box, set[int]] = {}
     for name in entry.targets:
         for box, ranks in wanted[name].items():
@@ -185,7 +210,7 @@ def _needs(
             for part in rest:
                 common = part.intersect(box)
                 if common is not None:
-                    yield _Need(Move(index, common), tuple(held[box]), targets, common.volume * size)
+                    yield common, tuple(held[box]), targets
                 left.extend(part.minus(box))
             rest = left
             if not rest:
@@ -202,11 +227,18 @@ def _cut(needs: Sequence[_Need], entries: Sequence[TensorMatch], bucket_bytes: i
     totals: dict[tuple[int, ...], int] = {}
     for need in needs:
         totals[need.owners] = totals.get(need.owners, 0) + need.nbytes
+    slabs: dict[tuple[Box, int], list[Box]] = {}
     for need in needs:
         share = totals[need.owners] // (8 * len(need.owners)) if len(need.owners) > 1 else bucket_bytes
         limit = max(MIN_SLAB_BYTES, min(bucket_bytes, share))
         size = item_size(entries[need.move.entry].wire)
-        for box in need.move.box.slabs(limit // size):
+        if need.nbytes <= limit:
+            yield need
+            continue
+        cut = (need.move.box, limit // size)
+        if cut not in slabs:
+            slabs[cut] = list(need.move.box.slabs(limit // size))
+        for box in slabs[cut]:
             yield _Need(Move(need.move.entry, box), need.owners, need.targets, box.volume * size)
 
 
@@ -221,11 +253,15 @@ def _assign(
 ) -> tuple[Transfer, ...]:
     load = [0] * ranks
     chosen: dict[int, list[_Route]] = {}
+    near: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[tuple[int, ...], tuple[int, ...], Distance]]] = {}
     for i in sorted(range(len(needs)), key=lambda i: (-needs[i].nbytes, i)):
         need = needs[i]
         routes = chosen.setdefault(i, [])
-        for owners, targets, distance in _by_distance(need, source_locations, target_locations):
-            owner = min(owners, key=lambda rank: (load[rank], rank))
+        ends = (need.owners, need.targets)
+        if ends not in near:
+            near[ends] = _by_distance(need, source_locations, target_locations)
+        for owners, targets, distance in near[ends]:
+            owner = owners[0] if len(owners) == 1 else min(owners, key=lambda rank: (load[rank], rank))
             load[owner] += 0 if distance == "process" else need.nbytes
             routes.append((owner, targets, distance))
     moves: dict[_Route, list[Move]] = {}
