@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -106,6 +108,11 @@ class Program:
             if line.startswith(start):
                 return line.removeprefix(start).strip()
 
+    def report(self, name: str, timeout: float) -> dict[str, Any]:
+        """What it reported under a name by `program_tools.report`."""
+        out: dict[str, Any] = json.loads(self.line(name, timeout))
+        return out
+
     def finish(self, timeout: float) -> str:
         """What it printed, after it has ended by itself with 0."""
         code = self.process.wait(SLACK * timeout)
@@ -165,6 +172,7 @@ def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
 
 
 def _programs(directory: Path) -> Iterator[Callable[..., Program]]:
+    shutil.copy(Path(__file__).parent / "program_tools.py", directory)
     started: list[Program] = []
 
     def start(source: str, *arguments: str, **environment: str) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -102,10 +101,11 @@ def test_what_hangs_is_left_alone_when_the_head_is_lost() -> None:
 
 
 PROGRAM = """
-    import json, os, signal, sys, time
+    import os, signal, sys, time
     from pathlib import Path
     import ray
     import twinkle_remote as twinkle
+    from program_tools import report
     from twinkle_mesh import DeviceGroup
 
     @twinkle.remote_class()
@@ -126,22 +126,9 @@ PROGRAM = """
                 return
         raise LookupError(name)
 
-    def tell(name, function):
-        began = time.monotonic()
-        try:
-            value, kind, text = function(), "", ""
-        except twinkle.TwinkleError as error:
-            value, kind, text = None, type(error).__name__, str(error)
-        print(name, json.dumps({"kind": kind, "text": text, "seconds": time.monotonic() - began}), flush=True)
-
     def folder_of(node):
         return node["ObjectStoreSocketName"].rpartition("/sockets/")[0]
 """
-
-
-def told(running: Any, name: str, timeout: float) -> dict[str, Any]:
-    out: dict[str, Any] = json.loads(running.line(name, timeout))
-    return out
 
 
 @pytest.mark.ray
@@ -157,17 +144,17 @@ def test_a_cluster_of_ones_own_that_loses_a_process(program: Callable[..., Any],
         assert len({*a.work(0), b.work(0).result()}) == 3
         lazy = a.work(600.0)
         kill(sys.argv[1], folder_of(ray.nodes()[0]))
-        tell("BUSY", lambda: lazy.result(100))
-        tell("NEXT", lambda: a.work(600.0).result(100))
-        tell("OTHER", lambda: b.work(600.0).result(100))
+        report("BUSY", lambda: lazy.result(100))
+        report("NEXT", lambda: a.work(600.0).result(100))
+        report("OTHER", lambda: b.work(600.0).result(100))
         if sys.argv[1] == "gcs_server":
             import twinkle_ray
-            tell("RESTART", lambda: twinkle_ray.restart("a"))
-        tell("END", twinkle.shutdown)
+            report("RESTART", lambda: twinkle_ray.restart("a"))
+        report("END", twinkle.shutdown)
     """,
         name,
     )
-    busy = told(running, "BUSY", 110)
+    busy = running.report("BUSY", 110)
     what = "the cluster's head" if name == "gcs_server" else "its node"
     assert busy["kind"] == "WorkerDiedError" and busy["seconds"] < 15
     first, second, *_ = busy["text"].splitlines()
@@ -175,11 +162,11 @@ def test_a_cluster_of_ones_own_that_loses_a_process(program: Callable[..., Any],
     assert "called from" in second
     if name == "gcs_server":
         assert f"{what} at 127.0.0.1:" in first and "refuses connections: its process ended" in first
-        assert "the cluster's head" in told(running, "NEXT", 5)["text"]
-        other = told(running, "OTHER", 5)
+        assert "the cluster's head" in running.report("NEXT", 5)["text"]
+        other = running.report("OTHER", 5)
         assert "b[0/1] died during Victim.work on " in other["text"] and "the cluster's head" in other["text"]
-        assert "cannot be restarted: the cluster's head at" in told(running, "RESTART", 5)["text"]
-    assert told(running, "END", 30)["seconds"] < 40
+        assert "cannot be restarted: the cluster's head at" in running.report("RESTART", 5)["text"]
+    assert running.report("END", 30)["seconds"] < 40
     running.finish(10)
     assert running.left_over(0) == []
 
@@ -199,19 +186,19 @@ def test_a_cluster_that_was_joined_loses_its_head(program: Callable[..., Any]) -
         assert len({near.work(0).result(), *far.work(0)}) == 3
         lazies = [far.work(600.0), near.work(600.0)]
         cluster.head_node.kill_all_processes(check_alive=False)
-        tell("FAR", lambda: lazies[0].result(100))
-        tell("NEAR", lambda: lazies[1].result(100))
-        tell("END", twinkle.shutdown)
+        report("FAR", lambda: lazies[0].result(100))
+        report("NEAR", lambda: lazies[1].result(100))
+        report("END", twinkle.shutdown)
         print("PROCESSES", flush=True)
         sys.stdin.readline()
         os._exit(0)  # what Ray's own test cluster left, it cannot end without a head
     """
     )
-    far = told(running, "FAR", 110)
+    far = running.report("FAR", 110)
     assert far["kind"] == "WorkerDiedError" and far["seconds"] < 15
     assert "far[" in far["text"].splitlines()[0] and "died during Victim.work on " in far["text"]
-    assert told(running, "NEAR", 15)["kind"] == "WorkerDiedError"
-    assert told(running, "END", 30)["seconds"] < 40
+    assert running.report("NEAR", 15)["kind"] == "WorkerDiedError"
+    assert running.report("END", 30)["seconds"] < 40
     running.line("PROCESSES", 5)
     running.say("end")
     running.process.wait(10)

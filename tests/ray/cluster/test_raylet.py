@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +13,10 @@ pytestmark = pytest.mark.ray
 BOUND = 20  # Ray is told of a lost node by its health checks, within 15 s as they are set for clusters of our own
 
 HEAD = """
-    import json, os, select, signal, sys, time
+    import os, select, signal, time
     import numpy as np
-    import ray
     import twinkle_remote as twinkle
+    from program_tools import raylets, report
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -34,25 +33,6 @@ HEAD = """
         def sleep(self, seconds):
             time.sleep(seconds)
             return 1
-
-    def tell(name, function):
-        began = time.monotonic()
-        try:
-            value, kind, text = function(), "", ""
-        except twinkle.TwinkleError as error:
-            value, kind, text = None, type(error).__name__, str(error)
-        seconds = time.monotonic() - began
-        print(name, json.dumps({"value": value, "kind": kind, "text": text, "seconds": seconds}), flush=True)
-
-    def raylet(address):
-        (name,) = [node["RayletSocketName"] for node in ray.nodes() if address in (None, node["NodeManagerAddress"])]
-        wanted = f"--raylet_socket_name={name}".encode()
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if wanted in open(f"/proc/{entry}/cmdline", "rb").read():
-                    return int(entry)
-            except OSError:
-                continue
 
     def end(pid):  # a driver that is inside the object store when the raylet ends is ended by Ray
         gone = os.pidfd_open(pid)
@@ -72,13 +52,13 @@ OWN = (
         made.wait()
         busy = [maker.sleep(300.0), *(maker.make() for _ in range(20)), other.take(maker.make())]
         array = np.ones(500_000)
-        end(raylet(None))
-        tell("READ", lambda: len(made.result()))
-        tell("SENT", lambda: other.take(array).result())
-        tell("BUSY", lambda: busy[0].result())
+        end(*raylets())
+        report("READ", lambda: len(made.result()))
+        report("SENT", lambda: other.take(array).result())
+        report("BUSY", lambda: busy[0].result())
         for lazy in busy[1:]:
-            tell("NEXT", lambda: lazy.wait())
-        tell("ENDED", twinkle.shutdown)
+            report("NEXT", lambda: lazy.wait())
+        report("ENDED", twinkle.shutdown)
 """
 )
 
@@ -96,21 +76,16 @@ FAR = (
         made.wait()
         busy = [maker.sleep(300.0), *(maker.make() for _ in range(20)), near.take(maker.make())]
         array = np.ones(500_000)
-        end(raylet("127.0.0.2"))
-        tell("READ", lambda: len(made.result()))
-        tell("BUSY", lambda: busy[0].result())
+        end(*raylets("127.0.0.2"))
+        report("READ", lambda: len(made.result()))
+        report("BUSY", lambda: busy[0].result())
         for lazy in busy[1:]:
-            tell("NEXT", lambda: lazy.wait())
-        tell("NEAR", lambda: near.take(array).result())
-        tell("ENDED", twinkle.shutdown)
+            report("NEXT", lambda: lazy.wait())
+        report("NEAR", lambda: near.take(array).result())
+        report("ENDED", twinkle.shutdown)
         cluster.shutdown()
 """
 )
-
-
-def told(running: Any, name: str) -> dict[str, Any]:
-    line: dict[str, Any] = json.loads(running.line(name, 110))
-    return line
 
 
 def check_lost(answer: dict[str, Any], *parts: str, seconds: float = BOUND) -> None:
@@ -123,12 +98,12 @@ def test_the_raylet_of_an_own_cluster(program: Callable[..., Any]) -> None:
     running = program(OWN)
     raylet = "the raylet of this node (Ray's own process, "
     result = "the result of Maker.make on maker[0/2 dp=0] cannot be read: "
-    check_lost(told(running, "READ"), result + raylet, seconds=5)
-    check_lost(told(running, "SENT"), "Maker.take was not sent to 'other': " + raylet, seconds=5)
-    check_lost(told(running, "BUSY"), "Maker.sleep", "maker[", "died during", "raylet")
+    check_lost(running.report("READ", 110), result + raylet, seconds=5)
+    check_lost(running.report("SENT", 110), "Maker.take was not sent to 'other': " + raylet, seconds=5)
+    check_lost(running.report("BUSY", 110), "Maker.sleep", "maker[", "died during", "raylet")
     for _ in range(21):
-        check_lost(told(running, "NEXT"), "died during Maker.", seconds=5)
-    ended = told(running, "ENDED")
+        check_lost(running.report("NEXT", 110), "died during Maker.", seconds=5)
+    ended = running.report("ENDED", 110)
     assert ended["kind"] in ("", "WorkerDiedError") and ended["seconds"] < 20, ended
     running.finish(30)
     assert running.left_over(10) == []
@@ -136,12 +111,12 @@ def test_the_raylet_of_an_own_cluster(program: Callable[..., Any]) -> None:
 
 def test_the_raylet_of_another_node(program: Callable[..., Any]) -> None:
     running = program(FAR)
-    check_lost(told(running, "READ"), "the result of Maker.make on maker[0/2 dp=0] cannot be read: ")
-    check_lost(told(running, "BUSY"), "died during Maker.sleep", "maker[", "node")
+    check_lost(running.report("READ", 110), "the result of Maker.make on maker[0/2 dp=0] cannot be read: ")
+    check_lost(running.report("BUSY", 110), "died during Maker.sleep", "maker[", "node")
     for _ in range(21):
-        check_lost(told(running, "NEXT"), "died during Maker.", seconds=5)
-    assert told(running, "NEAR")["value"] == [1, 1]
-    ended = told(running, "ENDED")
+        check_lost(running.report("NEXT", 110), "died during Maker.", seconds=5)
+    assert running.report("NEAR", 110)["value"] == [1, 1]
+    ended = running.report("ENDED", 110)
     assert ended["kind"] in ("", "WorkerDiedError") and ended["seconds"] < 20, ended
     running.finish(60)
     assert running.left_over(10) == []

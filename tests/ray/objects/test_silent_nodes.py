@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +12,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ray
 
 HEAD = """
-    import json, os, signal, sys, time
+    import os, signal
     import numpy as np
-    import ray
     import twinkle_remote as twinkle
+    from program_tools import raylets, report
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -37,25 +36,6 @@ HEAD = """
         def take(self, arrays):
             return len(arrays)
 
-    def tell(name, function):
-        began = time.monotonic()
-        try:
-            value, kind, text = function(), "", ""
-        except twinkle.TwinkleError as error:
-            value, kind, text = None, type(error).__name__, str(error)
-        seconds = time.monotonic() - began
-        print(name, json.dumps({"value": value, "kind": kind, "text": text, "seconds": seconds}), flush=True)
-
-    def raylets(address):
-        found = [node["RayletSocketName"] for node in ray.nodes() if address in (None, node["NodeManagerAddress"])]
-        wanted = [f"--raylet_socket_name={name}".encode() for name in found]
-        for entry in os.listdir("/proc"):
-            try:
-                if entry.isdigit() and any(want in open(f"/proc/{entry}/cmdline", "rb").read() for want in wanted):
-                    yield int(entry)
-            except OSError:
-                continue
-
     def send(pids, number):
         for pid in pids:
             os.kill(pid, number)
@@ -67,19 +47,19 @@ OWN = (
     if __name__ == "__main__":
         twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "CPU")])
         maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))
-        stopped = [*raylets(None), maker.pid().result()[0]]
+        stopped = [*raylets(), maker.pid().result()[0]]
         made, soon, again, handed = maker.make(), maker.make_soon(), maker.make(), maker.make()
         for lazy in (made, soon, again, handed):
             lazy.wait()
         send(stopped, signal.SIGSTOP)
-        tell("LIMIT", lambda: len(made.result(2)))
-        tell("DEADLINE", lambda: len(soon.result()))
+        report("LIMIT", lambda: len(made.result(2)))
+        report("DEADLINE", lambda: len(soon.result()))
         taken = maker.take(handed)
-        tell("TAKEN", lambda: taken.result())
+        report("TAKEN", lambda: taken.result())
         send(stopped, signal.SIGCONT)
-        tell("AGAIN", lambda: len(again.result(30)) + len(made.result(30)))
+        report("AGAIN", lambda: len(again.result(30)) + len(made.result(30)))
         send(stopped, signal.SIGSTOP)
-        tell("ENDED", lambda: twinkle.shutdown(0))
+        report("ENDED", lambda: twinkle.shutdown(0))
 """
 )
 
@@ -96,19 +76,14 @@ FAR = (
         made, soon = maker.make(), maker.make_soon()
         made.wait(), soon.wait()
         send(stopped, signal.SIGSTOP)
-        tell("LIMIT", lambda: len(made.result(2)))
-        tell("DEADLINE", lambda: len(soon.result()))
+        report("LIMIT", lambda: len(made.result(2)))
+        report("DEADLINE", lambda: len(soon.result()))
         send(stopped, signal.SIGCONT)
-        tell("AGAIN", lambda: len(made.result(60)))
+        report("AGAIN", lambda: len(made.result(60)))
         twinkle.shutdown()
         cluster.shutdown()
 """
 )
-
-
-def told(running: Any, name: str) -> dict[str, Any]:
-    line: dict[str, Any] = json.loads(running.line(name, 110))
-    return line
 
 
 def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
@@ -122,15 +97,15 @@ def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
 
 def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Callable[..., Any]) -> None:
     running = program(OWN)
-    check_late(told(running, "LIMIT"), 2, "Maker.make")
-    check_late(told(running, "DEADLINE"), 4, "Maker.make_soon")
-    taken = told(running, "TAKEN")
+    check_late(running.report("LIMIT", 110), 2, "Maker.make")
+    check_late(running.report("DEADLINE", 110), 4, "Maker.make_soon")
+    taken = running.report("TAKEN", 110)
     assert taken["kind"] == "CallTimeoutError" and taken["seconds"] < 10
     first, second = taken["text"].split("  rank 0:\n")[1].split("  rank 1:\n")
     assert "is stopped (SIGSTOP)" in first and "in Twinkle's own code:" in second and "object_store.py" in second
-    again = told(running, "AGAIN")
+    again = running.report("AGAIN", 110)
     assert again["value"] == 4, again
-    ended = told(running, "ENDED")
+    ended = running.report("ENDED", 110)
     assert ended["kind"] == "" and ended["seconds"] < 20
     running.finish(30)
     assert running.left_over(10) == []
@@ -138,8 +113,8 @@ def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Calla
 
 def test_reads_of_a_silent_node_of_a_joined_cluster_keep_their_time(program: Callable[..., Any]) -> None:
     running = program(FAR)
-    check_late(told(running, "LIMIT"), 2, "Maker.make")
-    check_late(told(running, "DEADLINE"), 4, "Maker.make_soon")
-    assert told(running, "AGAIN")["value"] == 2
+    check_late(running.report("LIMIT", 110), 2, "Maker.make")
+    check_late(running.report("DEADLINE", 110), 4, "Maker.make_soon")
+    assert running.report("AGAIN", 110)["value"] == 2
     running.finish(60)
     assert running.left_over(10) == []

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.ray
 COMPONENTS = """
     import ctypes, json, os, signal, sys, time
     import twinkle_remote as twinkle
+    from program_tools import outcome
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -59,14 +60,6 @@ COMPONENTS = """
             if twinkle.current_worker().rank == 1:
                 self.suffer(how)
             return 1
-
-    def outcome(function):
-        began = time.monotonic()
-        try:
-            value, kind, text = function(), "", ""
-        except twinkle.TwinkleError as error:
-            value, kind, text = None, type(error).__name__, str(error)
-        return json.dumps({"value": value, "kind": kind, "text": text, "seconds": time.monotonic() - began})
 
     MESH = DeviceMesh.from_sizes(tp_size=2)
 """
@@ -109,7 +102,7 @@ def server(programs: Callable[..., Any]) -> Any:
 
 def ask(server: Any, line: str, timeout: float = 40) -> dict[str, Any]:
     server.say(line)
-    told: dict[str, Any] = json.loads(server.line("TOLD", timeout))
+    told: dict[str, Any] = server.report("TOLD", timeout)
     return told
 
 
@@ -122,7 +115,7 @@ def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
     assert first.startswith(f"{how}[1/2 dp=0 tp=1] died during Victim.run on ")
     assert "its process ended without an error" in first
     assert line.startswith("  called from ") and "program0.py:" in line
-    assert json.loads(server.line("BYSTANDER", 20))["kind"] == ""
+    assert server.report("BYSTANDER", 20)["kind"] == ""
     again = ask(server, f"late {how} none", 60)
     assert again["kind"] == "WorkerDiedError"
     assert "it was lost before this call, during Victim.run" in again["text"]
@@ -135,7 +128,7 @@ def test_a_worker_that_does_not_answer_is_late(server: Any, how: str, where: str
     assert 1.9 < told["seconds"] < 10
     assert f"ranks [0] are done, ranks [1] are not: {how}[1/2 dp=0 tp=1]" in told["text"]
     assert where in told["text"]
-    assert json.loads(server.line("BYSTANDER", 20))["kind"] == ""
+    assert server.report("BYSTANDER", 20)["kind"] == ""
 
 
 def test_a_constructor_that_exits_or_hangs_on_one_rank(server: Any) -> None:
@@ -211,14 +204,14 @@ def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -
         RAY_health_check_period_ms="1000",
         RAY_health_check_failure_threshold="3",
     )
-    assert json.loads(running.line("BEFORE", 110))["value"] == [1, 1]
-    lost = json.loads(running.line("LOST", 45))
+    assert running.report("BEFORE", 110)["value"] == [1, 1]
+    lost = running.report("LOST", 45)
     assert lost["kind"] == "WorkerDiedError"
     assert "node" in lost["text"].splitlines()[0]
-    assert json.loads(running.line("NEAR", 20))["value"] == [1, 1]
-    assert "infeasible" in json.loads(running.line("RESTART", 40))["text"]
-    assert json.loads(running.line("AGAIN", 60))["kind"] == ""
-    assert json.loads(running.line("AFTER", 20))["value"] == [1, 1]
+    assert running.report("NEAR", 20)["value"] == [1, 1]
+    assert "infeasible" in running.report("RESTART", 40)["text"]
+    assert running.report("AGAIN", 60)["kind"] == ""
+    assert running.report("AFTER", 20)["value"] == [1, 1]
     running.finish(40)
     assert running.left_over(10) == []
 
@@ -270,8 +263,8 @@ def test_a_group_is_rebuilt_on_request(program: Callable[..., Any]) -> None:
         print("REFUSED", outcome(lambda: twinkle_ray.restart("actor")), flush=True)
     """
     )
-    assert json.loads(running.line("LOST", 110))["kind"] == "WorkerDiedError"
-    refused = json.loads(running.line("REFUSED", 80))
+    assert running.report("LOST", 110)["kind"] == "WorkerDiedError"
+    refused = running.report("REFUSED", 80)
     assert refused["kind"] == "TwinkleError" and 'initialize("ray", restart="group")' in refused["text"]
     running.finish(30)
     assert running.left_over(10) == []
@@ -372,13 +365,13 @@ def test_placement_that_cannot_be_had(program: Callable[..., Any]) -> None:
         ray.shutdown()
     """
     )
-    told = json.loads(running.line("INFEASIBLE", 110))
+    told = running.report("INFEASIBLE", 110)
     assert told["kind"] == "PlacementError" and told["seconds"] < 5
     assert "infeasible: group 'b' asks for 3 workers x 1 GPU, and 2 of these workers find a place" in told["text"]
-    told = json.loads(running.line("BUSY", 30))
+    told = running.report("BUSY", 30)
     assert told["kind"] == "PlacementError" and told["seconds"] < 10
     assert "within 2 s; busy:" in told["text"] and "0 of 2 GPU free" in told["text"]
-    assert json.loads(running.line("FREE", 60))["value"] == "started"
+    assert running.report("FREE", 60)["value"] == "started"
     assert running.line("STATES", 10) == "['REMOVED']"
     running.finish(30)
 
@@ -430,12 +423,12 @@ def test_want_of_memory(program: Callable[..., Any]) -> None:
         ("GIVE", "give", "MemoryError: the result, a list, was not sent, because memory ran out"),
         ("COUNT", "count", "MemoryError: its arguments were not read"),
     ):
-        told = json.loads(running.line(name, 110))
+        told = running.report(name, 110)
         first, second, *_ = told["text"].splitlines()
         assert first.startswith((f"Greedy.{method} failed on actor[0/2", f"Greedy.{method} failed on actor[1/2"))
         assert cause in first and second.startswith("  called from "), first
         assert told["seconds"] < 20
-    assert json.loads(running.line("AFTER", 20))["value"] == [1000, 1000]
+    assert running.report("AFTER", 20)["value"] == [1000, 1000]
     running.finish(30)
     assert running.left_over(10) == []
 
@@ -452,7 +445,7 @@ def test_a_driver_under_a_limit_of_memory_is_told_so(program: Callable[..., Any]
         twinkle.shutdown()
     """
     )
-    told = json.loads(running.line("TOLD", 110))  # Ray waits for half a minute for a node
+    told = running.report("TOLD", 110)  # Ray waits for half a minute for a node
     assert told["kind"] == "BackendError" and told["seconds"] < 100
     assert "Ray's cluster did not start: " in told["text"]
     assert "; RLIMIT_AS is 3221225472 bytes of address space (`ulimit -v`)" in told["text"]

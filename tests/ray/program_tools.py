@@ -1,0 +1,48 @@
+"""Helpers that the `program` fixtures put beside each program: the outcome of a call as a line, and raylets."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import ray
+
+import twinkle_remote as twinkle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def outcome(function: Callable[[], object]) -> str:
+    """What a function returned or raised, and the seconds that it took, as JSON."""
+    began = time.monotonic()
+    value, kind, text = None, "", ""
+    try:
+        value = function()
+    except twinkle.TwinkleError as error:
+        kind, text = type(error).__name__, str(error)
+    return json.dumps({"value": value, "kind": kind, "text": text, "seconds": time.monotonic() - began})
+
+
+def report(name: str, function: Callable[[], object]) -> None:
+    """Print the outcome of a function; `Program.report` reads it."""
+    print(name, outcome(function), flush=True)
+
+
+def raylets(address: str | None = None) -> list[int]:
+    """The process ids of the raylets of this host; with an address, only that of the node at this address."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
+    sockets = [node["RayletSocketName"] for node in nodes if address in (None, node["NodeManagerAddress"])]
+    wanted = [f"--raylet_socket_name={socket}".encode() for socket in sockets]
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                line = file.read()
+        except OSError:  # it ended meanwhile
+            continue
+        if any(want in line for want in wanted):
+            found.append(int(entry))
+    return found
