@@ -11,7 +11,7 @@ import ray
 
 from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
-from twinkle_ray.cluster.last_words import last_words, limits
+from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
 from twinkle_ray.cluster.watchdog import Watchdog
@@ -73,12 +73,12 @@ class Cluster:
             try:
                 self._start({**own, **arguments})
             except BaseException as error:
-                told = self._last_words()
+                errors = self._start_errors()
                 self.close()
                 if not isinstance(error, Exception):
                     raise
-                if attempt == _ATTEMPTS or _GIVEN_UP not in str(error) or limits():
-                    raise BackendError(f"Ray's cluster did not start: {error}{limits()}{told}") from error
+                if attempt == _ATTEMPTS or _GIVEN_UP not in str(error) or memory_limits():
+                    raise BackendError(f"Ray's cluster did not start: {error}{memory_limits()}{errors}") from error
                 _log.warning("Ray's cluster did not start within 30 s (busy host?); it is started again")
             else:
                 return
@@ -94,8 +94,8 @@ class Cluster:
         with marked_children(mark), on_loopback(), quiet():
             ray.init(address=_OWN, **arguments)
 
-    def _last_words(self) -> str:
-        return "" if self._folder is None else last_words(self._folder)
+    def _start_errors(self) -> str:
+        return "" if self._folder is None else start_errors(self._folder)
 
     def environment(self, env_allow: Sequence[str]) -> Mapping[str, str]:
         """Return the variables to set on workers; none if workers inherit those of the driver.

@@ -1,4 +1,4 @@
-"""Why a cluster did not start: what its processes wrote last, and the limits under which they ran."""
+"""Why a cluster did not start: the last errors of its processes, and their memory limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOGS = ("gcs_server.err", "gcs_server.out", "raylet.err", "raylet.out")
-# Errors of Ray's own loggers, of Python and of C++; a stack of C++ says nothing without them.
+# Errors of Ray's own loggers, of Python and of C++; stacks of C++ are left out.
 _ERRORS = re.compile(r"^\[\d[^\]]* [EFC] .*\] |rror|annot |ailed|bad_alloc")
 _LINES = 4  # of each log
 _WIDTH = 300
@@ -23,8 +23,8 @@ _LIMITS = {
 }
 
 
-def last_words(folder: Path) -> str:
-    """The last errors in the logs of a cluster's own processes, below a line of their own; empty where there are none.
+def start_errors(folder: Path) -> str:
+    """The last errors in the logs of a cluster's own processes, on lines of their own; empty without any.
 
     Args:
         folder: The cluster's folder.
@@ -38,8 +38,8 @@ def last_words(folder: Path) -> str:
     return "\n".join(["", "its processes wrote:", *rows]) if rows else ""
 
 
-def limits() -> str:
-    """The limits of memory under which this process and its children run, in words; empty where there are none."""
+def memory_limits() -> str:
+    """The memory limits of this process and its children, as text; empty without any."""
     out = []
     for name, (number, what) in _LIMITS.items():
         soft, _ = resource.getrlimit(number)

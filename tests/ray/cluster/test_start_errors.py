@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
-from twinkle_ray.cluster.last_words import last_words, limits
+from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,13 +19,13 @@ RAYLET = """
 
 
 def test_the_last_errors_of_each_process(tmp_path: Path) -> None:
-    assert last_words(tmp_path) == ""
+    assert start_errors(tmp_path) == ""
     logs = tmp_path / "r" / "session_2026-07-29" / "logs"
     logs.mkdir(parents=True)
     (logs / "raylet.out").write_text(RAYLET)
     (logs / "gcs_server.err").write_text("terminate called after throwing 'std::bad_alloc'\n")
     (logs / "worker.err").write_text("an error of nobody's\n")
-    assert last_words(tmp_path).splitlines() == [
+    assert start_errors(tmp_path).splitlines() == [
         "",
         "its processes wrote:",
         "  gcs_server.err: terminate called after throwing 'std::bad_alloc'",
@@ -38,7 +38,7 @@ def test_limits_are_named_where_there_are_some() -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 45, before[1]))
     try:
-        assert f"; RLIMIT_AS is {1 << 45} bytes of address space" in limits()
+        assert f"; RLIMIT_AS is {1 << 45} bytes of address space" in memory_limits()
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-    assert before[0] != resource.RLIM_INFINITY or "RLIMIT_AS" not in limits()
+    assert before[0] != resource.RLIM_INFINITY or "RLIMIT_AS" not in memory_limits()
