@@ -19,7 +19,7 @@ from twinkle_remote.http.wire.type_names import is_named_tuple, travels_by_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinkle_remote.http.wire.frame import Message
+    from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.http.wire.type_names import TypeNames
 
 NODE = 1  # code of the MessagePack extension whose data is the index of a node
@@ -36,7 +36,7 @@ def encode(
     what: str = "the value",
     named: Callable[[Any], list[Any] | None] = lambda _: None,
     limits: Limits = _DEFAULTS,
-) -> Message:
+) -> WireMessage:
     """A message that stands for a value.
 
     Args:

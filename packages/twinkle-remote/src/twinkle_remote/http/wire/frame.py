@@ -42,7 +42,7 @@ class Tree(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WireMessage:
     """A message to send.
 
     Attributes:
@@ -71,11 +71,11 @@ class Message:
         return b"".join(self.chunks())
 
 
-def frame(tree: Tree, buffers: Sequence[memoryview]) -> Message:
+def frame(tree: Tree, buffers: Sequence[memoryview]) -> WireMessage:
     """A message of a tree and its buffers."""
     encoded = msgspec.msgpack.encode(tree)
     padding = _padding(_PREFIX.size + len(encoded))
-    return Message(_PREFIX.pack(_MAGIC, len(encoded)) + encoded + _ZEROS[:padding], buffers)
+    return WireMessage(_PREFIX.pack(_MAGIC, len(encoded)) + encoded + _ZEROS[:padding], buffers)
 
 
 class FrameReader:
