@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +22,7 @@ from twinkle_remote.conformance.subjects.layouts import FOUR
 from twinkle_remote.errors import CallTimeoutError, RemoteCallError, TwinkleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from twinkle_remote.conformance.harness import Harness
 
@@ -142,6 +143,35 @@ def the_first_failure_surfaces_at_once(harness: Harness) -> None:
         assert time.monotonic() - began < 10.0
 
 
+def what_cannot_be_pickled_arrives_or_is_named(harness: Harness) -> None:
+    """An argument or a result that cannot be pickled arrives as it is, or is named in an error; the group is usable."""
+    faulty = harness.build(Faulty, 2)
+    began = time.monotonic()
+    refused = _error_of(lambda: _all_true(harness.each(2, plain(faulty.holds([threading.Lock()])))))
+    if refused:
+        assert "Faulty.holds: positional argument 0 ([<unlocked _thread.lock" in refused, refused
+        assert "cannot be sent: " in refused, refused
+    lost = _error_of(lambda: _all_true([harness.each(2, faulty.gives_lock())[-1] is not None]))
+    if lost:
+        assert lost.startswith(f"Faulty.gives_lock failed on {harness.groups[2]}[1/2"), lost
+        assert "the result, a lock, cannot be sent: " in lost, lost
+    assert time.monotonic() - began < 10.0
+    assert faulty.takes([1, 2, 3]) == [1, 2, 3]
+
+
+def _all_true(values: Sequence[object]) -> None:
+    assert all(values), values
+
+
+def _error_of(call: Callable[[], None]) -> str:
+    """The text of the error that a call raises; "" without one."""
+    try:
+        call()
+    except TwinkleError as error:
+        return str(error)
+    return ""
+
+
 def failed_calls_leave_the_group_usable(harness: Harness) -> None:
     """After an error the same component answers, and so do others on its group."""
     faulty = harness.build(Faulty, 4)
@@ -247,6 +277,7 @@ CHECKS = (
     unusual_exceptions_still_tell,
     victims_are_folded_under_the_first_failure,
     the_first_failure_surfaces_at_once,
+    what_cannot_be_pickled_arrives_or_is_named,
     failed_calls_leave_the_group_usable,
     constructors_that_fail_say_so,
     deadlines_name_the_ranks_that_are_late,

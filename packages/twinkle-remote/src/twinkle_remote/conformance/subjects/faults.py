@@ -47,6 +47,17 @@ class Faulty:
         """Give a value back, on every rank."""
         return value
 
+    @remote_function(dispatch="all")
+    def holds(self, value: object) -> bool:
+        """Whether a value is a list with a lock in it."""
+        return isinstance(value, list) and isinstance(value[0], type(threading.Lock()))
+
+    @remote_function(dispatch="all", lazy_collect=False)
+    def gives_lock(self) -> object:
+        """A result that cannot be pickled, on the last rank."""
+        worker = current_worker()
+        return threading.Lock() if worker.rank in (None, worker.world_size - 1) else None
+
     @remote_function(dispatch="slice_dp", collect="flatten")
     def broken_rows(self, rows: list[int]) -> list[int]:
         """Rows that one rank fails to give."""
