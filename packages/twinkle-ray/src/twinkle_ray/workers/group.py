@@ -187,9 +187,9 @@ class RayGroup:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
                 self._wires[key] = (self._wires[key][0], wire, 0)
-            gated = self.waiting.answer(inputs, _unless_known) if inputs and self.waiting is not None else None
-            if gated is not None:
-                return RayReply(self, rank, self._run_gated[rank].remote(wire, gated), task, sent)
+            if inputs and inputs.plan is not None and self.waiting is not None:
+                answer = self.waiting.answers(inputs, _all_refs)[task.place]
+                return RayReply(self, rank, self._run_gated[rank].remote(wire, answer), task, sent)
             return RayReply(self, rank, self._run[rank].remote(wire, *_refs(inputs)), task, sent)
         with self._lock:  # between what the actor has cached and what it is sent, nothing else may be sent
             if self._cached.get(rank) == wire:
@@ -247,8 +247,6 @@ def _refs(replies: Sequence[Reply]) -> list[Any]:
     return [reply.ref for reply in mine]
 
 
-def _unless_known(inputs: InputReplies) -> tuple[list[Any], list[Any]] | None:
-    """The refs of the inputs and of the watched replies; None if this process has read all of them."""
-    everyone = (*inputs, *inputs.watched)
-    known = all(isinstance(reply, RayReply) and reply.outcome is not None for reply in everyone)
-    return None if known else (_refs(inputs), _refs(inputs.watched))
+def _all_refs(inputs: InputReplies) -> tuple[list[Any], list[Any]]:
+    """The refs of the inputs and of the watched replies."""
+    return _refs(inputs), _refs(inputs.watched)

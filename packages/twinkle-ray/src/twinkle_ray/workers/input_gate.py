@@ -1,7 +1,7 @@
-"""An actor that waits for the inputs of calls, so that the first failure among them ends the wait.
+"""An actor that waits for the inputs of calls: the first failure ends the wait, and it plans for all tasks of a call.
 
 Ray starts a task when all of its inputs are there, and later tasks of the same caller wait behind it. A task here has
-one input only: the answer of the gate, which is all outcomes or the first failure.
+one input only: the gate's answer for it, which says what the task reads, or is the first failure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire
 from twinkle_ray.workers.lost import to_failure
+from twinkle_remote.backends.support import plan_hand_over
 from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from twinkle_remote.protocol import HandOverPlan
 
 _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 
@@ -25,29 +28,43 @@ _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 class InputGate:
     """An actor on the caller's node, in which any number of calls may wait."""
 
-    async def first_failure_or_all(
-        self, inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
-    ) -> list[bytes | tuple[Any, ...]]:
-        """Return the answers of all inputs; or, as soon as an input or a watched answer has failed, that one alone.
+    async def shares(
+        self, plan: HandOverPlan, inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
+    ) -> Any:
+        """Wait for the answers of all inputs, and return what each task reads, one object for each.
+
+        As soon as an input or a watched answer has failed, return that answer for each task.
 
         Args:
+            plan: With the outcomes, it says what each task reads.
             inputs: Answers to wait for.
             watched: Answers whose failure ends the wait as well.
         """
-        place = {asyncio.ensure_future(_answer(ref)): index for index, ref in enumerate((*inputs, *watched))}
-        found: dict[int, bytes | tuple[Any, ...]] = {}
-        pending = set(place)
-        try:
-            while any(index not in found for index in range(len(inputs))):
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for one in done:
-                    wire = found[place[one]] = one.result()
-                    if outcome_from_wire(wire).failure is not None:
-                        return [wire]
-        finally:
-            for one in pending:
-                one.cancel()
-        return [found[index] for index in range(len(inputs))]
+        failed, outcomes = await _first_failure_or_all(inputs, watched)
+        count = len(plan.of_share)
+        shares = plan_hand_over(plan, outcomes) if failed is None else [outcome_to_wire(failed)] * count
+        return shares if count > 1 else shares[0]
+
+
+async def _first_failure_or_all(
+    inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
+) -> tuple[Outcome | None, list[Outcome]]:
+    """The first failure, if there is one, and otherwise the outcomes of all inputs."""
+    place = {asyncio.ensure_future(_answer(ref)): index for index, ref in enumerate((*inputs, *watched))}
+    found: dict[int, Outcome] = {}
+    pending, missing = set(place), len(inputs)
+    try:
+        while missing:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                outcome = found[place[one]] = outcome_from_wire(one.result())
+                if outcome.failure is not None:
+                    return outcome, []
+                missing -= place[one] < len(inputs)
+    finally:
+        for one in pending:
+            one.cancel()
+    return None, [found[index] for index in range(len(inputs))]
 
 
 async def _answer(ref: ray.ObjectRef[Any]) -> bytes | tuple[Any, ...]:

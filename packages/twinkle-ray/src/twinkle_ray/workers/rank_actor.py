@@ -19,7 +19,7 @@ from twinkle_ray.telemetry.worker_output import end_output, name_output
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.stack_dump import offer_stack
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, error_to_bytes, seed_process
-from twinkle_remote.protocol import Failure, Outcome, WorkerInfo
+from twinkle_remote.protocol import Failure, HandedShare, Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,13 +173,19 @@ class RankActor:
         """Run one task."""
         return _run_task(self, wire, inputs)
 
-    def run_gated(self, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]]) -> bytes | tuple[Any, ...]:
-        """Run one task with the inputs that a gate has waited for."""
-        return _run_task(self, wire, inputs)
+    def run_gated(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
+        """Run one task with the answer of a gate: what it reads of its lazy arguments, or a failure."""
+        if isinstance(answer, HandedShare):
+            return _run_task(self, wire, given=answer)
+        return _run_task(self, wire, [answer])
 
 
 def _run_task(
-    actor: RankActor, wire: Wire, inputs: Sequence[bytes | tuple[Any, ...]] = (), task: Task | None = None
+    actor: RankActor,
+    wire: Wire,
+    inputs: Sequence[bytes | tuple[Any, ...]] = (),
+    task: Task | None = None,
+    given: HandedShare | None = None,
 ) -> bytes | tuple[Any, ...]:
     """Run one task; a function, because Ray wraps every method of an actor once more."""
     assert actor.worker is not None
@@ -189,7 +195,7 @@ def _run_task(
         if task.kind == "create":
             actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
             name_output(actor.info.label(actor.places[task.instance]))
-        outcome = actor.worker.run(task, [outcome_from_wire(given) for given in inputs])
+        outcome = actor.worker.run(task, [outcome_from_wire(source) for source in inputs], given)
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
         name = UNREAD if task is None else task.name
         label = actor.info.label(None if task is None else actor.places.get(task.instance))

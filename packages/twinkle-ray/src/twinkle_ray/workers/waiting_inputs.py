@@ -11,7 +11,7 @@ import ray
 from twinkle_ray.workers.input_gate import start_gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.protocol import InputReplies
 
@@ -23,27 +23,30 @@ class WaitingInputs:
 
     def __init__(self) -> None:
         self._gate: Any = None
-        self._answers: dict[int, tuple[weakref.ref[InputReplies], ray.ObjectRef[Any]]] = {}
+        self._answers: dict[int, tuple[weakref.ref[InputReplies], Sequence[ray.ObjectRef[Any]]]] = {}
         self._lock = threading.Lock()
 
-    def answer(self, inputs: InputReplies, refs: Callable[[InputReplies], _Refs | None]) -> ray.ObjectRef[Any] | None:
-        """Return the reply of the gate that a task waits for instead of its inputs; None if all of them are there.
+    def answers(self, inputs: InputReplies, refs: Callable[[InputReplies], _Refs]) -> Sequence[ray.ObjectRef[Any]]:
+        """Return what each distinct task of a call waits for in place of its inputs.
 
         Args:
-            inputs: The same for all ranks of a call.
-            refs: Returns the refs of the inputs and of the watched replies; None if all are there.
+            inputs: The same for all ranks of a call; with a plan.
+            refs: Returns the refs of the inputs and of the watched replies.
         """
         key = id(inputs)
         with self._lock:
             found = self._answers.get(key)
-            asked = refs(inputs) if found is None else None
-            if found is not None or asked is None:
-                return None if found is None else found[1]
+            if found is not None:
+                return found[1]
             if self._gate is None:
                 self._gate = start_gate()
-            answer: ray.ObjectRef[Any] = self._gate.first_failure_or_all.remote(*asked)
-            self._answers[key] = weakref.ref(inputs, lambda _: self._answers.pop(key, None)), answer
-            return answer
+            assert inputs.plan is not None
+            plan = inputs.plan.without_collects()
+            method = self._gate.shares.options(num_returns=len(plan.of_share))
+            made = method.remote(plan, *refs(inputs))
+            answers = made if isinstance(made, list) else [made]
+            self._answers[key] = weakref.ref(inputs, lambda _: self._answers.pop(key, None)), answers
+            return answers
 
     def close(self) -> None:
         """End the gate."""

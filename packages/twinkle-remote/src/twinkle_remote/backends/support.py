@@ -1,6 +1,7 @@
 """The parts for authors of a backend: the worker that runs tasks, failures, and the running session."""
 
 from twinkle_remote.backends.memory import Memory
+from twinkle_remote.call.hand_over import plan_hand_over
 from twinkle_remote.call.lazy import Lazy, call_of
 from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.call.submit import start_on_workers
@@ -27,6 +28,7 @@ __all__ = [
     "component_of",
     "driver_line",
     "error_to_bytes",
+    "plan_hand_over",
     "raise_failures",
     "reduce_error",
     "running",

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit is not seen before its end
 
+_MANY = 128  # replies
+_MOMENT_SECONDS = 5e-6  # for each reply: about what waiting for it once more costs
+_LONGEST_MOMENT_SECONDS = 0.01
+
 
 class ThreadReply:
     """The pending answer of a thread."""
@@ -46,11 +50,15 @@ class ThreadReply:
 
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:
-    """Wait until at least one reply is done, and return those that are; empty when the time is over."""
-    until = None if timeout is None else time.monotonic() + timeout
-    while not (ready := [reply for reply in replies if reply.done()]):
-        left = _SLICE_SECONDS if until is None else min(_SLICE_SECONDS, until - time.monotonic())
-        if left <= 0.0:
-            break
-        wait([reply._future for reply in replies], left, FIRST_COMPLETED)
-    return ready
+    """Wait until at least one reply is done, and return those that are; empty when the time is over.
+
+    Where many are waited for, a moment passes after the first: waiting again for all others after each one would cost
+    the square of their number.
+    """
+    if timeout != 0.0:
+        began = time.monotonic()
+        wait([reply._future for reply in replies], timeout, FIRST_COMPLETED)
+        moment = min(len(replies) * _MOMENT_SECONDS, _LONGEST_MOMENT_SECONDS)
+        if len(replies) >= _MANY and (timeout is None or time.monotonic() - began + moment < timeout):
+            time.sleep(moment)
+    return [reply for reply in replies if reply.done()]

@@ -1,0 +1,220 @@
+"""The cost of a lazy hand-over from N to N ranks: for each consumer, at 8 to 1,024 ranks, against 8 ranks.
+
+    python benchmarks/bench_scale.py [--mode threads ray] [--ranks 8 64 256 1024] [--rounds 3] [--json FILE]
+
+On threads each rank is a real thread. On Ray the ranks are simulated: four actors, two for each side, take the tasks of
+all ranks in turn. Tasks, answers, plans and refs are those of as many workers, but the workers do not run at once.
+"Known" hands over results whose producers have answered, "pending" results whose producers are still at work. The
+driver's cost is the processor time of its process (on threads: of its thread), until all consumers have answered. The
+consumer's cost is that of the workers' processes (on threads: of all other threads). All are by consumer; the best of
+some rounds. Each consumer reads one piece, so these are the costs of a piece too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import twinkle_remote as twinkle
+from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_remote import Lazy, submit
+from twinkle_remote.call.start import start
+from twinkle_remote.call.submit import run_on_workers
+from twinkle_remote.protocol.component import Component, component_of
+from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.sessions.runtime import running, stats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ACTORS = 2
+ROWS = 4  # of each rank
+SPEC = FunctionSpec(dispatch="slice_dp", collect="flatten")
+
+
+@twinkle.remote_class()
+class Echo:
+    """Returns its rows."""
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def rows(self, rows: Any) -> Any:
+        """Identity."""
+        return rows
+
+
+class SimulatedGroup:
+    """Many ranks over the few workers of a group, which take turns."""
+
+    def __init__(self, group: Any, size: int) -> None:
+        self._group = group
+        self.size = size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def info(self, rank: int) -> Any:
+        """The worker that stands for a rank."""
+        return self._group.info(rank % self._group.size)
+
+    def submit(self, rank: int, task: Any, inputs: Any) -> Any:
+        """Submit to the worker that stands for the rank."""
+        reply = self._group.submit(rank % self._group.size, task, inputs)
+        reply.rank = rank
+        return reply
+
+
+class SimulatedBackend:
+    """A backend whose groups have many ranks on few workers."""
+
+    def __init__(self, backend: Any, size: int) -> None:
+        self._backend = backend
+        self._size = size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def group(self, name: str) -> Any:
+        """A group of as many ranks as are simulated."""
+        return SimulatedGroup(self._backend.group(name), self._size)
+
+    def outcome(self, reply: Any) -> Any:
+        """The outcome, as that of the rank that its worker stands for."""
+        return replace(self._backend.outcome(reply), rank=reply.rank)
+
+
+@dataclass
+class Costs:
+    """Costs of one hand-over, in seconds and bytes by consumer.
+
+    Attributes:
+        driver: Processor time of the driver.
+        consumer: Processor time of the consumers.
+        sent: Bytes of task.
+        wall: Seconds of the whole hand-over, not by consumer.
+    """
+
+    driver: float
+    consumer: float
+    sent: float
+    wall: float
+
+
+def processor_seconds(_: object) -> tuple[int, float]:
+    """Process id and processor time of a worker's process."""
+    import os  # this function travels alone
+
+    return os.getpid(), time.process_time()
+
+
+def worker_seconds(handles: Sequence[Any]) -> float:
+    """Processor time of all processes of workers."""
+    return sum(dict(one for handle in handles for one in run_on_workers(handle, processor_seconds)).values())
+
+
+def call(component: Component, rows: Any) -> Lazy[Any]:
+    """A lazy call of `rows` on all ranks of a component."""
+    return Lazy(start(component, "method", "rows", "Echo.rows", SPEC, ["rows"], (rows,)))
+
+
+def hand_over(source: Component, target: Component, *, known: bool, consumers: Any) -> Costs:
+    """Measure one hand-over; with `consumers` their processes' time is measured."""
+    ranks = len(source.ranks)
+    on_threads = consumers is None
+    made = call(source, list(range(ROWS * ranks)))
+    if known:
+        made.wait()
+    clock = time.thread_time if on_threads else time.process_time
+    before = 0.0 if on_threads else worker_seconds([consumers])
+    began, own, everything = time.perf_counter(), clock(), time.process_time()
+    taken = call(target, made)
+    taken.wait()
+    driver, wall = clock() - own, time.perf_counter() - began
+    others = time.process_time() - everything - driver if on_threads else worker_seconds([consumers]) - before
+    sent = stats()[-1 if on_threads else -2].driver_sent
+    assert sum(taken.result()) == sum(range(ROWS * ranks))
+    return Costs(driver / ranks, others / ranks, sent / ranks, wall)
+
+
+def widened(handle: Any, ranks: int) -> Component:
+    """The component with this many ranks."""
+    component = component_of(handle)
+    assert component is not None
+    return replace(component, ranks=tuple(range(ranks)), mesh=DeviceMesh.from_sizes(dp_size=ranks))
+
+
+def measure(mode: str, ranks: int, rounds: int) -> dict[str, Costs]:
+    """The best of some rounds, known and pending."""
+    workers = ranks if mode == "threads" else ACTORS
+    groups = [DeviceGroup(name, workers, "CPU") for name in ("source", "target")]
+    best: dict[str, Costs] = {}
+    with twinkle.session(mode, groups=groups):
+        handles = [twinkle.on(group.name).create(Echo) for group in groups]
+        submit(handles[0].rows, [1]).wait()
+        runtime, real = running(), running().backend
+        consumers = None if mode == "threads" else handles[1]
+        source, target = (widened(handle, ranks) for handle in handles)
+        for _ in range(rounds):
+            for known in (True, False):
+                if mode != "threads":
+                    runtime.backend = SimulatedBackend(real, ranks)  # type: ignore[assignment]  # as far as calls go
+                found = _measured(source, target, known=known, consumers=consumers)
+                runtime.backend = real
+                name = "known" if known else "pending"
+                best[name] = found if name not in best else _least(best[name], found)
+    return best
+
+
+def _measured(source: Component, target: Component, *, known: bool, consumers: Any) -> Costs:
+    return hand_over(source, target, known=known, consumers=consumers)
+
+
+def _least(left: Costs, right: Costs) -> Costs:
+    return Costs(*(min(a, b) for a, b in zip(vars(left).values(), vars(right).values(), strict=True)))
+
+
+def peak_bytes() -> int:
+    """Largest memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    """Print a table, and write the figures as JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", nargs="+", default=["threads", "ray"], choices=["threads", "ray"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[8, 64, 256, 1024])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="file for the figures")
+    options = parser.parse_args()
+    figures: list[dict[str, Any]] = []
+    for mode in options.mode:
+        print(f"\n{mode}: hand-over from N to N ranks, by consumer" + (" (simulated ranks)" if mode == "ray" else ""))
+        print(f"  {'':<8} {'N':>5} {'driver us':>16} {'consumer us':>16} {'task bytes':>16} {'all, ms':>9}")
+        first: dict[str, Costs] = {}
+        for ranks in options.ranks:
+            for name, found in measure(mode, ranks, options.rounds).items():
+                base = first.setdefault(name, found)
+                columns = [
+                    f"{value * scale:9.0f} {value / against if against else 1.0:5.2f}x"
+                    for value, against, scale in (
+                        (found.driver, base.driver, 1e6),
+                        (found.consumer, base.consumer, 1e6),
+                        (found.sent, base.sent, 1.0),
+                    )
+                ]
+                print(f"  {name:<8} {ranks:>5} {' '.join(columns)} {found.wall * 1e3:>9.1f}", flush=True)
+                figures.append(
+                    {"mode": mode, "simulated": mode == "ray", "name": f"hand-over, {name}", "ranks": ranks}
+                    | {"seconds": found.wall, "peak_bytes": peak_bytes()}
+                    | {"driver_seconds": found.driver, "consumer_seconds": found.consumer, "task_bytes": found.sent}
+                )
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
