@@ -160,7 +160,7 @@ def measure(mode: str, ranks: int, rounds: int) -> dict[str, Costs]:
         for _ in range(rounds):
             for known in (True, False):
                 if mode != "threads":
-                    runtime.backend = SimulatedBackend(real, ranks)  # type: ignore[assignment]  # as far as calls go
+                    runtime.backend = SimulatedBackend(real, ranks)
                 found = _measured(source, target, known=known, consumers=consumers)
                 runtime.backend = real
                 name = "known" if known else "pending"

@@ -11,6 +11,7 @@ import twinkle_ray
 import twinkle_remote as twinkle
 from twinkle_ray.telemetry.metrics import Exporter, finished
 from twinkle_ray.telemetry.timeline import trace_events
+from twinkle_remote.protocol import Failure, Outcome
 from twinkle_remote.sessions.stats import CallRecord
 
 if TYPE_CHECKING:
@@ -27,20 +28,11 @@ class Worker:
 
 
 def record() -> CallRecord:
-    return CallRecord(
-        "Actor.update",
-        "actor",
-        2,
-        submitted=100.0,
-        driver_seconds=0.5,
-        driver_sent=10,
-        worker_fetched={0: 5, 1: 5},
-        produced={0: 1, 1: 2},
-        started={0: 101.0, 1: 101.5},
-        seconds={0: 2.0, 1: 1.0},
-        fetch_seconds={0: 0.25, 1: 0.0},
-        failed=[1],
-    )
+    made = CallRecord("Actor.update", "actor", 2, submitted=100.0, driver_seconds=0.5, driver_sent=10)
+    made.add(Outcome(0, produced=1, fetched=5, started=101.0, seconds=2.0, fetch_seconds=0.25))
+    failure = Failure("actor[1/2]", "here", "ValueError", "unlucky")
+    made.add(Outcome(1, produced=2, fetched=5, started=101.5, seconds=1.0, failure=failure))
+    return made
 
 
 def test_trace_events_have_a_track_for_each_rank() -> None:

@@ -69,14 +69,14 @@ class Exporter:
         self.counted[record.group, record.method] += 1
         if record.failed:
             self._failed.inc(1, tags)
-        self._run.observe(max(record.seconds.values()), tags)
+        self._run.observe(record.run_seconds, tags)
         self._queue.observe(record.queue_seconds, tags)
         self._skew.observe(record.skew_seconds, tags)
         moved = {
             "driver stored": record.driver_sent,
             "driver fetched": record.driver_fetched,
-            "workers fetched": sum(record.worker_fetched.values()),
-            "workers stored": sum(record.produced.values()),
+            "workers fetched": record.bytes_fetched,
+            "workers stored": record.bytes_produced,
         }
         for way, size in moved.items():
             if size:
@@ -85,4 +85,4 @@ class Exporter:
 
 def finished(records: Sequence[CallRecord]) -> list[CallRecord]:
     """Return the records of calls that every rank has answered."""
-    return [record for record in records if len(record.seconds) == record.workers]
+    return [record for record in records if record.answered == record.workers]

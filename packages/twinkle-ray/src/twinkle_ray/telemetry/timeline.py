@@ -49,16 +49,18 @@ def trace_events(records: Sequence[CallRecord]) -> list[dict[str, Any]]:
         moved = {"stored": record.driver_sent, "fetched": record.driver_fetched, "workers": record.workers}
         events.append(_span(record.method, "send", _DRIVER, 0, record.submitted, record.driver_seconds, moved))
         events.append(_flow("s", number, _DRIVER, 0, record.submitted + record.driver_seconds / 2))
+        fetch_seconds, fetched_bytes = record.fetch_seconds, record.worker_fetched
+        seconds, produced = record.seconds, record.produced
         for rank, started in sorted(record.started.items()):
             if (process, rank) not in seen:
                 seen.add((process, rank))
                 events.append(_name("thread_name", process, rank, f"{record.group}[{rank}]"))
-            fetching = record.fetch_seconds[rank]
+            fetching = fetch_seconds[rank]
             if fetching > 0:
-                fetched = {"bytes": record.worker_fetched[rank]}
+                fetched = {"bytes": fetched_bytes[rank]}
                 events.append(_span("fetch", "fetch", process, rank, started - fetching, fetching, fetched))
-            done = {"produced": record.produced[rank], "failed": rank in record.failed}
-            events.append(_span(record.method, "run", process, rank, started, record.seconds[rank], done))
+            done = {"produced": produced[rank], "failed": rank in record.failed}
+            events.append(_span(record.method, "run", process, rank, started, seconds[rank], done))
             events.append(_flow("f", number, process, rank, started))
     return events
 

@@ -5,31 +5,33 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
+from twinkle_remote.sessions.answers import Answers
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """The figures of one call; bytes and seconds, by rank if they differ between workers.
+    """The figures of one call; bytes and seconds.
 
     Attributes:
         method: Class.method.
         group: Group that was called.
         workers: Number of called workers.
-        submitted: Time of the call, in seconds of the driver's wall clock.
-        driver_seconds: Time that the driver took to divide and send the arguments.
-        driver_sent: Bytes that the driver stored or sent for the call: arguments, and the description of the task.
+        submitted: Wall clock when the driver made the call, in seconds.
+        driver_seconds: Time that the driver spent dividing and sending.
+        driver_sent: Bytes that the driver stored or sent for it: arguments, and what says which call it is.
         driver_fetched: Bytes of results that the driver fetched.
-        worker_fetched: Bytes of arguments that each rank fetched from other processes.
-        produced: Bytes of the result of each rank.
-        started: Start of the method on each rank, in seconds of its wall clock.
-        seconds: Duration of the method on each rank.
-        fetch_seconds: Time that each rank took to fetch its arguments.
+        answered: Number of workers that have answered.
+        bytes_fetched: Bytes of arguments that all ranks fetched from elsewhere.
+        bytes_produced: Bytes of all ranks' results.
+        run_seconds: How long the longest rank's method ran.
         failed: Ranks that failed.
     """
 
@@ -40,50 +42,93 @@ class CallRecord:
     driver_seconds: float = 0.0
     driver_sent: int = 0
     driver_fetched: int = 0
-    worker_fetched: dict[int, int] = field(default_factory=dict)
-    produced: dict[int, int] = field(default_factory=dict)
-    started: dict[int, float] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
-    fetch_seconds: dict[int, float] = field(default_factory=dict)
-    failed: list[int] = field(default_factory=list)
+    answered: int = 0
+    bytes_fetched: int = 0
+    bytes_produced: int = 0
+    run_seconds: float = 0.0
+    failed: Sequence[int] = ()
+    _last_begin: float = 0.0
+    _first_end: float = inf
+    _last_end: float = 0.0
+    _answers: Answers | None = field(default_factory=Answers, repr=False)
 
     def add(self, outcome: Outcome) -> None:
         """Add the figures of one worker's answer."""
-        self.worker_fetched[outcome.rank] = outcome.fetched
-        self.produced[outcome.rank] = outcome.produced
-        self.started[outcome.rank] = outcome.started
-        self.seconds[outcome.rank] = outcome.seconds
-        self.fetch_seconds[outcome.rank] = outcome.fetch_seconds
+        self.answered += 1
+        self.bytes_fetched += outcome.fetched
+        self.bytes_produced += outcome.produced
+        self.run_seconds = max(self.run_seconds, outcome.seconds)
+        self._last_begin = max(self._last_begin, outcome.started - outcome.fetch_seconds)
+        self._first_end = min(self._first_end, outcome.started + outcome.seconds)
+        self._last_end = max(self._last_end, outcome.started + outcome.seconds)
         if outcome.failure is not None:
-            self.failed.append(outcome.rank)
+            self.failed = (*self.failed, outcome.rank)
+        if self._answers is not None:
+            self._answers.add(outcome)
+
+    def keep_sums_only(self) -> None:
+        """Forget the figures by rank."""
+        self._answers = None
+
+    @property
+    def worker_fetched(self) -> Mapping[int, int]:
+        """Bytes of arguments that each rank fetched from elsewhere; empty for calls that are not among the latest."""
+        return {} if self._answers is None else self._answers.whole(0)
+
+    @property
+    def produced(self) -> Mapping[int, int]:
+        """Bytes of each rank's result, likewise."""
+        return {} if self._answers is None else self._answers.whole(1)
+
+    @property
+    def started(self) -> Mapping[int, float]:
+        """When each rank's method began, likewise."""
+        return {} if self._answers is None else self._answers.column(2)
+
+    @property
+    def seconds(self) -> Mapping[int, float]:
+        """How long each rank's method ran, likewise."""
+        return {} if self._answers is None else self._answers.column(3)
+
+    @property
+    def fetch_seconds(self) -> Mapping[int, float]:
+        """How long each rank fetched its arguments, likewise."""
+        return {} if self._answers is None else self._answers.column(4)
 
     @property
     def queue_seconds(self) -> float:
-        """Longest time from the call to the start of the method on a rank, without fetching."""
-        waits = [self.started[rank] - self.fetch_seconds[rank] - self.submitted for rank in self.started]
-        return max(0.0, *waits) if waits else 0.0
+        """Longest time between the call and the begin of a rank's method, fetching left out."""
+        return max(0.0, self._last_begin - self.submitted) if self.answered else 0.0
 
     @property
     def skew_seconds(self) -> float:
-        """Time from the end of the first rank to the end of the last one."""
-        ends = [self.started[rank] + self.seconds[rank] for rank in self.started]
-        return max(ends) - min(ends) if ends else 0.0
+        """Time between the first rank's end and the last one's."""
+        return self._last_end - self._first_end if self.answered else 0.0
 
 
 class Stats:
     """The records of the latest calls, the oldest first.
 
     Args:
-        limit: Number of records that are kept.
+        limit: How many are kept.
+        answers: Answers whose figures are kept by rank: those of the latest calls; older calls keep sums.
     """
 
-    def __init__(self, limit: int = 10_000) -> None:
+    def __init__(self, limit: int = 10_000, answers: int = 32_768) -> None:
         self._records: deque[CallRecord] = deque(maxlen=limit)
+        self._by_rank: deque[CallRecord] = deque()
+        self._left = answers
 
     def open(self, method: str, group: str, workers: int) -> CallRecord:
         """A new record."""
         record = CallRecord(method, group, workers)
         self._records.append(record)
+        self._by_rank.append(record)
+        self._left -= workers
+        while self._left < 0 and len(self._by_rank) > 1:
+            oldest = self._by_rank.popleft()
+            oldest.keep_sums_only()
+            self._left += oldest.workers
         return record
 
     def records(self) -> Sequence[CallRecord]:

@@ -1,0 +1,87 @@
+"""The figures of calls: sums for all that are kept, by rank for the latest ones, in little memory."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinkle_remote.protocol import Failure, Outcome
+from twinkle_remote.sessions.stats import CallRecord, Stats
+
+SECONDS = st.floats(0.0, 100.0)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Outcome]:
+    ranks = draw(st.lists(st.integers(0, 2000), unique=True, max_size=5))
+    return [
+        Outcome(
+            rank,
+            fetched=draw(st.integers(0, 1 << 50)),
+            produced=draw(st.integers(0, 1 << 50)),
+            started=1000.0 + draw(SECONDS),
+            seconds=draw(SECONDS),
+            fetch_seconds=draw(SECONDS),
+            failure=Failure("a", "here", "KeyError", "none") if draw(st.booleans()) else None,
+        )
+        for rank in ranks
+    ]
+
+
+@given(given_=answers(), forgotten=st.booleans())
+def test_sums_are_those_of_the_answers(given_: list[Outcome], forgotten: bool) -> None:
+    record = CallRecord("A.b", "a", len(given_), submitted=1000.0)
+    for outcome in given_:
+        record.add(outcome)
+    assert record.worker_fetched == {one.rank: one.fetched for one in given_}
+    assert record.produced == {one.rank: one.produced for one in given_}
+    assert record.started == {one.rank: one.started for one in given_}
+    assert record.seconds == {one.rank: one.seconds for one in given_}
+    assert record.fetch_seconds == {one.rank: one.fetch_seconds for one in given_}
+    if forgotten:
+        record.keep_sums_only()
+        assert not record.started and not record.produced
+    assert record.answered == len(given_) and list(record.failed) == [one.rank for one in given_ if one.failure]
+    assert record.bytes_fetched == sum(one.fetched for one in given_)
+    assert record.bytes_produced == sum(one.produced for one in given_)
+    assert record.run_seconds == max([one.seconds for one in given_], default=0.0)
+    waits = [one.started - one.fetch_seconds - 1000.0 for one in given_]
+    assert record.queue_seconds == pytest.approx(max([0.0, *waits]))
+    ends = [one.started + one.seconds for one in given_]
+    assert record.skew_seconds == (max(ends) - min(ends) if ends else 0.0)
+
+
+def test_the_latest_calls_keep_figures_by_rank() -> None:
+    stats = Stats(limit=5, answers=10)
+    for number in range(8):
+        record = stats.open(f"A.{number}", "a", 4)
+        for rank in range(4):
+            record.add(Outcome(rank, produced=1))
+    kept = stats.records()
+    assert [record.method for record in kept] == ["A.3", "A.4", "A.5", "A.6", "A.7"]
+    assert [len(record.produced) for record in kept] == [0, 0, 0, 4, 4]
+    assert [record.bytes_produced for record in kept] == [4] * 5
+    wide = stats.open("A.wide", "a", 100)
+    wide.add(Outcome(7, produced=1))
+    assert wide.produced == {7: 1}, "the latest call keeps them, however many its workers are"
+
+
+@pytest.mark.parametrize("workers", [8, 64])
+def test_the_figures_of_ten_thousand_calls_take_less_than_ten_megabytes(workers: int) -> None:
+    stats = Stats(limit=1_000, answers=3_277)  # a tenth of what is kept by default
+    outcomes = [Outcome(rank, fetched=1000, produced=2000, started=1.5, seconds=2.5) for rank in range(workers)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(1_000):
+            record = stats.open("A.b", "a", workers)
+            for outcome in outcomes:
+                record.add(outcome)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown < 1e6, grown
