@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from twinkle_remote.backends.lost_turns import LostTurn, LostTurns
+from twinkle_remote.backends.thread_clock import ThreadClock
 from twinkle_remote.worker.generators import Generators
 
 if TYPE_CHECKING:
@@ -28,20 +30,20 @@ class _Turn:
         own: Its generators.
         name: Class.method.
         thread: Identity of the thread.
-        lost: The generators when another thread took the turn over; None before that.
+        lost: What it does after another thread took the turn over; None before that.
     """
 
     own: Generators
     name: str
     thread: int = field(default_factory=threading.get_ident)
-    lost: Generators | None = None
+    lost: LostTurn | None = None
 
 
 class Turns:
     """Gives one thread at a time the process's random generators to itself.
 
     If that thread is idle (a constructor may wait for the constructors of other ranks), the next thread takes the turn
-    over. A warning follows if the generators were used meanwhile.
+    over. A warning follows if the generators moved while both worked.
 
     Args:
         warnings: Issues the warnings about mixed draws.
@@ -58,6 +60,7 @@ class Turns:
         self._changed = threading.Condition()
         self._turn: _Turn | None = None
         self._outside = Generators(0)
+        self._lost = LostTurns()
         self._mine = threading.local()
         self._waiting_for_others: set[str] = set()
 
@@ -93,34 +96,45 @@ class Turns:
         return self._turn is not None
 
     def _take(self, turn: _Turn) -> None:
-        until = time.monotonic() + self._patience
         with self._changed:
-            work = _Work()
-            while (other := self._turn) is not None:
-                limit = _LOOK_SECONDS if other.name in self._waiting_for_others else _IDLE_SECONDS
-                if work.idle_seconds(other.thread) > limit or time.monotonic() > until:
-                    self._take_over(other)
-                    break
-                self._changed.wait(_LOOK_SECONDS)
-            self._outside.read()
-            turn.own.install()
+            other = self._idle_or_none()
+            if other is None:
+                self._exchange(self._outside, turn.own)
+            else:
+                self._take_over(other, turn)
             self._turn = self._mine.turn = turn
             self.count += 1
 
-    def _take_over(self, turn: _Turn) -> None:
-        self._waiting_for_others.add(turn.name)
-        turn.own.read()
-        self._outside.install()
-        turn.lost = Generators(0).read()
+    def _idle_or_none(self) -> _Turn | None:
+        """Wait for the end of the other thread's turn; return it if it is to be taken over."""
+        until = time.monotonic() + self._patience
+        work = _Work()
+        while (other := self._turn) is not None:
+            limit = _LOOK_SECONDS if other.name in self._waiting_for_others else _IDLE_SECONDS
+            if work.idle_seconds(other.thread) > limit or time.monotonic() > until:
+                break
+            self._changed.wait(_LOOK_SECONDS)
+        return other
+
+    def _take_over(self, other: _Turn, turn: _Turn) -> None:
+        self._waiting_for_others.add(other.name)
+        other.lost = LostTurn(other.name, other.thread)
+        self._exchange(other.own, turn.own)
+        self._lost.add(other.lost)
+
+    def _exchange(self, current: Generators, new: Generators) -> None:
+        current.exchange(new)
+        self._lost.period_ends(current)
+        self._lost.period_begins(new)
 
     def _give(self, turn: _Turn) -> None:
         self._mine.turn = None
         with self._changed:
             if turn.lost is not None:
-                self._warnings.tell(turn.name, turn.lost.moved())
+                for method, libraries in self._lost.end(turn.lost):
+                    self._warnings.tell(method, libraries)
                 return
-            turn.own.read()
-            self._outside.install()
+            self._exchange(turn.own, self._outside)
             self._turn = None
             self._changed.notify_all()
 
@@ -135,8 +149,7 @@ class _Work:
 
     def idle_seconds(self, thread: int) -> float:
         """Idle time of the thread; 0 if the system cannot measure it."""
-        clock = getattr(time, "pthread_getcpuclockid", None)
-        used = time.monotonic() if clock is None else time.clock_gettime(clock(thread))
+        used = ThreadClock(thread).read()
         now = time.monotonic()
         if thread != self._thread or used - self._used > _WORK_SECONDS:
             self._thread, self._used, self._since = thread, used, now

@@ -68,6 +68,8 @@ _LIBRARIES = {
     ),
 }
 
+LIBRARIES = tuple(_LIBRARIES)
+
 
 class Generators:
     """A state of the global generators; a library that is loaded later starts from the seed.
@@ -92,13 +94,40 @@ class Generators:
                 self._states[name] = _LIBRARIES[name].seeded(module, self._seed)
             _LIBRARIES[name].install(module, self._states[name])
 
-    def moved(self) -> list[str]:
-        """The libraries whose current state differs from this one."""
+    def exchange(self, other: Generators) -> None:
+        """Read the current state into this object and set another one, library by library.
+
+        What another thread draws between these two is lost, so they follow each other at once.
+        """
+        states = {}
+        for name, module in _loaded().items():
+            library = _LIBRARIES[name]
+            if name not in other._states:
+                other._states[name] = library.seeded(module, other._seed)
+            new = other._states[name]
+            states[name] = library.read(module)
+            library.install(module, new)
+        self._states = states
+
+    def copy(self) -> Generators:
+        """Another object with this state."""
+        twin = Generators(self._seed)
+        twin._states = dict(self._states)
+        return twin
+
+    def moved(self, now: Generators | None = None) -> list[str]:
+        """The libraries whose state differs from this one.
+
+        Args:
+            now: The state to compare with; None is the current one.
+        """
+        states = (Generators(0).read() if now is None else now)._states
         return [
             name
             for name, module in _loaded().items()
             if name in self._states
-            and not _LIBRARIES[name].equal(module, self._states[name], _LIBRARIES[name].read(module))
+            and name in states
+            and not _LIBRARIES[name].equal(module, self._states[name], states[name])
         ]
 
 
