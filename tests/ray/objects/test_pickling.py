@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote.values.rows import equal, take
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -185,3 +188,43 @@ def test_slices_of_tables_leave_the_other_rows_behind() -> None:
         assert pickled.nbytes < 3000 and type(back) is type(value)
         assert back[:] == value[:] if isinstance(value, datasets.Dataset) else back.equals(value)
     assert pack(table).open().equals(table)
+
+
+def _numbers(rows: int) -> datasets.Dataset:
+    features = datasets.Features({"x": datasets.Value("int32"), "label": datasets.ClassLabel(names=["odd", "even"])})
+    columns = {"x": list(range(rows)), "label": [x % 2 for x in range(rows)]}
+    return datasets.Dataset.from_dict(columns, features=features, split=datasets.Split.TRAIN)
+
+
+def test_slices_of_datasets_with_indices_leave_the_other_rows_behind() -> None:
+    whole = _numbers(100_000)
+    shuffled = whole.shuffle(seed=1)
+    for source in (
+        shuffled,
+        whole.select(range(0, 100_000, 3)),
+        shuffled.with_format("numpy"),
+        shuffled.with_format("torch", columns=["x"], output_all_columns=True),
+        shuffled.with_transform(_doubled),
+        shuffled.remove_columns("label"),
+    ):
+        for start, stop in ((0, 0), (5, 9), (100, 300)):
+            value = take(source, start, stop)
+            pickled = pack({"batch": value})
+            back = pickled.open()["batch"]
+            assert pickled.nbytes < 5000 + 40 * (stop - start)
+            assert (back.features, back.split, back.format) == (value.features, value.split, value.format)
+            assert back.with_format(None).to_list() == value.with_format(None).to_list()
+            assert datasets.concatenate_datasets([back, back]).num_rows == 2 * (stop - start)
+    assert pack(take(shuffled, 0, 100_000)).open()[:] == shuffled[:]
+
+
+def _doubled(columns: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {"x": [2 * x for x in columns["x"]]}
+
+
+def test_a_dataset_on_disk_is_pickled_as_paths(tmp_path: Path) -> None:
+    _numbers(1000).save_to_disk(str(tmp_path / "set"))
+    value = datasets.Dataset.load_from_disk(str(tmp_path / "set")).shuffle(seed=1).select(range(10))
+    pickled = pack(value)
+    assert pickled.nbytes < 5000 and pickled.open()[:] == value[:]
+    assert pickled.open().cache_files == value.cache_files

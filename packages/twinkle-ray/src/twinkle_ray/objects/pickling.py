@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import cloudpickle
 
-from twinkle_ray.objects import arrays, arrow, tensors
+from twinkle_ray.objects import arrays, arrow, dataset_rows, tensors
 from twinkle_remote.backends.support import reduce_error
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             reduced = tensors.reduce(value)
             if reduced is not None:
                 return reduced
-        reduced = arrays.reduce(value) or arrow.reduce(value) or _slots(value)
+        reduced = arrays.reduce(value) or arrow.reduce(value) or dataset_rows.reduce(value) or _slots(value)
         return super().reducer_override(value) if reduced is None else reduced
 
 
