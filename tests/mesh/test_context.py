@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twinkle_mesh import current_rank, use_rank
+from twinkle_mesh import DeviceMesh, current_rank, use_rank
 
 
 def test_threads_do_not_see_one_another() -> None:
@@ -47,3 +47,29 @@ def test_only_a_whole_number_is_a_rank(rank: Any) -> None:
         use_rank(rank)
     with use_rank(np.int64(3)) as held:  # type: ignore[arg-type]  # as callers do
         assert type(held) is int
+
+
+def test_a_mesh_with_ranks_that_the_launcher_did_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    mesh = DeviceMesh.from_sizes(dp_size=4)
+    for ask in (lambda: mesh.get_slice(8), mesh.data_rank, mesh.coordinate):
+        with pytest.raises(ValueError, match=r"ranks up to 3 and the launcher started WORLD_SIZE=2 processes"):
+            ask()
+    assert mesh.get_slice(8, rank=1) == slice(2, 4)
+    with use_rank(3):
+        assert mesh.get_slice(8) == slice(6, 8)
+    assert DeviceMesh.from_sizes(dp_size=2).get_slice(8) == slice(4, 8)
+
+
+def test_a_mesh_of_some_of_the_processes_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert DeviceMesh.from_sizes(dp_size=4, pp_size=2).submesh("dp", 5).world_size == 4
+    assert DeviceMesh.from_ranks([4, 5, 6, 7], ("dp",)).get_slice(8) == slice(2, 4)
+    with pytest.raises(ValueError, match="rank=5 is not in the mesh"):
+        DeviceMesh.from_sizes(dp_size=4).get_slice(8)
+    with pytest.raises(ValueError, match=r"ranks up to 8"):
+        DeviceMesh.from_ranks([5, 8], ("dp",)).get_slice(8)
+    monkeypatch.delenv("WORLD_SIZE")
+    assert DeviceMesh.from_ranks([5, 8], ("dp",)).get_slice(8) == slice(0, 4)

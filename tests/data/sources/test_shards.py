@@ -1,5 +1,6 @@
 """Datasets that are gone through: sharded, resumed where they can be, and refused clearly where they cannot."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from torch.utils.data import IterableDataset
 
 from twinkle_data import BadSampleError, Batch, DataLoader, NotResumableError, Shards
 from twinkle_data.order.tails import Tail
-from twinkle_data.sources.shards import ShardedOrder
-from twinkle_data.sources.streams import ShardStream
+from twinkle_data.sources.shard_stream import ShardStream
+from twinkle_data.sources.sharded_order import WINDOW, ShardedOrder
 from twinkle_mesh import DeviceMesh, use_rank
 
 LENGTHS = [3, 0, 7, 5, 7]
@@ -97,6 +98,42 @@ def test_known_and_unknown_lengths_give_one_order(lengths: list[int], shuffle: b
         assert pairs == order_by_hand(lengths)
 
 
+@given(st.lists(st.integers(0, 3), min_size=WINDOW - 1, max_size=WINDOW + 40), st.booleans(), st.data())
+@settings(max_examples=20, deadline=None)
+def test_more_shards_than_the_window_come_in_one_order_and_resume(
+    lengths: list[int], shuffle: bool, data: st.DataObject
+) -> None:
+    def begin(shard: int, offset: int) -> Iterator[tuple[int, int]]:
+        return iter([(shard, place) for place in range(offset, lengths[shard])])
+
+    order = ShardedOrder(lengths, 5, shuffle=shuffle)
+    stop = data.draw(st.integers(0, sum(lengths)))
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    indices = order.take(1, np.arange(stop, sum(lengths)))
+    shards = np.searchsorted(starts, indices, side="right") - 1
+    pairs = list(zip(shards.tolist(), (indices - starts[shards]).tolist(), strict=True))
+    stream = ShardStream(Shards(begin, len(lengths)), 5, shuffle=shuffle)
+    front = list(itertools.islice(stream.begin(1, None), stop))
+    assert sorted(front + pairs) == sorted(order_by_hand(lengths))
+    resumed = ShardStream(Shards(begin, len(lengths)), 5, shuffle=shuffle)
+    assert list(resumed.begin(1, json.loads(json.dumps(stream.state())) if stop else None)) == pairs
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_each_of_many_shards_is_opened_once(known: bool) -> None:
+    opened = Opened([20] * 600)
+    shards = Shards(opened.start, 600, opened.lengths if known else None)
+    loader: DataLoader[Batch[Any]] = DataLoader(shards, batch_size=100, shuffle=True)
+    assert len({sample for batch in loader for sample in batch}) == opened.pulled == 12_000
+    assert opened.opened == 600 and opened.most <= WINDOW + 1
+
+
+def test_the_order_of_many_shards_has_a_name_of_its_own() -> None:
+    few, many = (DataLoader(Shards(start, count), batch_size=4).state_dict() for count in (WINDOW, WINDOW + 1))
+    assert few["algorithm"] == "shards-v1+sequential-v1"
+    assert many["algorithm"] == f"shards-v2-window{WINDOW}+sequential-v1"
+
+
 @pytest.mark.parametrize("make", [sized, unsized])
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("tail", ["drop", "short", "pad"])
@@ -147,9 +184,10 @@ class Opened:
 
     def __init__(self, lengths: list[int]) -> None:
         self.lengths = lengths
-        self.now = self.most = self.pulled = 0
+        self.now = self.most = self.pulled = self.opened = 0
 
     def start(self, shard: int, offset: int) -> Iterator[tuple[int, int]]:
+        self.opened += 1
         self.now += 1
         self.most = max(self.most, self.now)
         try:

@@ -43,11 +43,16 @@ class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextl
         _RANK.reset(self._tokens.pop())
 
 
-def running_rank(world_size: int, first_rank: Callable[[], int]) -> int:
+def running_rank(world_size: int, first_rank: Callable[[], int], highest: Callable[[], int]) -> int:
     """Return the rank of the running worker: from `use_rank`, else from RANK, else the only rank of the mesh.
 
+    Args:
+        world_size: Ranks of the mesh.
+        first_rank: Returns its first rank.
+        highest: Returns its highest rank.
+
     Raises:
-        ValueError: when there is none of these.
+        ValueError: when there is none of these, or the launcher started no process for some ranks of the mesh.
     """
     rank = _RANK.get()
     if rank is not None:
@@ -56,6 +61,7 @@ def running_rank(world_size: int, first_rank: Callable[[], int]) -> int:
     if launched is not None:
         if not launched.strip().isdecimal():
             raise ValueError(f"the environment's RANK={launched!r} is not a rank; pass rank= instead")
+        _check_launched(highest())
         return int(launched)
     if world_size == 1:
         return first_rank()
@@ -63,3 +69,14 @@ def running_rank(world_size: int, first_rank: Callable[[], int]) -> int:
         f"no current rank: the mesh has {world_size} ranks and this process is no worker of it; "
         "pass rank=, or call this inside a worker"
     )
+
+
+def _check_launched(highest: int) -> None:
+    """Raise for a mesh with ranks that no process of the launcher has; a mesh of some of the processes is right."""
+    world = os.environ.get("WORLD_SIZE", "").strip()
+    if world.isdecimal() and highest >= int(world):
+        raise ValueError(
+            f"the mesh has ranks up to {highest} and the launcher started WORLD_SIZE={world} processes: the rows of "
+            f"the ranks from {world} on would go to none of them. Use a mesh of ranks below {world}, start "
+            f"{highest + 1} processes, or pass rank="
+        )

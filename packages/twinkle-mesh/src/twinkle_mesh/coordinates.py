@@ -69,7 +69,7 @@ class Coordinates(Attributes):
 
     def _coords(self, rank: int | None) -> list[int]:
         if rank is None:
-            rank = running_rank(self.world_size, lambda: self.ranks[0])
+            rank = running_rank(self.world_size, lambda: self.ranks[0], lambda: self._layout.highest)
         elif type(rank) is not int:
             rank = whole_number("rank", rank)
         coords = self._layout.coords(rank)

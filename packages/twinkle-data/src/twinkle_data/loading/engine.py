@@ -19,7 +19,8 @@ from twinkle_data.reading.stream_reader import StreamPlan, StreamReader
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.indexed import Objects, build, open_source
 from twinkle_data.sources.mixing import MixedOrder, MixedSource, Mixture
-from twinkle_data.sources.shards import ShardedOrder, ShardedSource, Shards
+from twinkle_data.sources.sharded_order import ShardedOrder
+from twinkle_data.sources.shards import ShardedSource, Shards
 from twinkle_data.sources.streams import open_stream
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Final
 
+from twinkle_data.sources.sharded_order import WINDOW
+
 # A shard that opens faster than this is opened again, so that no unwanted sample is read.
 _QUICK_S: Final = 1e-4
 _ENDED: Final = object()
@@ -36,7 +38,8 @@ class OpenShards:
     def __init__(self, start: Callable[[int, int], Iterable[Any]]) -> None:
         self._start = start
         self._open: OrderedDict[int, tuple[int, Iterator[Any]]] = OrderedDict()
-        self._most = _most_open()
+        # No order takes turns between more shards, so an older one has ended.
+        self._most = min(_most_open(), WINDOW)
         # Measured time to open a shard, and to read one sample.
         self._opening_s: float | None = None
         self._reading_s: float | None = None

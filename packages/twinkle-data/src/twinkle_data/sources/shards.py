@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.whole_number import whole_number
@@ -19,13 +18,11 @@ from twinkle_data.whole_number import whole_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from numpy.typing import NDArray
-
 
 class Shards:
     """A dataset in a fixed number of virtual shards; pass it as the dataset of a loader.
 
-    The order takes one sample of each shard in turn. A shard that ends leaves the order.
+    The order takes one sample of each of 128 shards in turn; a shard that ends makes room for the next one.
 
     Args:
         start: `start(shard, offset)` returns an iterable over a shard from sample `offset` on. Any process may call
@@ -108,39 +105,3 @@ class ShardedSource:
 
     def portions(self, indices: Sequence[int]) -> None:
         """None: this is a single dataset."""
-
-
-class ShardedOrder:
-    """The order that takes one sample of each shard in turn.
-
-    Args:
-        lengths: Samples of each shard.
-        seed: Seed of the order.
-        shuffle: Use a new order of the shards in each epoch.
-    """
-
-    def __init__(self, lengths: Sequence[int], seed: int, *, shuffle: bool) -> None:
-        self.algorithm = f"shards-v1+{ALGORITHM if shuffle else 'sequential-v1'}"
-        self._lengths = np.array(lengths, dtype=np.int64)
-        self._starts = np.concatenate(([0], np.cumsum(self._lengths)))[:-1]
-        self.length = int(self._lengths.sum())
-        # The shards in the order change only at an offset that is a length of some shard.
-        self._levels = np.unique(np.concatenate(([0], self._lengths)))
-        running = np.array([np.count_nonzero(self._lengths > level) for level in self._levels[:-1]], dtype=np.int64)
-        self._begins = np.concatenate(([0], np.cumsum(np.diff(self._levels) * running)))
-        self._seed = seed
-        self._shuffle = shuffle
-
-    def take(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices at the given positions of an epoch."""
-        turn = np.arange(len(self._lengths))
-        if self._shuffle:
-            turn = Permutation(len(turn), derive(self._seed, 3), epoch).block(0, len(turn))
-        found = np.empty(len(positions), dtype=np.int64)
-        levels = np.searchsorted(self._begins, positions, side="right") - 1
-        for level in np.unique(levels).tolist():
-            chosen = np.flatnonzero(levels == level)
-            shards = turn[self._lengths[turn] > self._levels[level]]
-            rounds, turns = np.divmod(positions[chosen] - self._begins[level], len(shards))
-            found[chosen] = self._starts[shards[turns]] + self._levels[level] + rounds
-        return found

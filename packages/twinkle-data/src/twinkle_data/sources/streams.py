@@ -8,9 +8,8 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 from twinkle_data.errors import NotResumableError
-from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
 from twinkle_data.sources.fingerprint import digest
-from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
+from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
 
 
@@ -82,59 +81,6 @@ class IterableStream:
         """The dataset's own state; None where it has none."""
         # A copy: some datasets return the dict that they go on to change.
         return deepcopy(self.dataset.state_dict()) if self.resumable else None
-
-
-class ShardStream:
-    """Shards of unknown lengths; takes one sample of each in turn.
-
-    Args:
-        shards: The shards.
-        seed: Seed of the order.
-        shuffle: Use a new order of the shards in each epoch.
-    """
-
-    resumable = True
-
-    def __init__(self, shards: Shards, seed: int, *, shuffle: bool) -> None:
-        self.algorithm = f"shards-v1+{ALGORITHM if shuffle else 'sequential-v1'}"
-        self.fingerprint = shards.fingerprint
-        self.dataset = shards
-        self._seed = seed
-        self._shuffle = shuffle
-        self._open = OpenShards(shards.start)
-        self._offsets: list[int] = []
-        self._running: list[int] = []
-        self._turn = 0
-
-    def begin(self, epoch: int, state: Any) -> Iterator[Any]:
-        """Iterate over an epoch from its start, or from a state on."""
-        self._open.close()
-        count = self.dataset.count
-        if state is None:
-            turn = Permutation(count, derive(self._seed, 3), epoch) if self._shuffle else range(count)
-            self._running = [int(turn[number]) for number in range(count)]
-            self._offsets, self._turn = [0] * count, 0
-        else:
-            self._running, self._offsets = list(state["running"]), list(state["offsets"])
-            self._turn = state["turn"]
-        return self._go()
-
-    def _go(self) -> Iterator[Any]:
-        while self._running:
-            self._turn %= len(self._running)
-            shard = self._running[self._turn]
-            try:
-                sample = self._open.take(shard, self._offsets[shard])
-            except ShardEndedError:
-                self._running.pop(self._turn)
-                continue
-            self._offsets[shard] += 1
-            self._turn += 1
-            yield sample
-
-    def state(self) -> Any:
-        """The shards that have not ended, the samples taken of each, and the shard that is next."""
-        return {"running": list(self._running), "offsets": list(self._offsets), "turn": self._turn}
 
 
 class FactoryIterable:
