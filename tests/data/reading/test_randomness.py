@@ -16,6 +16,7 @@ import torch
 from numpy.random import mtrand
 
 from twinkle_data import Batch, DataLoader, Shards, sample_seed
+from twinkle_data.reading.generators import GlobalGenerators
 from twinkle_mesh import DeviceMesh, use_rank
 
 Draws = tuple[int, float, float, float]
@@ -384,3 +385,31 @@ def test_a_thread_that_draws_meanwhile_is_told_of() -> None:
         assert epoch_of(Augmented(), num_workers=1) == REFERENCE
         epoch_of(Augmented(), sample_seeds=False)
         assert len(list(DataLoader(list(range(24)), batch_size=4))) == 6
+
+
+class BetweenSteps(torch.utils.data.Dataset[list[str]]):
+    """Is a loader inside a loader process: what draws between its steps is another thread's, here the sample itself."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> list[str]:
+        generators = GlobalGenerators()
+        told = []
+        for draw in (lambda: None, random.random, np.random.random, np.random.normal, lambda: torch.rand(())):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                generators.take()
+                generators.put_back()
+                draw()
+                generators.take()
+                generators.put_back()
+            told.append(" ".join(str(warning.message).split(" while ")[0] for warning in caught))
+        return told
+
+
+def test_a_loader_process_finds_a_draw_between_any_two_steps() -> None:
+    said = "another thread draws from the global generator of "
+    (told,) = torch.utils.data.DataLoader(BetweenSteps(), batch_size=None, num_workers=1)
+    assert told == ["", f"{said}random", f"{said}numpy", f"{said}numpy", f"{said}torch"]
+    assert BetweenSteps()[0] == [""] * 5  # in the loop's own process the program draws between steps

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from twinkle_mesh import DeviceMesh
+from twinkle_mesh.interop import torch as interop
 from twinkle_mesh.recipes import FSDP2Config, MegatronFSDPConfig, create_device_mesh, torchtitan_meshes
 
 if TYPE_CHECKING:
@@ -122,6 +123,17 @@ def test_flattened_names_of_recipes(shard: int, rep: int, cp: int, tp: int, data
                 with pytest.warns(UserWarning, match="Slicing a flattened dim"):
                     assert built[view].mesh.tolist() == list(mesh.group(view, rank))
             assert DeviceMesh.from_torch(built) == DeviceMesh.from_dict({**mesh.to_dict(), "sequence_parallel": False})
+
+
+def test_a_torch_with_other_private_members_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interop, "_PRIVATE", (*interop._PRIVATE, "_later"))
+    mesh, _ = create_device_mesh(FSDP2Config(), dp_replicate_size=2, world_size=4)
+    assert mesh is not None
+    with (
+        fake_world(0, 4),
+        pytest.raises(RuntimeError, match=r"'dp': DeviceMesh of this torch has no _later"),
+    ):
+        mesh.to_torch()
 
 
 def test_a_foreign_mesh_with_flattened_names_is_read() -> None:

@@ -40,9 +40,10 @@ class GlobalGenerators:
         self._own = np.random.MT19937(0)
         self._steps = 0
         self._program: tuple[Any, Any, Any, Any] | None = None
+        self._restored: tuple[Any, Any, Any, Any] | None = None
 
     def take(self) -> None:
-        """Save the program's states."""
+        """Save the program's states; in a loader process, check that nothing drew since they were restored."""
         from torch import default_generator
 
         self._steps += 1
@@ -53,13 +54,18 @@ class GlobalGenerators:
         numpys = mtrand.get_bit_generator()
         mtrand.set_bit_generator(self._own)
         self._program = numpys, stored, random.getstate(), default_generator.get_state()
+        if self._restored is not None:
+            _warn_if_drawn([name for name, equal in _equal(self._restored, self._program) if not equal])
 
     def put_back(self) -> None:
         """Restore the program's states."""
         from torch import default_generator
+        from torch.utils.data import get_worker_info
 
         assert self._program is not None
         numpys, stored, pythons, torchs = self._program
+        # The program draws between two steps, and the main thread of a loader process does not.
+        self._restored = None if get_worker_info() is None else self._program
         self._program = None
         default_generator.set_state(torchs)
         random.setstate(pythons)
@@ -101,17 +107,32 @@ def find_draws() -> Iterator[list[str]]:
 def _check_other_threads() -> None:
     with find_draws() as drew:
         time.sleep(_CHECK_S)
+    _warn_if_drawn(drew)
+
+
+def _warn_if_drawn(drew: list[str]) -> None:
     if drew:
         warnings.warn(_DREW_MEANWHILE.format(drew=" and ".join(drew)), RuntimeWarning, 2)
+
+
+def _equal(before: tuple[Any, Any, Any, Any], after: tuple[Any, Any, Any, Any]) -> Iterator[tuple[str, bool]]:
+    """Compare two states of the program, library by library."""
+    yield "random", before[2] == after[2]
+    yield "numpy", before[0] is after[0] and _plain(before[1]) == _plain(after[1])
+    yield "torch", bool((before[3] == after[3]).all())
+
+
+def _plain(numpys: Any) -> dict[str, object]:
+    """A state of numpy's generator that can be compared with `==`."""
+    words = {name: part.tobytes() if isinstance(part, np.ndarray) else part for name, part in numpys["state"].items()}
+    return {**numpys, "state": words}
 
 
 def _states() -> dict[str, object]:
     from torch import default_generator
 
-    numpys: Any = np.random.get_state(legacy=False)
-    words = {name: part.tobytes() if isinstance(part, np.ndarray) else part for name, part in numpys["state"].items()}
     return {
         "random": random.getstate(),
-        "numpy": {**numpys, "state": words},
+        "numpy": _plain(np.random.get_state(legacy=False)),
         "torch": default_generator.get_state().numpy().tobytes(),
     }

@@ -74,7 +74,7 @@ def to_torch(mesh: Algebra) -> TorchDeviceMesh:
         result = TorchDeviceMesh.from_group(mine, mesh.device_type, mesh=ranks, mesh_dim_names=mesh.dim_names)
         for (name, dims), group in zip(mesh.views, flat_groups, strict=True):
             assert group is not None
-            _flatten(result, name, dims, group)
+            _add_flattened(result, name, dims, group)
     else:
         result = TorchDeviceMesh(mesh.device_type, ranks, mesh_dim_names=mesh.dim_names, _init_backend=False)
         # torch's constructor leaves it so on a rank that is not in the mesh.
@@ -89,7 +89,9 @@ def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh) -> Mesh:
         raise ValueError("from_torch needs a mesh with names; mesh_dim_names= of torch's DeviceMesh gives them")
     ranks: object = torch_mesh.mesh.tolist()
     mesh = from_ranks(kind, ranks, torch_mesh.mesh_dim_names, {"device_type": torch_mesh.device_type})
-    views = {name: _dims_of(mesh, name, flat.mesh.tolist()) for name, flat in torch_mesh._flatten_mapping.items()}
+    # torch has no public list of the flattened dims; without this one the mesh has its dims alone.
+    flattened: dict[str, TorchDeviceMesh] = getattr(torch_mesh, "_flatten_mapping", {})
+    views = {name: _dims_of(mesh, name, flat.mesh.tolist()) for name, flat in flattened.items()}
     return mesh.with_views(**views) if views else mesh
 
 
@@ -122,12 +124,24 @@ def _keeps_order() -> bool:
     return "sort_ranks" in signature(dist.new_group).parameters
 
 
-def _flatten(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: ProcessGroup) -> None:
+_PRIVATE = ("_layout", "_rank_map", "_pg_registry", "_flatten_mapping")
+
+
+def _add_flattened(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: ProcessGroup) -> None:
     """Add a flattened dim to torch's mesh over an existing group.
 
-    torch's own `_flatten` makes another group. Every rank has to take part in that, but a rank that is not in the mesh
-    cannot call it.
+    torch 2.13 has no public way. Its own `_flatten` makes another group: every rank has to take part in that, but a
+    rank that is not in the mesh cannot call it.
+
+    Raises:
+        RuntimeError: This torch has other private members.
     """
+    missing = [member for member in _PRIVATE if not hasattr(mesh, member)]
+    if missing:
+        raise RuntimeError(
+            f"to_torch cannot add the flattened dim {name!r}: DeviceMesh of this torch has no {', '.join(missing)}; "
+            "torch 2.13 has, and a mesh without views needs none"
+        )
     layout = mesh[dims]._layout
     flat = type(mesh)(
         mesh.device_type,
