@@ -200,10 +200,10 @@ class Waiting:
 
 
 def test_a_busy_constructor_is_waited_for_however_long_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(turns, "_IDLE_SECONDS", 1.0)
 
     def busy() -> None:
-        until = time.thread_time() + 0.6
+        until = time.thread_time() + 1.3
         while time.thread_time() < until:
             pass
 
