@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU"), DeviceGroup("one", 1, "CPU")]
 SEED = 11
+DRAW: dict[str, Callable[[], object]] = {
+    "random": random.random,
+    "numpy": np.random.random,
+    "torch": lambda: torch.rand(()),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +190,7 @@ class DrawingSome:
         everyone.wait()
         for _ in range(40):
             for library in libraries:
-                {"random": random.random, "numpy": np.random.random, "torch": lambda: torch.rand(())}[library]()
+                DRAW[library]()
 
 
 @remote_class()
