@@ -16,7 +16,7 @@ class Admission:
     Attributes:
         ahead: Rows beyond those that the loop uses.
         max_lag: Bound of the lag in versions, or None.
-        batch: Rows of a delivered batch; of the one that was read last where the source's batches are kept.
+        batch: Rows of a delivered batch; of the largest one that was read where the source's batches are kept.
         whole: Whether the source's batches are kept: then these are paced, not their rows.
         unused: Rows that are admitted and not delivered.
         in_use: Rows that are delivered, and that the loop may still work on.
@@ -37,6 +37,13 @@ class Admission:
         if self.max_lag is not None and not self.whole:
             room = min(room, (self.max_lag + 1) * self.batch - self.unused - self.in_use)
         return max(0, room)
+
+    def most(self) -> int:
+        """Rows that can be admitted until the loop has taken its batch and asks again."""
+        ahead = self.ahead
+        if self.max_lag is not None and not self.whole:
+            ahead = min(ahead, self.max_lag * self.batch)
+        return ahead + self.batch
 
     def takes_batch(self, open_batches: int) -> bool:
         """Whether another batch of the source may be begun.

@@ -88,6 +88,9 @@ class Scheduler:
         stages: The pool of each stage.
         first: Position of the first row.
         version: The version now.
+
+    Attributes:
+        given_up: First row and number of the rows that were dropped or set aside; the caller takes them off.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Scheduler:
         self.chunks = ChunkTable()
         self.pools = [DataRanks(count, rules.at_once) for count in pools]
         self.at_end = False
+        self.given_up: list[tuple[int, int]] = []
         self._stages = tuple(stages)
         self._lag = LagRule(rules.max_lag, rules.stale)
         self._admission = Admission(rules.ahead, rules.max_lag, rules.rows or 1, rules.rows is None)
@@ -128,8 +132,8 @@ class Scheduler:
     # the source
 
     def wants_rows(self) -> bool:
-        """Whether another batch of the source should be read."""
-        if self.at_end or self._backlog.rows >= min(self._admission.room(), self.rules.chunk):
+        """Whether another batch of the source should be read, so that no row is missed before the loop asks again."""
+        if self.at_end or self.left >= self._admission.most():
             return False
         return self._admission.takes_batch(self._delivery.open_batches())
 
@@ -147,7 +151,7 @@ class Scheduler:
         self._totals.read = stop
         self._totals.batches += 1
         if self.rules.rows is None and count:
-            self._admission.batch = count
+            self._admission.batch = max(self._admission.batch, count)
         self._delivery.opened(batch, first, count)
         start = first
         for begin, end in consumed:
@@ -305,6 +309,7 @@ class Scheduler:
         if chunks.begun[chunk] >= 0:
             self._delivery.withdrawn(chunk)
         self._admission.unused -= chunks.count[chunk]
+        self.given_up.append((chunks.first[chunk], chunks.count[chunk]))
         self._delivery.gone(chunks.first[chunk], chunks.count[chunk], chunks.batch[chunk])
         chunks.remove(chunk)
 

@@ -1,0 +1,132 @@
+"""A stage: a remote function, called whole or on one data rank; or a plain function of one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.start import start
+from twinkle_remote.protocol.component import component_of
+from twinkle_remote.protocol.marks import NAMES, SPEC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.spec import FunctionSpec
+
+_ROWS = ("flatten", "first", "none", "last_pp")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStage:
+    """A bound remote function whose chunks go to one data rank each.
+
+    Attributes:
+        function: The bound function.
+        component: Its component.
+        spec: Its options, as each chunk is called with: whole, on all peers of a data rank.
+        parameter: Name of its first parameter.
+        peers: The ranks of each data rank.
+        collects: The rank of each data rank whose result counts.
+        name: Class.method.
+    """
+
+    function: Callable[..., Any]
+    component: Component
+    spec: FunctionSpec
+    parameter: str
+    peers: tuple[tuple[int, ...], ...]
+    collects: tuple[int, ...]
+    name: str
+
+    @property
+    def data_ranks(self) -> int:
+        """Number of data ranks."""
+        return len(self.peers)
+
+    def begin(self, data_rank: int, rows: Any) -> PendingCall:
+        """Call it for a chunk, on all ranks of a data rank."""
+        part = replace(self.component, ranks=self.peers[data_rank])
+        call = start(part, "method", self.function.__name__, self.name, self.spec, (self.parameter,), (rows,))
+        call.prefetched = True
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStage:
+    """A function of one value, which runs in this process.
+
+    Attributes:
+        function: The function.
+        name: Its name.
+    """
+
+    function: Callable[[Any], Any]
+    name: str
+
+    @property
+    def data_ranks(self) -> int:
+        """It has one."""
+        return 1
+
+
+Stage = RemoteStage | PlainStage
+
+
+def stage_of(function: Any) -> Stage:
+    """The stage of a function.
+
+    Raises:
+        TypeError: It is neither a remote function of a component nor callable.
+        ValueError: Its options do not let it run for a part of the rows.
+    """
+    if not callable(function):
+        raise TypeError(f"a stage is a remote function of a component, or a function of one value, got {function!r}")
+    component = component_of(getattr(function, "__self__", None))
+    spec = getattr(function, SPEC, None)
+    if spec is None or component is None:
+        return PlainStage(function, getattr(function, "__qualname__", repr(function)))
+    name = f"{component.name}.{function.__name__}"
+    peers, collects = _data_ranks(component, spec)
+    asked = replace(spec, dispatch="all", execute="all", collect="none", sync=False, uneven=None, weight=None)
+    parameter = getattr(function, NAMES)[0]
+    return RemoteStage(function, component, asked, parameter, peers, collects, name)
+
+
+def check_chunks(stage: Stage) -> None:
+    """Refuse a stage that cannot run for a part of the rows.
+
+    Raises:
+        ValueError: It divides by a callable, or does not return rows.
+    """
+    if not isinstance(stage, RemoteStage):
+        return
+    spec: FunctionSpec = getattr(stage.function, SPEC)
+    if callable(spec.dispatch):
+        raise ValueError(
+            f"{stage.name} divides its rows by a callable, which needs all ranks of a call: use dispatch='slice_dp' "
+            "with ahead=n, or ahead=0"
+        )
+    if spec.collect not in _ROWS:
+        raise ValueError(
+            f"{stage.name} has collect={spec.collect!r}, which returns no rows: a stage with ahead=n has "
+            "collect='flatten', 'first' or 'none'"
+        )
+
+
+def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """The ranks of each data rank, and the one of these whose result counts."""
+    ranks: Sequence[int] = component.ranks[:1] if spec.execute == "first" else component.ranks
+    mesh = component.mesh
+    whole = mesh is not None and len(ranks) == mesh.world_size
+    if spec.dispatch == "all" and len(ranks) > 1:
+        first = mesh.collect_ranks[0] if mesh is not None and whole and spec.collect != "first" else ranks[0]
+        return (tuple(ranks),), (first,)
+    if spec.dispatch != "slice_dp" or mesh is None or not whole:
+        return tuple((rank,) for rank in ranks), tuple(ranks)
+    peers: list[list[int]] = [[] for _ in range(mesh.data_world_size)]
+    for rank in ranks:
+        peers[mesh.data_rank(rank)].append(rank)
+    return tuple(map(tuple, peers)), tuple(mesh.collect_ranks)
