@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         PlacementError,
         RemoteCallError,
         Replicate,
+        RowsInfo,
+        Stream,
+        StreamStats,
         TwinkleError,
         WorkerContext,
         WorkerDiedError,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
         session,
         shutdown,
         stats,
+        stream,
         submit,
     )
 
@@ -89,9 +93,12 @@ __all__ = [
     "ProcessOptions",
     "RemoteCallError",
     "Replicate",
+    "RowsInfo",
     "Shard",
     "Shards",
     "SingleProcessCollective",
+    "Stream",
+    "StreamStats",
     "SyncHandle",
     "TwinkleError",
     "WeightDelivery",
@@ -118,6 +125,7 @@ __all__ = [
     "session",
     "shutdown",
     "stats",
+    "stream",
     "submit",
     "write_timeline",
 ]

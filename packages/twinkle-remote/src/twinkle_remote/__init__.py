@@ -1,5 +1,9 @@
 """Two decorators that turn a plain class into a mesh of workers."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from twinkle_remote.call.arguments import Replicate
 from twinkle_remote.call.get import gather, get
 from twinkle_remote.call.lazy import Lazy
@@ -29,6 +33,10 @@ from twinkle_remote.sessions.stats import CallRecord
 from twinkle_remote.values.rows import ReducibleSplitter, Splitter
 from twinkle_remote.values.taught import register_splitter
 
+if TYPE_CHECKING:
+    from twinkle_remote.streams.stream import Stream, stream
+    from twinkle_remote.streams.told import RowsInfo, StreamStats
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -45,7 +53,10 @@ __all__ = [
     "RemoteCallError",
     "Replicate",
     "ReplyLostError",
+    "RowsInfo",
     "Splitter",
+    "Stream",
+    "StreamStats",
     "TwinkleError",
     "WorkerContext",
     "WorkerDiedError",
@@ -64,6 +75,28 @@ __all__ = [
     "session",
     "shutdown",
     "stats",
+    "stream",
     "submit",
     "submit_on_workers",
 ]
+
+_LAZY = {
+    "RowsInfo": "twinkle_remote.streams.told",
+    "Stream": "twinkle_remote.streams.stream",
+    "StreamStats": "twinkle_remote.streams.told",
+    "stream": "twinkle_remote.streams.stream",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twinkle_data.order.orders import Order
     from twinkle_data.order.steps import DataShard, Step, StepPlan
     from twinkle_data.sources.indexed import Source
-    from twinkle_data.sources.streams import Stream
+    from twinkle_data.sources.streams import SampleStream
 
 
 class IndexedEngine:
@@ -87,7 +87,7 @@ class StreamEngine:
     keeps = True
     endless = False
 
-    def __init__(self, stream: Stream, recipe: Recipe, name: str) -> None:
+    def __init__(self, stream: SampleStream, recipe: Recipe, name: str) -> None:
         if recipe.policy.on_error != "raise":
             raise ValueError(
                 f"on_error={recipe.policy.on_error!r} needs samples by index: a stream that raised cannot go on"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twinkle_data.order.steps import DataShard
     from twinkle_data.order.tails import Tail
     from twinkle_data.reading.randomness import Randomness
-    from twinkle_data.sources.streams import Stream
+    from twinkle_data.sources.streams import SampleStream
 
 _ENDED = object()
 
@@ -74,7 +74,7 @@ class StreamReader:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: SampleStream,
         *,
         batch_size: int,
         tail: Tail,

@@ -13,7 +13,7 @@ from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
 
 
-class Stream(Protocol):
+class SampleStream(Protocol):
     """Samples in one order, without a length and without indices.
 
     Attributes:
@@ -97,7 +97,9 @@ class FactoryIterable:
         return iter(self._make())
 
 
-def open_stream(dataset: object, factory: Callable[[], object] | None, seed: int, *, shuffle: bool) -> Stream | None:
+def open_stream(
+    dataset: object, factory: Callable[[], object] | None, seed: int, *, shuffle: bool
+) -> SampleStream | None:
     """The stream of a dataset; None where it has indices.
 
     Args:

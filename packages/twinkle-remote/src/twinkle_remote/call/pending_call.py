@@ -179,6 +179,10 @@ class PendingCall:
             return self._failed_at
         return time.time() - (time.monotonic() - self._deadline)
 
+    def first_failure(self) -> Failure:
+        """The first known failure; there is one."""
+        return self._failures[0]
+
     def failure_text(self) -> str:
         """The known failure in one line."""
         if not self._failures:

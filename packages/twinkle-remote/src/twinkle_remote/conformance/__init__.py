@@ -24,6 +24,7 @@ from twinkle_remote.conformance.checks import (
     lifetimes,
     limits,
     objects,
+    streaming,
     tools,
 )
 from twinkle_remote.conformance.harness import SIZES, Harness
@@ -40,6 +41,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *limits.CHECKS,
     *objects.CHECKS,
     *lifetimes.CHECKS,
+    *streaming.CHECKS,
     *tools.CHECKS,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,22 @@ def user_stack(frame: FrameType | None, limit: int = 6) -> str:
     return "".join(traceback.format_list((inside or stack)[-limit:]))
 
 
+_line: ContextVar[str] = ContextVar("twinkle_line", default="")
+
+
+def calls_are_from(line: str) -> None:
+    """Let the calls of this thread name a line, because the user's code did not start the thread.
+
+    Args:
+        line: File and line of the user's code.
+    """
+    _line.set(line)
+
+
 def driver_line() -> str:
     """File and line of the user's call: the innermost frame outside of these packages."""
+    if line := _line.get():
+        return line
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not _is_machinery(frame.f_globals.get("__name__", "")):

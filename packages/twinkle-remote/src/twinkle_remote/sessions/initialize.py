@@ -115,6 +115,7 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
     if runtime is None or runtime.closed:
         return
     atexit.unregister(_at_exit)
+    runtime.streams.close()
     try:
         lost = runtime.in_flight.drain(drain)
         if lost:

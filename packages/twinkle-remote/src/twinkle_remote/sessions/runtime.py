@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol.component import forget_all
+from twinkle_remote.sessions.open_streams import OpenStreams
 from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT, PendingCalls
 from twinkle_remote.sessions.stats import CallRecord, Stats
 
@@ -34,6 +35,7 @@ class Runtime:
         arguments: Arguments of `initialize`.
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
+        streams: The streams that are open.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
         parent: Process id of that parent; 0 if the session belongs to this process.
     """
@@ -47,6 +49,7 @@ class Runtime:
     arguments: dict[str, Any] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
     in_flight: PendingCalls = field(init=False)
+    streams: OpenStreams = field(default_factory=OpenStreams)
     closed: bool = False
     parent: int = 0
     _released: set[tuple[str, str]] = field(default_factory=set)

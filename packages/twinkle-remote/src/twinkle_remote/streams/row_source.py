@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.streams.chunk_result import cut
 from twinkle_remote.streams.protocols import InformedSource, NumberedRows, ResumableSource
 from twinkle_remote.values.join import join
-from twinkle_remote.values.rows import rows_of, take
+from twinkle_remote.values.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ class SourceBatch:
         epoch: The epoch that the source tells, else the number of the pass over it.
         indices: Index in the dataset of each row; None if the source does not tell.
         state: State of the source before it was read.
+        turn: Number of the pass over the source.
+        turn_first: Position of the first row of that pass.
     """
 
     value: Any
@@ -36,6 +39,8 @@ class SourceBatch:
     epoch: int
     indices: Sequence[int] | None
     state: Any
+    turn: int
+    turn_first: int
 
 
 class RowSource:
@@ -58,8 +63,8 @@ class RowSource:
 
     # reading
 
-    def read(self) -> SourceBatch | None:
-        """The next batch; None at the end of the epoch, after which the next one begins."""
+    def fetch(self) -> SourceBatch | None:
+        """The next batch, to be kept; None at the end of the epoch, after which the next one begins."""
         if self._iterator is None:
             self._iterator = iter(self._source)
         while True:
@@ -71,12 +76,15 @@ class RowSource:
                 return None
             batch = self._batch(value, state)
             if self._to_skip < batch.rows or not self._to_skip:
-                return self._keep(batch)
+                return batch
             self._to_skip -= batch.rows
 
     def _batch(self, value: Any, state: Any) -> SourceBatch:
         told = self._told(value)
-        rows = len(value) if isinstance(value, Lazy) else rows_of(value, "a batch of the source")
+        if not isinstance(value, Lazy):
+            rows = rows_of(value, "a batch of the source")
+        else:
+            rows = len(value) if told is None else len(told.indices)
         if rows is None:
             raise TypeError(f"a stream's source yields values with rows, got {type(value).__name__} {value!r:.60}")
         indices = None if told is None else list(told.indices)
@@ -84,17 +92,18 @@ class RowSource:
             value, indices = _without_fillers(value, told)
             rows = len(indices)
         epoch = self._passes if told is None else told.epoch
-        return SourceBatch(value, self.next_row, rows, rows, epoch, indices, state)
+        return SourceBatch(value, self.next_row, rows, rows, epoch, indices, state, self._passes, self._pass_first)
 
     def _told(self, value: Any) -> NumberedRows | None:
         if not isinstance(value, Lazy) and isinstance(value, NumberedRows):
             return value
         return self._source.info if isinstance(self._source, InformedSource) else None
 
-    def _keep(self, batch: SourceBatch) -> SourceBatch:
+    def keep(self, batch: SourceBatch) -> SourceBatch:
+        """Add a batch that was fetched to the rows."""
         if self._to_skip:  # a source without a state begins before the first row that is wanted
             skip, self._to_skip = self._to_skip, 0
-            batch.value = _slice(batch.value, skip, batch.rows)
+            batch.value = cut(batch.value, skip, batch.rows)
             batch.indices = None if batch.indices is None else batch.indices[skip:]
             batch.rows = batch.left = batch.rows - skip
         self.next_row += batch.rows
@@ -113,7 +122,7 @@ class RowSource:
         """Rows by position; the source's own batch where they are all of it."""
         parts = []
         for batch, start, stop in self._parts(first, count):
-            parts.append(batch.value if stop - start == batch.rows else _slice(batch.value, start, stop))
+            parts.append(batch.value if stop - start == batch.rows else cut(batch.value, start, stop))
         return parts[0] if len(parts) == 1 else join(parts, "rows of the source")
 
     def numbers(self, first: int, count: int) -> tuple[list[int], int]:
@@ -121,7 +130,7 @@ class RowSource:
         indices: list[int] = []
         epoch = self._passes
         for batch, start, stop in self._parts(first, count):
-            here = range(batch.first + start - self._pass_first, batch.first + stop - self._pass_first)
+            here = range(batch.first + start - batch.turn_first, batch.first + stop - batch.turn_first)
             indices += here if batch.indices is None else batch.indices[start:stop]
             epoch = batch.epoch
         return indices, epoch
@@ -152,8 +161,10 @@ class RowSource:
         """Where a reader begins so that it meets every row that is left."""
         if self._dropped < len(self._batches):
             oldest = self._batches[self._dropped]
-            return {"source": oldest.state, "row": oldest.first, "skip": oldest.first - self._pass_first}
-        return {"source": self._source_state(), "row": self.next_row, "skip": self.next_row - self._pass_first}
+            skip = oldest.first - oldest.turn_first
+            return {"source": oldest.state, "row": oldest.first, "skip": skip, "epoch": oldest.turn}
+        skip = self.next_row - self._pass_first
+        return {"source": self._source_state(), "row": self.next_row, "skip": skip, "epoch": self._passes}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; a source without a state of its own is gone through again, and what was used skipped."""
@@ -168,17 +179,8 @@ class RowSource:
         else:
             self._to_skip = state["skip"]
 
-    @property
-    def passes(self) -> int:
-        """Epochs that are over."""
-        return self._passes
-
     def _source_state(self) -> Any:
         return self._source.state_dict() if isinstance(self._source, ResumableSource) else None
-
-
-def _slice(value: Any, start: int, stop: int) -> Any:
-    return value[start:stop] if isinstance(value, Lazy) else take(value, start, stop)
 
 
 def _without_fillers(value: Any, told: NumberedRows) -> tuple[Any, list[int]]:
@@ -190,5 +192,5 @@ def _without_fillers(value: Any, told: NumberedRows) -> tuple[Any, list[int]]:
             spans[-1][1] = row + 1
         else:
             spans.append([row, row + 1])
-    parts = [_slice(value, start, stop) for start, stop in spans] or [_slice(value, 0, 0)]
+    parts = [cut(value, start, stop) for start, stop in spans] or [cut(value, 0, 0)]
     return (parts[0] if len(parts) == 1 else join(parts)), [told.indices[row] for row in kept]

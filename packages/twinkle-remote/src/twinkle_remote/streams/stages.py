@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.start import start
+from twinkle_remote.component.method import bind
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import NAMES, SPEC
+from twinkle_remote.protocol.spec import FunctionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.protocol.spec import FunctionSpec
 
 _ROWS = ("flatten", "first", "none", "last_pp")
 
@@ -50,6 +51,13 @@ class RemoteStage:
         """Call it for a chunk, on all ranks of a data rank."""
         part = replace(self.component, ranks=self.peers[data_rank])
         call = start(part, "method", self.function.__name__, self.name, self.spec, (self.parameter,), (rows,))
+        call.prefetched = True
+        return call
+
+    def ask(self, data_rank: int) -> PendingCall:
+        """Call nothing on all ranks of a data rank, to learn whether they are there."""
+        part = replace(self.component, ranks=self.peers[data_rank])
+        call = start(part, "function", _answer, self.name, FunctionSpec(dispatch="all"))
         call.prefetched = True
         return call
 
@@ -89,6 +97,7 @@ def stage_of(function: Any) -> Stage:
     if spec is None or component is None:
         return PlainStage(function, getattr(function, "__qualname__", repr(function)))
     name = f"{component.name}.{function.__name__}"
+    bind(function, component.name, (None,), {})
     peers, collects = _data_ranks(component, spec)
     asked = replace(spec, dispatch="all", execute="all", collect="none", sync=False, uneven=None, weight=None)
     parameter = getattr(function, NAMES)[0]
@@ -109,10 +118,10 @@ def check_chunks(stage: Stage) -> None:
             f"{stage.name} divides its rows by a callable, which needs all ranks of a call: use dispatch='slice_dp' "
             "with ahead=n, or ahead=0"
         )
-    if spec.collect not in _ROWS:
+    if spec.collect not in _ROWS or spec.columns:
         raise ValueError(
-            f"{stage.name} has collect={spec.collect!r}, which returns no rows: a stage with ahead=n has "
-            "collect='flatten', 'first' or 'none'"
+            f"{stage.name} has collect={spec.collect!r} and does not return rows: a stage with ahead=n has "
+            "collect='flatten', 'first' or 'none', and returns no tuple of columns"
         )
 
 
@@ -130,3 +139,7 @@ def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[tuple[tuple[i
     for rank in ranks:
         peers[mesh.data_rank(rank)].append(rank)
     return tuple(map(tuple, peers)), tuple(mesh.collect_ranks)
+
+
+def _answer(component: object) -> None:
+    """Runs on a worker: it is there."""

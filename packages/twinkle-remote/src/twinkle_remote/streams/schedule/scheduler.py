@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from twinkle_remote.streams.schedule.admission import Admission
 from twinkle_remote.streams.schedule.arrival import ArrivalOrder
@@ -12,6 +12,7 @@ from twinkle_remote.streams.schedule.backlog import Backlog
 from twinkle_remote.streams.schedule.chunk_table import AT_WORK, FINISHED, WAITING, ChunkTable
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.schedule.data_ranks import DataRanks
+from twinkle_remote.streams.schedule.decisions import Assignment, Part
 from twinkle_remote.streams.schedule.delivery_order import chunk_of, is_current, leading, sort_key
 from twinkle_remote.streams.schedule.lag import LagRule
 from twinkle_remote.streams.schedule.source_order import SourceOrder
@@ -27,46 +28,6 @@ ERRORS = 2
 """How often a stage may raise for a row before the row is set aside."""
 LOSSES = 3
 """How many workers a row may lose before it is set aside."""
-
-
-class Assignment(NamedTuple):
-    """A chunk that a data rank is given.
-
-    Attributes:
-        chunk: Index of the chunk.
-        stage: The stage.
-        rank: The data rank.
-        first: Position of its first row in the source.
-        rows: Number of its rows.
-    """
-
-    chunk: int
-    stage: int
-    rank: int
-    first: int
-    rows: int
-
-
-class Part(NamedTuple):
-    """Rows of one chunk in a delivered batch.
-
-    Attributes:
-        chunk: Index of the chunk.
-        first: Position of the first row in the source.
-        offset: Index of the first row in the chunk's result.
-        rows: Number of rows.
-        begun: Version when the first stage began.
-        ended: Version when the last stage was done.
-        whole: Whether these are the last rows of the chunk, so that its result can be forgotten.
-    """
-
-    chunk: int
-    first: int
-    offset: int
-    rows: int
-    begun: int
-    ended: int
-    whole: bool
 
 
 @dataclass(slots=True)
@@ -217,7 +178,12 @@ class Scheduler:
         if chunks.begun[chunk] < 0:
             chunks.begun[chunk] = self.version
             self._delivery.begun(chunk)
-        return Assignment(chunk, stage, rank, chunks.first[chunk], chunks.count[chunk])
+        return self.assignment(chunk)
+
+    def assignment(self, chunk: int) -> Assignment:
+        """The work of a chunk that a data rank has."""
+        chunks = self.chunks
+        return Assignment(chunk, chunks.stage[chunk], chunks.rank[chunk], chunks.first[chunk], chunks.count[chunk])
 
     def finished(self, chunk: int) -> None:
         """A data rank finished a stage for a chunk."""

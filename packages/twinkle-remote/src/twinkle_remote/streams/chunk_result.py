@@ -1,0 +1,105 @@
+"""The result of a stage for a chunk: rows that stay with the rank that made them, or a value of this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.assembled import ResultRows, assemble
+from twinkle_remote.call.lazy import Lazy, hand_over
+from twinkle_remote.values.join import join
+from twinkle_remote.values.rows import rows_of, take
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.call.pending_call import PendingCall
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """Rows that a stage made.
+
+    Attributes:
+        call: The call whose result they are; None for a value of this process.
+        rank: The rank that holds them.
+        value: The value, where there is no call.
+        offset: Index of the chunk's first row in the result.
+    """
+
+    call: PendingCall | None
+    rank: int = 0
+    value: Any = None
+    offset: int = 0
+
+    def rows(self) -> int | None:
+        """Rows of the whole result; None if it has none."""
+        if self.call is not None:
+            return self.call.outcome(self.rank).rows
+        return rows_of(self.value, "the result of a stage")
+
+    def at(self, offset: int) -> ChunkResult:
+        """The same result from a later row."""
+        return replace(self, offset=self.offset + offset)
+
+
+def joined(pieces: Sequence[tuple[ChunkResult, int]]) -> Any:
+    """One value of the rows of several results: lazy where workers hold them.
+
+    Args:
+        pieces: At least one: a result, and how many rows from its offset on.
+    """
+    named: list[ResultRows] = []
+    values: list[Any] = []
+    for result, rows in pieces:
+        start, stop = result.offset, result.offset + rows
+        if result.call is None:
+            values.append(take(result.value, start, stop))
+        else:
+            named.append(ResultRows(result.call, result.rank, start, stop))
+    if named:
+        return assemble(named)
+    return join(values, "rows of a stream") if len(values) > 1 else values[0]
+
+
+def cut(value: Any, start: int, stop: int) -> Any:
+    """Rows [start, stop) of a value; those of a lazy result stay on the workers where its rows can be counted."""
+    if not isinstance(value, Lazy):
+        return take(value, start, stop)
+    pieces = _pieces(value, start, stop)
+    return assemble(pieces) if pieces else value[start:stop]
+
+
+def _pieces(lazy: Lazy[Any], start: int, stop: int) -> list[ResultRows]:
+    """The rows of a lazy result by call and rank; empty if only its value shows them."""
+    lazy.wait()
+    inputs, how = hand_over(lazy, 0)
+    if how.how not in ("rows", "one"):
+        return []
+    kept: Sequence[int] = range(len(inputs))
+    if how.once is not None and all(call.outcome(rank).rows_given is None for call, rank in inputs):
+        kept = how.once
+    pieces: list[ResultRows] = []
+    position = 0
+    for index in kept:
+        call, rank = inputs[index]
+        rows = call.outcome(rank).rows
+        if rows is None:
+            return []
+        first, last = how.windows[index] if how.windows is not None else (0, rows)
+        begin, end = max(start - position, 0), min(stop - position, last - first)
+        if begin < end or (start == stop and not pieces):
+            pieces.append(ResultRows(call, rank, first + min(begin, last - first), first + max(begin, end)))
+        position += last - first
+    return pieces
+
+
+def known_rows(lazy: Lazy[Any]) -> int | None:
+    """Rows of a lazy result that is done, without fetching it; None if only its value shows them."""
+    inputs, how = hand_over(lazy, 0)
+    if how.how not in ("rows", "one") or how.padded or how.once is not None or how.windows is not None:
+        return None
+    if any(call.failed() for call, _ in inputs):
+        return None
+    rows = [call.outcome(rank).rows for call, rank in inputs]
+    return None if None in rows else sum(filter(None, rows))
