@@ -167,6 +167,7 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
         from ray.cluster_utils import Cluster
         import twinkle_remote as twinkle
         from twinkle_mesh import DeviceGroup, DeviceMesh
+        from twinkle_remote.backends.support import call_of
 
         @twinkle.remote_class()
         class Part:
@@ -197,7 +198,7 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
                 fetched = twinkle.stats()[-1].worker_fetched
                 assert sum(fetched.values()) < 1.05 * produced, (fetched, produced)
                 assert max(fetched.values()) < 0.27 * produced, (fetched, produced)
-                payload = made._call.outcome(0).payload
+                payload = call_of(made).outcome(0).payload
                 locations = ray.experimental.get_object_locations([payload.ref])[payload.ref]["node_ids"]
                 assert locations == [cluster.head_node.node_id], locations
                 print("READY")

@@ -72,7 +72,7 @@ def test_the_latest_calls_keep_figures_by_rank() -> None:
 
 @pytest.mark.parametrize("workers", [8, 64])
 def test_the_figures_of_ten_thousand_calls_take_less_than_ten_megabytes(workers: int) -> None:
-    stats = Stats(limit=1_000, answers=3_277)  # a tenth of what is kept by default
+    stats = Stats(limit=1_000, answers=1_638)  # a tenth of what is kept by default
     outcomes = [Outcome(rank, fetched=1000, produced=2000, started=1.5, seconds=2.5) for rank in range(workers)]
     gc.collect()
     tracemalloc.start()

@@ -114,7 +114,7 @@ class Stats:
         answers: Answers whose figures are kept by rank: those of the latest calls; older calls keep sums.
     """
 
-    def __init__(self, limit: int = 10_000, answers: int = 32_768) -> None:
+    def __init__(self, limit: int = 10_000, answers: int = 16_384) -> None:
         self._records: deque[CallRecord] = deque(maxlen=limit)
         self._by_rank: deque[CallRecord] = deque()
         self._left = answers
