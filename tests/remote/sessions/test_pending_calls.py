@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from twinkle_remote import on, remote_class, remote_function, submit
-from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT, names_of
+from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
+from twinkle_remote.sessions.pending_calls import names_of
 from twinkle_remote.sessions.runtime import running
 
 pytestmark = pytest.mark.usefixtures("threads")

@@ -20,6 +20,7 @@ from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.node_agent import start_agents
 from twinkle_ray.workers.replay import rebuild
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.protocol import SessionDefaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +80,7 @@ class RayBackend:
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
         self._agents: dict[str, Any] = {}
+        self._defaults = SessionDefaults()
         self._end_waiting: Callable[[], None] = lambda: None
         self._logs: WorkerLogs | None = None
         self._pulse: Pulse | None = None
@@ -125,7 +127,17 @@ class RayBackend:
         get_within([self._connect(member, groups) for member in members], self.start_timeout, _UNCONNECTED)
 
     def _connect(self, member: Member, groups: Sequence[RayGroup]) -> Any:
-        return member.actor.connect.options(max_task_retries=ATTEMPTS).remote(groups, self._agents.get(member.node))
+        connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
+        return connect.remote(groups, self._agents.get(member.node), self._defaults)
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Give the session's defaults to every worker, also to those of groups that are restarted later."""
+        if defaults == self._defaults:
+            return
+        self._defaults = defaults
+        members = [member for group in self._groups.all() for member in group.members]
+        asked = [member.actor.configure.options(max_task_retries=ATTEMPTS).remote(defaults) for member in members]
+        get_within(asked, self.start_timeout, _UNCONNECTED)
 
     def restart(self, name: str) -> None:
         """Rebuild a group: start new workers, construct its components again, and call their `restore()`.
@@ -180,6 +192,10 @@ class RayBackend:
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
         return self._groups.outcome(reply)
+
+    def attached(self) -> Sequence[RayGroup]:
+        """All groups: every worker is a process with calls of its own."""
+        return self._groups.all()
 
     def after_fork(self) -> bool:
         """Leave the cluster, and the connection to it, to the parent process."""

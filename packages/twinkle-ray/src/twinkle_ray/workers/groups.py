@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twinkle_ray.cluster.pulse import Pulse
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import Outcome, Reply
+    from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
 
 _TOGETHER = 0.05  # seconds to wait for all answers at once: one wake-up instead of one for each
 _LOOK = 1.0  # seconds between checks whether the answers can still arrive
@@ -125,6 +125,13 @@ class RayGroups:
         """The outcome of a reply that is done."""
         assert isinstance(reply, RayReply)
         return reply.read()
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Do nothing: the driver gives them to the workers."""
+
+    def attached(self) -> Sequence[RayGroup]:
+        """All groups: the driver asks them for their calls."""
+        return self.all()
 
     def after_fork(self) -> bool:
         """Leave the connection to the cluster to the parent process."""

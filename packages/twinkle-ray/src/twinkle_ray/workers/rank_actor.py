@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import Task
+    from twinkle_remote.protocol import SessionDefaults, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,7 @@ class RankActor:
         self._cached_task: Task | None = None
         self.places: dict[str, Mapping[str, int]] = {}
         self._store: RayStore
+        self._groups: RayGroups | None = None
 
     def locate(self, kind: str, named: Sequence[int] | None) -> WorkerLocation:
         """Report where this process runs, and on which devices.
@@ -146,10 +147,26 @@ class RankActor:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
         return offer_stack()
 
-    def connect(self, groups: Sequence[RayGroup], agent: Any) -> None:
-        """Connect this worker to all groups, whose components it may then call, and to the agent of its node."""
+    def connect(self, groups: Sequence[RayGroup], agent: Any, defaults: SessionDefaults) -> None:
+        """Connect this worker to all groups, whose components it may then call, and to the agent of its node.
+
+        Args:
+            groups: All groups; later again, after one was restarted.
+            agent: The agent; None where there is one node.
+            defaults: The session's.
+        """
         self._store.agent = agent
-        attach("ray", RayGroups(groups, self._store, {}))
+        if self._groups is None:
+            self._groups = RayGroups(groups, self._store, {})
+            attach("ray", self._groups, defaults)
+            return
+        for group in groups:
+            self._groups.replace(group)
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Take the defaults of the session, before the first call."""
+        assert self._groups is not None
+        attach("ray", self._groups, defaults)
 
     def end_output(self, token: str) -> None:
         """Print a token after everything that this worker has printed."""
@@ -195,6 +212,8 @@ def _run_task(
         if task.kind == "create":
             actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
             name_output(actor.info.label(actor.places[task.instance]))
+        elif task.kind == "drop":
+            actor.places.pop(task.instance, None)
         outcome = actor.worker.run(task, [outcome_from_wire(source) for source in inputs], given)
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
         name = UNREAD if task is None else task.name

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
     from twinkle_remote.protocol.backend import InputReplies, Reply
+    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
 
@@ -162,6 +163,13 @@ class LocalBackend:
         """The outcome of a reply that is done."""
         assert isinstance(reply, LocalReply) and reply.outcome is not None
         return reply.outcome
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Do nothing: every worker uses the session of this process."""
+
+    def attached(self) -> Sequence[WorkerGroup]:
+        """None: the calls of workers are calls of this process."""
+        return ()
 
     def after_fork(self) -> bool:
         """Whether calls can go on: a forked process has its own components, but is not a launched process."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.backend import InputReplies, Reply
+    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
 
@@ -140,6 +141,13 @@ class ThreadsBackend:
         """The outcome of a reply that is done."""
         assert isinstance(reply, ThreadReply) and reply.outcome is not None
         return reply.outcome
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Do nothing: every worker uses the session of this process."""
+
+    def attached(self) -> Sequence[WorkerGroup]:
+        """None: the calls of workers are calls of this process."""
+        return ()
 
     def after_fork(self) -> bool:
         """False: a forked process does not have the threads of its parent."""

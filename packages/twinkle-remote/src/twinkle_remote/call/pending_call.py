@@ -10,6 +10,7 @@ from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeou
 from twinkle_remote.failures.lateness import lateness
 from twinkle_remote.failures.lost_peer import only_lost_peers
 from twinkle_remote.failures.raising import raise_failures
+from twinkle_remote.protocol.own_calls import UnseenFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,19 +198,12 @@ class PendingCall:
             return False
         return not any(source.seen and source.failed() for source in self._sources)
 
-    def raise_unseen(self, others: int = 0) -> None:
-        """Raise the failure or the lateness that no caller has seen.
-
-        Args:
-            others: Number of other calls with an unseen failure.
-        """
-        try:
-            self._raise_failures()
-            raise self.lateness(self.spec.timeout)
-        except TwinkleError as error:
-            more = f"; {others} more like it {'is' if others == 1 else 'are'} logged" if others else ""
-            error.add_note(f"  no caller had waited for this call when the session ended{more}")
-            raise
+    def unseen_failure(self) -> UnseenFailure:
+        """Its failure or lateness, in a form that pickles; from now on it counts as seen."""
+        self._see()
+        late = None if self._failures else self.lateness(self.spec.timeout)
+        group, failures = self._group.name, tuple(self._failures)
+        return UnseenFailure(self.name, group, self._line, self.failed_at(), failures, late)
 
     def released(self) -> None:
         """Called when its lazy result is deleted; a failure that no caller has seen is kept and logged."""

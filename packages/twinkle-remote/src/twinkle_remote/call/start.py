@@ -10,9 +10,11 @@ from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.lazy_arguments import LazyArguments, lists_only
 from twinkle_remote.call.pending_call import PendingCall
+from twinkle_remote.context import current_worker
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.component import is_handle
+from twinkle_remote.protocol.failure import WorkerInfo
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.runtime import running
 from twinkle_remote.values.taught import taught
@@ -153,7 +155,7 @@ def _submit(
         component.mesh,
         replies,
         each=shares.each,
-        line=driver_line(),
+        line=_line(),
         record=record,
         sources=lazies.sources,
     )
@@ -161,7 +163,15 @@ def _submit(
 
 def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:
     """The same error, with the name of the call that was not sent."""
-    return WorkerDiedError(f"{name} was not sent to {group!r}: {error}\n  called from {driver_line()}")
+    return WorkerDiedError(f"{name} was not sent to {group!r}: {error}\n  called from {_line()}")
+
+
+def _line() -> str:
+    """File and line of the call, and the worker that makes it."""
+    here = current_worker()
+    if here.group is None or here.rank is None:
+        return driver_line()
+    return f"{driver_line()} on {WorkerInfo(here.group, here.rank, here.world_size).label(here.coordinate)}"
 
 
 def _tasks(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.conformance.checks import (
     collecting,
     dispatching,
+    ends,
     failing,
     handing,
     lazies,
@@ -42,6 +43,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *objects.CHECKS,
     *lifetimes.CHECKS,
     *streaming.CHECKS,
+    *ends.CHECKS,
     *tools.CHECKS,
 )
 

@@ -16,6 +16,7 @@ from twinkle_remote.protocol.backend import (
     Store,
     WorkerGroup,
 )
+from twinkle_remote.protocol.defaults import SessionDefaults
 from twinkle_remote.protocol.failure import Failure, WorkerInfo, here
 from twinkle_remote.protocol.handed import (
     HandedPiece,
@@ -26,6 +27,7 @@ from twinkle_remote.protocol.handed import (
     HandOverPlan,
 )
 from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
+from twinkle_remote.protocol.own_calls import OwnCalls, UnseenFailure
 
 __all__ = [
     "Backend",
@@ -42,11 +44,14 @@ __all__ = [
     "Itself",
     "Kind",
     "Outcome",
+    "OwnCalls",
     "Reply",
+    "SessionDefaults",
     "Share",
     "Store",
     "StoredSlot",
     "Task",
+    "UnseenFailure",
     "WorkerGroup",
     "WorkerInfo",
     "here",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
+    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.handed import HandOverPlan
     from twinkle_remote.protocol.messages import Outcome, Task
@@ -152,6 +153,20 @@ class Backend(Protocol):
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done; a lost worker gives an outcome with a failure, not an exception."""
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Give the session's defaults to workers that are processes of their own; called once, before any call.
+
+        Such a worker passes them to `twinkle_remote.backends.support.attach`. By default nothing happens.
+        """
+        return
+
+    def attached(self) -> Sequence[WorkerGroup]:
+        """Groups whose workers were attached; at the end of a session each is asked for the calls that it made itself.
+
+        By default none: the calls of workers that share the driver's process are known there.
+        """
+        return ()
 
     def after_fork(self) -> bool:
         """Drop the parent's connections; called in a forked process, which must not contact other processes.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.handed import HandedShare, HandOver
 
-Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
+Kind = Literal["create", "drop", "method", "function", "iterate", "next", "report"]
 
 
 class Itself(Enum):
@@ -49,7 +49,8 @@ class Task:
     """The work of one worker in one call; ranks that share their data have the same task.
 
     Attributes:
-        kind: Construct or drop a component, call a method, call `target(instance, *args)`, open or advance an iterator.
+        kind: Construct or drop a component, call a method, call `target(instance, *args)`, open or advance an iterator;
+            or wait for `target` seconds for the calls that the worker has made itself, and return `OwnCalls`.
         instance: Id of the component within its group.
         name: Class.method, for messages.
         target: The class, the method's name, or the function.

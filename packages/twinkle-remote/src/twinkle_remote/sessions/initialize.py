@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
-from twinkle_remote.errors import AlreadyInitializedError, BackendError, CallTimeoutError, TwinkleError
+from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
+from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
+from twinkle_remote.sessions.end_calls import end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
-from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT, names_of
 from twinkle_remote.sessions.runtime import Runtime, active, install, remove
 from twinkle_remote.worker.seeding import check_seed
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import BackendFactory
 
-_log = logging.getLogger("twinkle.remote")
 _PROVIDERS = {"ray": "twinkle-ray"}
 
 
@@ -79,6 +78,11 @@ def initialize(
     factory = _factory(mode)
     _check_options(mode, factory, backend_options)
     backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
+    try:
+        backend.configure(SessionDefaults(global_device_mesh, lazy_collect, max_in_flight))
+    except BaseException:
+        backend.close()
+        raise
     install(Runtime(mode, backend, by_name, global_device_mesh, lazy_collect, max_in_flight, arguments))
     atexit.register(_at_exit)
 
@@ -86,9 +90,9 @@ def initialize(
 def shutdown(drain: float | None = None) -> None:
     """End every worker and release all resources; safe at exit, after errors, and twice.
 
-    It waits for every call in flight, so that a checkpoint is written to its end. It does not wait for calls that
-    failed or are past their deadline. It raises the first failure that no caller has seen. Results that were not
-    fetched before are lost.
+    It waits for every call in flight, also for those that workers made, so that a checkpoint is written to its end. It
+    does not wait for calls that failed or are past their deadline. It raises the first failure that no caller has seen.
+    Results that were not fetched before are lost.
 
     Args:
         drain: Seconds to wait for calls in flight; None for no limit, 0 to abandon them.
@@ -117,16 +121,7 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
     atexit.unregister(_at_exit)
     runtime.streams.close()
     try:
-        lost = runtime.in_flight.drain(drain)
-        if lost:
-            _log.warning("shutdown: %s in flight, the results are lost", names_of(lost))
-        if quietly:
-            runtime.in_flight.log_unseen()
-            return
-        runtime.in_flight.raise_unseen()
-        if lost and drain:
-            abandoned = names_of(lost, "was", "were")
-            raise CallTimeoutError(f"shutdown: {abandoned} not done after {drain:g} s, and given up")
+        end_calls(runtime, drain, quietly=quietly)
     finally:
         remove(runtime)
         runtime.backend.close()

@@ -8,6 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.context import current_worker
+from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
+from twinkle_remote.protocol.own_calls import OwnCalls
 from twinkle_remote.sessions.call_queue import CallQueue
 from twinkle_remote.sessions.unseen_failures import UnseenFailures
 
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Backend
+    from twinkle_remote.protocol.own_calls import UnseenFailure
 
 _log = logging.getLogger("twinkle.remote")
-MAX_IN_FLIGHT = 1024
 _WARN_AFTER_SECONDS = 5.0
 _WARN_EVERY_SECONDS = 60.0
 _SLICE_SECONDS = 1.0
@@ -36,6 +38,7 @@ class PendingCalls:
 
     Attributes:
         closed: The session has ended, so that no more answers arrive.
+        started: Number of calls that were made so far.
     """
 
     def __init__(self, backend: Backend, limit: int = MAX_IN_FLIGHT) -> None:
@@ -44,6 +47,7 @@ class PendingCalls:
         self._queues: dict[_Key, CallQueue] = {}
         self._unseen = UnseenFailures()
         self.closed = False
+        self.started = 0
         self._lock = threading.Lock()
 
     def queue(self, group: str, ranks: Sequence[int], name: str, timeout: float | None) -> CallQueue:
@@ -65,6 +69,7 @@ class PendingCalls:
             with self._lock:
                 fresh = CallQueue(group, self._limit, self._backend, lambda: self.closed)
                 queue = self._queues.setdefault(key, fresh)
+        self.started += 1
         if here.group != group or here.rank not in ranks:
             queue.make_room(name, timeout)
         return queue
@@ -81,13 +86,9 @@ class PendingCalls:
         """Called when the failure of a call was raised to a caller."""
         self._unseen.remove(call)
 
-    def raise_unseen(self) -> None:
-        """Raise the first failure that no caller has seen, and log the others.
-
-        Raises:
-            TwinkleError: The error that the call itself raises.
-        """
-        self._unseen.raise_first(self.calls())
+    def take_unseen(self) -> tuple[UnseenFailure | None, int]:
+        """The first failure that no caller has seen, and the number of the others, which are logged."""
+        return self._unseen.take_first(self.calls())
 
     def log_unseen(self) -> None:
         """Log every failure that no caller has seen."""
@@ -114,11 +115,12 @@ class PendingCalls:
         began = time.monotonic()
         next_warning = began + _WARN_AFTER_SECONDS
         while True:
+            started = self.started
             self.poll()
-            left = [call for call in self.calls() if not (call.prefetched or call.failed() or call.late())]
+            left = [call for call in self.calls() if not _is_given_up(call)]
             now = time.monotonic()
             remaining = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, began + seconds - now)
-            if not left or remaining <= 0:
+            if (not left and started == self.started) or remaining <= 0:
                 return left
             if now >= next_warning:
                 next_warning = now + _WARN_EVERY_SECONDS
@@ -126,6 +128,22 @@ class PendingCalls:
             replies = [reply for call in left[:_TOGETHER] for reply in call.pending()]
             if replies:
                 self._backend.wait(replies, remaining)
+
+    def given_up(self) -> frozenset[tuple[str, int]]:
+        """Group and rank of the workers that have not answered calls which are not waited for."""
+        queues = tuple(self._queues.items())
+        left = [(key[2], call) for key, queue in queues for call in queue.calls() if _is_given_up(call)]
+        return frozenset((group, reply.rank) for group, call in left for reply in call.pending())
+
+    def report(self, seconds: float) -> OwnCalls:
+        """What this worker answers at the end of a session: its calls, waited for during so many seconds."""
+        left = self.drain(seconds)
+        unseen, others = self.take_unseen()
+        return OwnCalls(self.started, tuple(call.name for call in left), self.given_up(), unseen, others)
+
+
+def _is_given_up(call: PendingCall) -> bool:
+    return call.prefetched or call.failed() or call.late()
 
 
 def names_of(calls: Sequence[PendingCall], one: str = "", several: str = "") -> str:

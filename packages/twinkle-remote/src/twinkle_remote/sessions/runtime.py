@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol.component import forget_all
+from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
+from twinkle_remote.protocol.own_calls import OwnCalls
 from twinkle_remote.sessions.open_streams import OpenStreams
-from twinkle_remote.sessions.pending_calls import MAX_IN_FLIGHT, PendingCalls
+from twinkle_remote.sessions.pending_calls import PendingCalls
 from twinkle_remote.sessions.stats import CallRecord, Stats
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Runtime:
         return f"twinkle was shut down before {what} was fetched"
 
 
+_DEFAULTS = SessionDefaults()
 _runtime: Runtime | None = None
 _parent = 0  # in a forked process, the id of the parent whose session cannot be used here
 
@@ -153,9 +156,22 @@ def remove(runtime: Runtime) -> None:
     forget_all()
 
 
-def attach(mode: str, backend: Backend) -> None:
-    """Set the runtime of a worker process; its components call other groups through it."""
-    install(Runtime(mode, backend, arguments={"mode": mode}))
+def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -> None:
+    """Give a worker process the runtime with which its components call those of other groups.
+
+    Args:
+        mode: Name of the backend.
+        backend: The backend in the worker.
+        defaults: What `Backend.configure` was given.
+    """
+    mesh, lazy_collect, limit = defaults.mesh, defaults.lazy_collect, defaults.max_in_flight
+    arguments = {"mode": mode}
+    install(Runtime(mode, backend, mesh=mesh, lazy_collect=lazy_collect, max_in_flight=limit, arguments=arguments))
+
+
+def report_calls(seconds: float) -> OwnCalls:
+    """The calls that this worker process has made, waited for during at most so many seconds."""
+    return OwnCalls() if _runtime is None else _runtime.in_flight.report(seconds)
 
 
 def leave_to_parent() -> None:

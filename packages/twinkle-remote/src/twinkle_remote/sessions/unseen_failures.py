@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from twinkle_remote.errors import TwinkleError
+from twinkle_remote.failures.raising import raise_failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.protocol.own_calls import UnseenFailure
 
 _logger = logging.getLogger("twinkle.remote")
 _KEPT = 256
@@ -41,25 +45,28 @@ class UnseenFailures:
         self._held.pop(id(call), None)
         self._kept.pop(id(call), None)
 
-    def raise_first(self, others: Iterable[PendingCall] = ()) -> None:
-        """Raise the first failure that no caller has seen, and log the others.
+    def take_first(self, others: Iterable[PendingCall] = ()) -> tuple[UnseenFailure | None, int]:
+        """The first failure that no caller has seen, and the number of the others, which are logged.
+
+        All of them count as seen from now on.
 
         Args:
             others: Pending calls; one may have failed on some ranks, or be past its deadline.
-
-        Raises:
-            TwinkleError: The error that the call itself raises.
         """
         unseen = self._all(others)
         self._log_all(unseen[1:])
-        if unseen:
-            unseen[0].raise_unseen(len(unseen) - 1)
+        first = unseen[0].unseen_failure() if unseen else None
+        for call in unseen:
+            call.seen = True
+        self._held.clear()
+        self._kept.clear()
+        return first, max(0, len(unseen) - 1)
 
     def log_all(self, others: Iterable[PendingCall] = ()) -> None:
         """Log every failure that no caller has seen.
 
         Args:
-            others: As for `raise_first`.
+            others: As for `take_first`.
         """
         self._log_all(self._all(others))
 
@@ -75,3 +82,23 @@ class UnseenFailures:
         if not call.logged:
             call.logged = True
             _logger.error("a call failed, and no caller waited for it: %s", call.failure_text())
+
+
+def raise_unseen(unseen: UnseenFailure, others: int) -> NoReturn:
+    """Raise a failure that no caller has seen.
+
+    Args:
+        unseen: The failure.
+        others: Number of others, which are logged.
+
+    Raises:
+        TwinkleError: The error that the call itself raises.
+    """
+    try:
+        if unseen.late is not None:
+            raise unseen.late
+        raise_failures(unseen.name, unseen.group, unseen.failures, unseen.line)
+    except TwinkleError as error:
+        more = f"; {others} more like it {'is' if others == 1 else 'are'} logged" if others else ""
+        error.add_note(f"  no caller had waited for this call when the session ended{more}")
+        raise

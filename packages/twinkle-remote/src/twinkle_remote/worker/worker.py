@@ -15,6 +15,7 @@ from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.messages import Itself, Outcome
+from twinkle_remote.sessions.runtime import report_calls
 from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.values.snapshot import snapshot
 from twinkle_remote.worker.inputs import TaskInputs
@@ -164,6 +165,8 @@ class Worker:
 
     def _perform(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = task.instance
+        if task.kind == "report":
+            return report_calls(task.target)
         if task.kind == "create":
             self._check_free(name)
             self._meshes[name] = task.mesh

@@ -1,0 +1,26 @@
+"""What `initialize` was given that calls and components use where they say nothing themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twinkle_mesh import DeviceMesh
+
+MAX_IN_FLIGHT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDefaults:
+    """The defaults of a session, the same in the program and on its workers.
+
+    Attributes:
+        mesh: Mesh of components that were given none and whose group it fits.
+        lazy_collect: Whether results are lazy where the function does not say.
+        max_in_flight: Calls that one caller may have in flight in one group, at or above 1.
+    """
+
+    mesh: DeviceMesh | None = None
+    lazy_collect: bool = True
+    max_in_flight: int = MAX_IN_FLIGHT
