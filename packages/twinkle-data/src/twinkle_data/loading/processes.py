@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import LoaderProcessError
 from twinkle_data.loading.process_messages import Beginning, Message, Served, StepKey
+from twinkle_data.loading.process_start import in_a_thread, recording_context, unlisted
 from twinkle_data.order.permutation import derive
 from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.context import BaseContext
+    from multiprocessing.process import BaseProcess
 
     from twinkle_data.loading.protocol import StepReader
     from twinkle_data.order.steps import Step
@@ -91,6 +93,7 @@ class Processes:
         self._options = options
         self._key = key
         self._running: Any = None
+        self._started: list[BaseProcess] = []  # the processes of the running iterator
         self._asked: deque[Step] = deque()  # steps that are read ahead; the next one to deliver is in front
         self._one_by_one = 0  # steps to deliver before several are read ahead again
 
@@ -127,20 +130,20 @@ class Processes:
         if running is None:
             return
         # torch gives each process in turn five seconds to finish its sample: here all of them have these together.
-        impatient = threading.Timer(_FINISH_S, _kill_all, [running._workers])
+        impatient = threading.Timer(_FINISH_S, _kill_all, [self._started])
         impatient.daemon = True
         with contextlib.suppress(RuntimeError):  # the program ends, and threads do not start any more
             impatient.start()
-        running._shutdown_workers()
+        running.__del__()  # torch's own end of an iterator; it may be called twice
         impatient.cancel()
 
     def _kill(self) -> None:
         running, self._running = self._running, None
         if running is None:
             return
-        _kill_all(running._workers)
+        _kill_all(self._started)
         # A process that died with a lock of torch's can block this shutdown for ever.
-        tidy = threading.Thread(target=running._shutdown_workers, name="twinkle-loader-end", daemon=True)
+        tidy = threading.Thread(target=running.__del__, name="twinkle-loader-end", daemon=True)
         tidy.start()
         tidy.join(_TIDY_S)
 
@@ -153,6 +156,7 @@ class Processes:
 
         options = self._options
         self._asked.clear()
+        context, self._started = recording_context(options.multiprocessing_context)
         first = next(self._steps(), None)
         # Otherwise torch would draw the seed from the program's generator.
         generator = torch.Generator()
@@ -166,12 +170,12 @@ class Processes:
             pin_memory=options.pin_memory and torch.accelerator.is_available(),
             timeout=_TICK_S,
             worker_init_fn=Beginning(options.worker_init_fn),
-            multiprocessing_context=options.multiprocessing_context,
+            multiprocessing_context=context,
             generator=generator,
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
         )
         # Started in a thread, torch installs no SIGCHLD handler, which would raise anywhere in the main thread.
-        return _in_a_thread(lambda: _unlisted(iter(loader)))
+        return in_a_thread(lambda: unlisted(iter(loader)))
 
     def _wait(self) -> Message:
         deadline = time.monotonic() + self._options.timeout_s
@@ -191,7 +195,7 @@ class Processes:
                 return message
 
     def _opened(self, message: Message) -> Delivery:
-        alive = [process.is_alive() for process in self._running._workers]
+        alive = [process.is_alive() for process in self._started]
         try:
             return message.open()
         except (OSError, EOFError, RuntimeError) as error:
@@ -240,7 +244,7 @@ class _Steps:
             yield StepKey(step)
 
 
-def _kill_all(processes: Iterable[Any]) -> None:
+def _kill_all(processes: Iterable[BaseProcess]) -> None:
     for process in processes:
         process.kill()
 
@@ -251,42 +255,9 @@ def _is_out_of_descriptors(error: Exception) -> bool:
     )
 
 
-def _unlisted(running: Any) -> Any:
-    """Remove the processes from the list of torch's SIGCHLD handler, which raises in the main thread when one dies.
-
-    A program that has used a loader of torch's has that handler. This module checks for dead processes itself, while
-    it waits for a batch.
-    """
-    from torch._C import _remove_worker_pids
-
-    if running._worker_pids_set:
-        _remove_worker_pids(id(running))
-        running._worker_pids_set = False
-    return running
-
-
 def _as_it_is(answer: Any) -> Any:
     return answer
 
 
 def _short(indices: list[int]) -> str:
     return repr(indices) if len(indices) <= 16 else f"[{', '.join(map(str, indices[:16]))}, ...]"
-
-
-def _in_a_thread(work: Callable[[], Any]) -> Any:
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append((work(), None))
-        except BaseException as error:  # handed to the waiting thread
-            outcome.append((None, error))
-
-    thread = threading.Thread(target=run, name="twinkle-loader-start")
-    thread.start()
-    while thread.is_alive():
-        thread.join(1.0)  # Ctrl-C is seen between two waits
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
