@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import suppress
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Outcome
 
 _SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit is not seen before its end
-
 _MANY = 128  # replies
 _MOMENT_SECONDS = 5e-6  # for each reply: about what waiting for it once more costs
 _LONGEST_MOMENT_SECONDS = 0.01
@@ -55,10 +55,12 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
     Where many are waited for, a moment passes after the first: waiting again for all others after each one would cost
     the square of their number.
     """
-    if timeout != 0.0:
-        began = time.monotonic()
-        wait([reply._future for reply in replies], timeout, FIRST_COMPLETED)
-        moment = min(len(replies) * _MOMENT_SECONDS, _LONGEST_MOMENT_SECONDS)
-        if len(replies) >= _MANY and (timeout is None or time.monotonic() - began + moment < timeout):
-            time.sleep(moment)
+    began = time.monotonic()
+    left = math.inf if timeout is None else timeout
+    while left > 0.0 and not any(reply.done() for reply in replies):
+        wait([reply._future for reply in replies], min(_SLICE_SECONDS, left), FIRST_COMPLETED)
+        left = math.inf if timeout is None else began + timeout - time.monotonic()
+    moment = min(len(replies) * _MOMENT_SECONDS, _LONGEST_MOMENT_SECONDS)
+    if timeout != 0.0 and len(replies) >= _MANY and moment < left:
+        time.sleep(moment)
     return [reply for reply in replies if reply.done()]
