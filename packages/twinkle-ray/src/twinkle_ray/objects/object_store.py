@@ -128,6 +128,10 @@ class RayStore:
             return Inline(pickled.head), len(pickled.head)
         return self._stored(pickled)
 
+    def outlives_worker(self, payload: object) -> bool:
+        """Whether a payload can still be read when its worker has ended: small values travel inside the outcome."""
+        return not isinstance(payload, Stored)
+
     def _stored(self, pickled: Pickled) -> tuple[Stored, int]:
         size = pickled.nbytes
         try:

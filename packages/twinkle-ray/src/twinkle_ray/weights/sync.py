@@ -12,6 +12,7 @@ from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.planning.manifest import MatchOptions, Rename, Select
 from twinkle_ray.weights.planning.routes import Transport, check_transport
 from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES, TransferPlan, check_bucket_bytes
+from twinkle_remote.backends.support import weights_arrived
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,7 @@ class WeightSync:
             silence=silence,
         )
         self._timeout = timeout
+        self._target = target
         self._controller = Controller({"source": participants_of(source), "target": participants_of(target)}, options)
         self._version = 0
         self._delivery: WeightDelivery | None = None
@@ -158,6 +160,7 @@ class WeightSync:
         with self._forget_on_error():
             self._delivery = self._controller.commit(attempt)
         self._version = attempt.command.version
+        weights_arrived(self._target)
         with self._forget_on_error():
             self._controller.finalize(attempt)
         return self._version

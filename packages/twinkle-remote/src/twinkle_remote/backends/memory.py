@@ -22,6 +22,10 @@ class Memory:
             return ref, 0
         return take(ref, start, stop), 0
 
+    def outlives_worker(self, payload: object) -> bool:
+        """Whether a payload can be read without its worker: workers share this process."""
+        return True
+
     def keep(self, value: object) -> tuple[object, int]:
         """The value, and its size in bytes if it is known."""
         return value, size_in_bytes(value)

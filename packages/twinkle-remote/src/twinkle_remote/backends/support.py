@@ -11,7 +11,7 @@ from twinkle_remote.failures.frames import driver_line, user_stack
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.failures.travel import error_to_bytes, reduce_error
 from twinkle_remote.protocol.component import component_of
-from twinkle_remote.sessions.runtime import active, attach, running
+from twinkle_remote.sessions.runtime import active, attach, running, weights_arrived
 from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
@@ -36,4 +36,5 @@ __all__ = [
     "start_on_workers",
     "stop_seeding",
     "user_stack",
+    "weights_arrived",
 ]

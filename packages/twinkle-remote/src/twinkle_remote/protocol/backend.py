@@ -50,6 +50,9 @@ class Store(Protocol):
             The payload of the outcome, and its size in bytes.
         """
 
+    def outlives_worker(self, payload: object) -> bool:
+        """Whether the payload of an outcome can still be read when the worker that made it has ended."""
+
 
 class Reply(Protocol):
     """The pending answer of one worker; hashable by identity.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.protocol.component import forget_all
+from twinkle_remote.protocol.component import component_of, forget_all
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
 from twinkle_remote.protocol.own_calls import OwnCalls
 from twinkle_remote.sessions.open_streams import OpenStreams
@@ -131,6 +131,17 @@ def stats() -> Sequence[CallRecord]:
     runtime = running()
     runtime.in_flight.poll()
     return runtime.stats.records()
+
+
+def weights_arrived(target: object) -> None:
+    """Tell the open streams that a component has new weights.
+
+    Args:
+        target: A component; of other values no stream knows.
+    """
+    component = component_of(target)
+    if _runtime is not None and component is not None:
+        _runtime.streams.weights_arrived(component)
 
 
 def install(runtime: Runtime) -> None:

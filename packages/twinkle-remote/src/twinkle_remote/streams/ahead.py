@@ -12,17 +12,19 @@ from twinkle_remote.sessions.runtime import running
 from twinkle_remote.streams.aside import AsideRows
 from twinkle_remote.streams.chunk_result import ChunkResult, joined
 from twinkle_remote.streams.lost_ranks import LostRanks
+from twinkle_remote.streams.positions import overlaps
 from twinkle_remote.streams.pump import Pump
 from twinkle_remote.streams.schedule.scheduler import Scheduler
-from twinkle_remote.streams.stages import PlainStage, RemoteStage
+from twinkle_remote.streams.stages import PlainStage, RemoteStage, pools_of
 from twinkle_remote.streams.told import RowsInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.component import Component
     from twinkle_remote.streams.row_source import RowSource, SourceBatch
     from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.schedule.decisions import Assignment, Part
@@ -68,7 +70,7 @@ class AheadEngine:
         self._consumed = consumed
         self._runtime = running()
         self._backend = self._runtime.backend
-        pools, of_stage = _pools(stages)
+        pools, of_stage = pools_of(stages)
         self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version)
         self._of_stage = of_stage
         self._running: dict[int, _Running] = {}
@@ -134,7 +136,7 @@ class AheadEngine:
                     return
                 self._source.keep(batch)
                 self.schedule.read(batch.rows, consumed=self._consumed)
-                for start, stop in _overlaps(self._consumed, batch.first, batch.first + batch.rows):
+                for start, stop in overlaps(self._consumed, batch.first, batch.first + batch.rows):
                     self._source.use(start, stop - start)
                 self._pump.wake()
 
@@ -320,16 +322,29 @@ class AheadEngine:
         work, stage = run.work, self._stages[run.work.stage]
         assert isinstance(stage, RemoteStage)
         pool = self._of_stage[work.stage]
-        lost_input = run.call.failed() and run.call.first_failure().upstream
+        lost_input = run.call.failed() and not run.call.first_failure().died
         if isinstance(error, CallTimeoutError):
             self._lost.late(pool, work.rank, run.call)
         elif not lost_input:
             self._lost.lose(pool, stage, work.rank, error)
+            self._make_again(stage.peers[work.rank], stage.component)
         where = self._where(work)
         parts = self.schedule.lost(work.chunk, 0 if lost_input else work.stage)
         self._replace(work, parts)
         if not parts:
             self._put_aside(work, where, error)
+
+    def _make_again(self, ranks: Sequence[int], component: Component) -> None:
+        """Finished rows whose only copy was on workers that are lost."""
+        store = self._backend.store
+        for chunk, result in list(self._results.items()):
+            if result.call is None or result.rank not in ranks or not self.schedule.is_finished(chunk):
+                continue
+            made_by = self._stages[-1]
+            assert isinstance(made_by, RemoteStage)
+            if made_by.component is component and not store.outlives_worker(result.call.outcome(result.rank).payload):
+                work = self.schedule.assignment(chunk)
+                self._replace(work, self.schedule.lost(chunk))
 
     def _replace(self, work: Assignment, parts: Sequence[int]) -> None:
         """Give the chunks that take the place of one its result of the stage before."""
@@ -365,33 +380,3 @@ class AheadEngine:
         for chunk in [chunk for chunk, run in self._running.items() if run.call.spec.timeout and run.call.late()]:
             self._ended(chunk)
         self._lost.ask()
-
-
-def _pools(stages: Sequence[Stage]) -> tuple[list[int], list[int]]:
-    """Number of data ranks of each pool of workers, and the pool of each stage."""
-    pools: list[int] = []
-    known: dict[Any, int] = {}
-    of_stage = []
-    for stage in stages:
-        key: Any = (stage.component.group, stage.peers) if isinstance(stage, RemoteStage) else object()
-        if key not in known:
-            known[key] = len(pools)
-            pools.append(stage.data_ranks)
-        of_stage.append(known[key])
-    return pools, of_stage
-
-
-def _overlaps(spans: Sequence[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
-    return [(max(a, first), min(b, stop)) for a, b in spans if a < stop and first < b]
-
-
-def open_to_consumed(position: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """The ranges of positions between the source's state and the last row read that were delivered or given up."""
-    consumed, start = [], position["row"]
-    for first, stop in position["open"]:
-        if start < first:
-            consumed.append((start, first))
-        start = stop
-    if start < position["read"]:
-        consumed.append((start, position["read"]))
-    return consumed

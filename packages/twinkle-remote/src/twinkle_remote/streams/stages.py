@@ -143,3 +143,17 @@ def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[tuple[tuple[i
 
 def _answer(component: object) -> None:
     """Runs on a worker: it is there."""
+
+
+def pools_of(stages: Sequence[Stage]) -> tuple[list[int], list[int]]:
+    """Number of data ranks of each pool of workers, and the pool of each stage."""
+    pools: list[int] = []
+    known: dict[Any, int] = {}
+    of_stage = []
+    for stage in stages:
+        key: Any = (stage.component.group, stage.peers) if isinstance(stage, RemoteStage) else object()
+        if key not in known:
+            known[key] = len(pools)
+            pools.append(stage.data_ranks)
+        of_stage.append(known[key])
+    return pools, of_stage

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, over
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.sessions.runtime import active
-from twinkle_remote.streams.ahead import AheadEngine, open_to_consumed
+from twinkle_remote.streams.ahead import AheadEngine
+from twinkle_remote.streams.positions import open_to_consumed
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
 from twinkle_remote.streams.rules import Order, Stale, StreamRules

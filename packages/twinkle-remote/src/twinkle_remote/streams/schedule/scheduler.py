@@ -185,6 +185,10 @@ class Scheduler:
         chunks = self.chunks
         return Assignment(chunk, chunks.stage[chunk], chunks.rank[chunk], chunks.first[chunk], chunks.count[chunk])
 
+    def is_finished(self, chunk: int) -> bool:
+        """Whether a chunk waits for its delivery."""
+        return self.chunks.count[chunk] > 0 and self.chunks.state[chunk] == FINISHED
+
     def finished(self, chunk: int) -> None:
         """A data rank finished a stage for a chunk."""
         self._leave_rank(chunk)

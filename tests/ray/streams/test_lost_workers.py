@@ -1,0 +1,103 @@
+"""Streams over Ray whose workers, or whose driver, are killed: each row is consumed once."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STAGE = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+
+    import numpy as np
+    import twinkle
+    from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
+
+    folder = Path(sys.argv[1])
+
+    @remote_class()
+    class Maker:
+        @remote_function(dispatch="slice_dp", collect="flatten")
+        def make(self, rows: list[int]) -> np.ndarray:
+            time.sleep(0.01)
+            flag = folder / "killed"
+            if 33 in rows and not flag.exists():
+                flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return np.repeat(np.array(rows), 4096).reshape(len(rows), 4096)
+
+        @remote_function(dispatch="slice_dp", collect="flatten")
+        def first(self, values: np.ndarray) -> list[int]:
+            return [int(value[0]) for value in values]
+
+    SOURCE = [list(range(at, at + 10)) for at in range(0, 100, 10)]
+"""
+
+A_WORKER_DIES = (
+    STAGE
+    + """
+    with twinkle.session("ray", groups=[DeviceGroup("makers", 4, "CPU"), DeviceGroup("users", 2, "CPU")]):
+        makers = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=4), remote_group="makers")
+        users = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=2), remote_group="users")
+        seen = []
+        with twinkle.stream(SOURCE, makers.make, rows=10, ahead=40, order=sys.argv[2]) as batches:
+            for batch in batches:
+                seen += twinkle.get(users.first(batch))
+        (folder / "seen").write_text(json.dumps([seen, batches.stats().redone]))
+        print("done")
+"""
+)
+
+THE_DRIVER_DIES = (
+    STAGE
+    + """
+    ranks, kill_after = int(sys.argv[2]), int(sys.argv[3])
+    (folder / "killed").touch()
+    with twinkle.session("ray", groups=[DeviceGroup("makers", ranks, "CPU")]):
+        makers = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=ranks), remote_group="makers")
+        saved = folder / "state"
+        with twinkle.stream(SOURCE, makers.make, rows=10, ahead=40, order="arrival") as batches:
+            state = json.loads(saved.read_text()) if saved.exists() else {"seen": []}
+            seen = state["seen"]
+            if "stream" in state:
+                batches.load_state_dict(state["stream"])
+            for number, batch in enumerate(batches):
+                seen += [int(value[0]) for value in twinkle.get(batch)]
+                (folder / "new").write_text(json.dumps({"seen": seen, "stream": batches.state_dict()}))
+                (folder / "new").rename(saved)
+                if number == kill_after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        print("done")
+"""
+)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("order", ["source", "arrival"])
+def test_a_dead_worker_costs_only_the_rows_that_it_held(
+    program: Callable[..., Any], tmp_path: Path, order: str
+) -> None:
+    out = program(A_WORKER_DIES, str(tmp_path), order, OMP_NUM_THREADS="1").finish(timeout=200)
+    seen, redone = json.loads((tmp_path / "seen").read_text())
+    assert "done" in out
+    assert sorted(seen) == list(range(100))
+    assert order == "arrival" or seen == sorted(seen)
+    assert 1 <= redone <= 40
+
+
+@pytest.mark.ray
+def test_a_killed_driver_resumes_on_fewer_ranks(program: Callable[..., Any], tmp_path: Path) -> None:
+    killed = program(THE_DRIVER_DIES, str(tmp_path), "4", "3", OMP_NUM_THREADS="1")
+    assert killed.process.wait(timeout=200) == -signal.SIGKILL
+    saved = json.loads((tmp_path / "state").read_text())
+    assert len(saved["seen"]) == 40
+    out = program(THE_DRIVER_DIES, str(tmp_path), "2", "99", OMP_NUM_THREADS="1").finish(timeout=200)
+    assert "done" in out
+    assert sorted(json.loads((tmp_path / "state").read_text())["seen"]) == list(range(100))
