@@ -2,14 +2,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import ray
+
+import twinkle_remote as twinkle
+from twinkle_ray.objects.wire import outcome_from_wire
+from twinkle_ray.workers.waiting_inputs import WaitingInputs
+from twinkle_remote.backends.support import call_of
+from twinkle_remote.protocol import HandedShare, HandOver, HandOverPlan, InputReplies
+from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinkle_remote.backends.support import PendingCall
+    from twinkle_remote.protocol import Reply
+
 pytestmark = pytest.mark.ray
+
+INPUTS = 40
+
+
+@twinkle.remote_class()
+class Maker:
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def rows(self, number: int) -> list[int]:
+        return [number, number]
+
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def mean(self, number: int) -> float:
+        return float(number)
+
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def fails(self, number: int) -> None:
+        raise KeyError(number)
+
+
+def refs(inputs: InputReplies) -> tuple[list[Any], list[Any]]:
+    """The refs of the inputs and of the watched replies."""
+    return [cast("Any", reply).ref for reply in inputs], [cast("Any", reply).ref for reply in inputs.watched]
+
+
+def calls(methods: list[Any]) -> list[PendingCall]:
+    """Calls in flight, each with its number."""
+    return [call_of(twinkle.submit(method, number)) for number, method in enumerate(methods)]
+
+
+def replies(pending: list[PendingCall]) -> list[Reply]:
+    """The replies of their ranks 0."""
+    return [call.reply(0) for call in pending]
+
+
+def test_each_task_is_given_its_own_pieces_and_the_first_failure_ends_all(ray_session: None) -> None:
+    maker = twinkle.on("two").create(Maker)
+    waiting = WaitingInputs()
+    try:
+        handed = (
+            HandOver(0, INPUTS, "rows", split=True),
+            HandOver(INPUTS, 2 * INPUTS, "mean", split=True),
+        )
+        plan = HandOverPlan("Sink.take", handed, ((0, 1),) * 8, 8)
+        made = replies(calls([maker.rows] * INPUTS + [maker.mean] * INPUTS))
+        answers = ray.get(list(waiting.answers(InputReplies(made, (), plan), refs)), timeout=120)
+        assert [len(share.values[0].pieces) for share in answers] == [INPUTS // 8] * 8
+        store = running().backend.store
+        for index, share in enumerate(answers):
+            assert isinstance(share, HandedShare) and (share.total, share.rows) == (2 * INPUTS, 2 * INPUTS // 8)
+            own = [store.get(*piece)[0] for piece in share.values[0].pieces]
+            assert own == [[number, number] for number in range(index * INPUTS // 8, (index + 1) * INPUTS // 8)]
+            assert share.values[1].pieces == (), "what all tasks read is there once"
+            pieces = store.get(share.values[1].listing)[0]
+            assert [store.get(*piece)[0] for piece in pieces] == [float(INPUTS + i) for i in range(INPUTS)]
+        pending = calls([maker.rows] * 3 + [maker.fails])
+        bad = replies(pending)
+        for inputs in (InputReplies(bad, (), plan), InputReplies(bad[:3], bad[3:], plan)):
+            failed = ray.get(list(waiting.answers(inputs, refs)), timeout=120)
+            found = [outcome_from_wire(one).failure for one in failed]
+            assert [one is not None and one.type_name for one in found] == ["KeyError"] * 8
+        with pytest.raises(KeyError):
+            pending[-1].wait()
+    finally:
+        waiting.close()
+
 
 PROGRAM = """
     import os, signal, time

@@ -225,3 +225,21 @@ def test_each_task_has_only_its_own_lazy_results() -> None:
     shares = plan_hand_over(plan, [Outcome(i, f"value {i}") for i in range(4)])
     read = [[value.pieces[0].payload for value in share.values] for share in shares]
     assert read == [["value 0", "value 1"], ["value 2"], ["value 3", "value 0"]]
+
+
+def test_many_pieces_that_every_task_reads_are_kept_once() -> None:
+    kept: list[object] = []
+
+    def keep(value: object) -> tuple[object, int]:
+        kept.append(value)
+        return value, 0
+
+    outcomes = [Outcome(i, float(i), rows_given=1) for i in range(64)]
+    handed = (HandOver(0, 64, "mean", split=True),)
+    plan = HandOverPlan("Sink.take", handed, ((0,),) * 8, 8)
+    shares = plan_hand_over(plan, outcomes, keep)
+    assert len(kept) == 1 and all(share.values[0].pieces == () for share in shares)
+    task = Task("method", "i", "Sink.take", "take", (HandedSlot(0, split=True),), slots=True, handed=handed)
+    assert TaskInputs(task, shares[3], Memory()).values()[0] == (31.5,)
+    few = plan_hand_over(HandOverPlan("Sink.take", (HandOver(0, 8, "mean"),), ((0,),) * 8, 8), outcomes, keep)
+    assert len(kept) == 1 and len(few[0].values[0].pieces) == 8

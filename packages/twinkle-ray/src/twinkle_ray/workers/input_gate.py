@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire
 from twinkle_ray.workers.lost import to_failure
 from twinkle_remote.backends.support import plan_hand_over
@@ -28,6 +29,9 @@ _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 class InputGate:
     """An actor on the caller's node, in which any number of calls may wait."""
 
+    def __init__(self) -> None:
+        self._store = RayStore("the gate of a caller")
+
     async def shares(
         self, plan: HandOverPlan, inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
     ) -> Any:
@@ -41,9 +45,9 @@ class InputGate:
             watched: Answers whose failure ends the wait as well.
         """
         failed, outcomes = await _first_failure_or_all(inputs, watched)
-        count = len(plan.of_share)
-        shares = plan_hand_over(plan, outcomes) if failed is None else [outcome_to_wire(failed)] * count
-        return shares if count > 1 else shares[0]
+        shares: Sequence[Any] = [outcome_to_wire(failed)] * len(plan.of_share) if failed is not None else ()
+        shares = shares or plan_hand_over(plan, outcomes, self._store.keep)
+        return shares if len(shares) > 1 else shares[0]
 
 
 async def _first_failure_or_all(
@@ -51,19 +55,22 @@ async def _first_failure_or_all(
 ) -> tuple[Outcome | None, list[Outcome]]:
     """The first failure, if there is one, and otherwise the outcomes of all inputs."""
     place = {asyncio.ensure_future(_answer(ref)): index for index, ref in enumerate((*inputs, *watched))}
+    arrived: asyncio.Queue[asyncio.Task[bytes | tuple[Any, ...]]] = asyncio.Queue()
+    for answer in place:
+        answer.add_done_callback(arrived.put_nowait)
     found: dict[int, Outcome] = {}
-    pending, missing = set(place), len(inputs)
+    missing = len(inputs)
     try:
-        while missing:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                outcome = found[place[one]] = outcome_from_wire(one.result())
-                if outcome.failure is not None:
-                    return outcome, []
-                missing -= place[one] < len(inputs)
+        while missing or not arrived.empty():
+            answer = await arrived.get()
+            outcome = outcome_from_wire(answer.result())
+            if outcome.failure is not None:
+                return outcome, []
+            found[place[answer]] = outcome
+            missing -= place[answer] < len(inputs)
     finally:
-        for one in pending:
-            one.cancel()
+        for answer in place:
+            answer.cancel()
     return None, [found[index] for index in range(len(inputs))]
 
 

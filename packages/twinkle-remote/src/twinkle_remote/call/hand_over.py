@@ -10,23 +10,30 @@ from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedValue, HandOverPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.protocol.handed import HandOver
     from twinkle_remote.protocol.messages import Outcome, Share, Task
 
+_MANY = 32  # pieces: about from here on, one more object costs less than naming them in each task
 _Rows = tuple[int, int, int]  # index of the source, first row, one past the last
 
 
-def plan_hand_over(plan: HandOverPlan, outcomes: Sequence[Outcome]) -> Sequence[HandedShare]:
+def plan_hand_over(
+    plan: HandOverPlan, outcomes: Sequence[Outcome], keep: Callable[[object], tuple[object, int]] | None = None
+) -> Sequence[HandedShare]:
     """Return what each distinct task of a call reads, in time linear in outcomes, tasks and pieces.
 
     Args:
         plan: The call.
         outcomes: Outcomes of all inputs, without failures.
+        keep: Keeps a value for readers in other processes, as `Store.keep` does: many pieces that every task reads are
+            sent once. None if the tasks are read in this process.
     """
     planner = _Planner(plan, outcomes)
     slots = [planner.slot(given) for given in plan.handed]
+    if keep is not None and len(plan.of_share) > 1:
+        slots = [[_listed(slot[0], keep)] if len(slot) == 1 else slot for slot in slots]
     shares = []
     for index, used in enumerate(plan.of_share):
         values = tuple([slots[slot][index if len(slots[slot]) > 1 else 0] for slot in used])
@@ -143,6 +150,13 @@ def _whole(given: HandOver, sources: Sequence[Outcome]) -> HandedValue:
         rows_given=tuple([outcome.rows_given for outcome in sources]),
         rows=sources[0].total if given.padded else None,
     )
+
+
+def _listed(value: HandedValue, keep: Callable[[object], tuple[object, int]]) -> HandedValue:
+    """The value with its pieces kept once for all tasks, if they are many."""
+    if len(value.pieces) < _MANY:
+        return value
+    return value._replace(pieces=(), listing=keep(value.pieces)[0])
 
 
 def _origins(given: HandOver, sources: Sequence[Outcome]) -> Sequence[_Rows]:

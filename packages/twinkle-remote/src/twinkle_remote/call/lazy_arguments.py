@@ -9,7 +9,7 @@ from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.protocol.handed import HandOverPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.call.pending_call import PendingCall
@@ -25,6 +25,7 @@ class LazyArguments:
         name: Class.method, for messages.
         spec: Options of the function.
         shares: Its divided arguments.
+        keep: Keeps a value for its workers, as `Store.keep` does.
 
     Attributes:
         inputs: The replies that its tasks wait for; empty if all outcomes are known.
@@ -32,7 +33,9 @@ class LazyArguments:
         pieces: What each distinct task reads; None if that is planned when the replies are there.
     """
 
-    def __init__(self, name: str, spec: FunctionSpec, shares: Shares) -> None:
+    def __init__(
+        self, name: str, spec: FunctionSpec, shares: Shares, keep: Callable[[object], tuple[object, int]]
+    ) -> None:
         self.inputs = _NONE
         self.sources: Sequence[PendingCall] = ()
         self.pieces: Sequence[HandedShare] | None = None
@@ -53,7 +56,8 @@ class LazyArguments:
             replies = [call.reply(rank) for call, rank in encoder.inputs]
             self.inputs = InputReplies(replies, _not_read(tuple(encoder.sources), replies), plan)
         else:
-            self.pieces = plan_hand_over(plan, [call.outcome(rank) for call, rank in encoder.inputs])
+            outcomes = [call.outcome(rank) for call, rank in encoder.inputs]
+            self.pieces = plan_hand_over(plan, outcomes, keep)
 
 
 _NONE = InputReplies()

@@ -120,7 +120,7 @@ def start(
             own_share=own_share,
         )
         record = runtime.stats.open(name, group.name, len(ranks))
-        lazies = LazyArguments(name, spec, shares)
+        lazies = LazyArguments(name, spec, shares, runtime.backend.store.keep)
         tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)
         group.prepare(tasks)
     except WorkerDiedError as error:

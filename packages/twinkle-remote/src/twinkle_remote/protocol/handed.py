@@ -74,6 +74,7 @@ class HandedValue(NamedTuple):
         rows_given: For each piece of a whole value, the rows that its producer's rank received.
         rows: Rows of the combined value that count; None means all.
         refusal: The reason why the call cannot take this argument; None if it can.
+        listing: Payload of the pieces, if they are many and the same for all tasks; None if they are here.
     """
 
     pieces: tuple[HandedPiece, ...] = ()
@@ -82,6 +83,7 @@ class HandedValue(NamedTuple):
     rows_given: tuple[int | None, ...] = ()
     rows: int | None = None
     refusal: str | None = None
+    listing: object = None
 
 
 class HandedShare(NamedTuple):

@@ -68,7 +68,8 @@ class TaskInputs:
     def _value(self, hand_over: HandOver, given: HandedValue) -> Any:
         if given.refusal is not None:
             raise DispatchError(given.refusal)
-        values = [self._get(*piece) for piece in given.pieces]
+        pieces = given.pieces if given.listing is None else self._store.get(given.listing)[0]
+        values = [self._get(*piece) for piece in pieces]
         if not given.whole:
             return values if hand_over.how == "list" else join(values)
         value = combine(
