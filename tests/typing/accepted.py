@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_type
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
     Lazy,
+    RemoteGenerator,
     Replicate,
     WorkerContext,
+    as_completed,
     current_worker,
     explain,
     gather,
@@ -27,7 +29,7 @@ from twinkle_remote import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -77,6 +79,55 @@ class Actor:
 
     def plain(self) -> list[int]:
         return self.rows([1])
+
+
+@remote_class(concurrency=8)
+class Asks:
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    async def rows(self, rows: list[int]) -> list[int]:
+        return rows
+
+    @remote_function(collect="sum")
+    async def count(self, rows: list[int]) -> int:
+        return len(rows)
+
+    @remote_function(collect="first")
+    def items(self, rows: list[int]) -> Iterator[str]:
+        yield "a"
+
+    @remote_function(dispatch="slice_dp", collect="first")
+    async def later(self, rows: list[int]) -> AsyncIterator[str]:
+        yield "a"
+
+    @remote_function()
+    def unknown(self, rows: list[int]) -> Any:
+        return rows
+
+    async def inner(self) -> None:
+        assert_type(await self.rows([1]), list[int])
+
+
+async def asking(asks: Asks) -> None:
+    assert_type(await asks.rows([1]), list[int])
+    assert_type(await asks.count([1]), int)
+    assert_type(get(asks.rows([1])), list[int])
+    assert_type(submit(asks.rows, [1]), Lazy[list[int]])
+    assert_type(await submit(asks.count, [1]), int)
+    assert_type(await gather(asks.rows([1]), submit(asks.count, [2])), tuple[list[int], int])
+    submit(asks.unknown, [1]).result()
+    for item in asks.items([1]):
+        assert_type(item, str)
+    async for item in asks.later([1]):
+        assert_type(item, str)
+    assert_type(submit(asks.items, [1]), RemoteGenerator[str])
+    for lazy in submit(asks.later, [1]):
+        assert_type(lazy, Lazy[str])
+    async for lazy in submit(asks.items, [1]):
+        assert_type(lazy.data_rank, int)
+    for piece in as_completed(submit(asks.rows, [1])):
+        assert_type(piece, Lazy[list[int]])
+    async for piece in as_completed(asks.rows([1])):
+        assert_type(piece, Lazy[list[int]])
 
 
 @remote_class(execute="first", prefetch=2)

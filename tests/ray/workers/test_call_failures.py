@@ -141,7 +141,7 @@ def test_an_argument_that_cannot_be_sent_is_named_and_nothing_runs(fragile: Frag
 def test_a_failed_producer_fails_its_consumers_and_nothing_hangs(fragile: Fragile) -> None:
     other = twinkle.on("two", DeviceMesh.from_sizes(dp_size=2)).create(Fragile)
     bad = twinkle.submit(fragile.rows, [1, 2, 3, "bad"])
-    onward = twinkle.submit(other.rows, bad)  # type: ignore[arg-type]  # a lazy list stands for the list
+    onward = twinkle.submit(other.rows, bad)  # type: ignore[call-overload]  # a lazy list stands for the list
     with pytest.raises(KeyError, match="bad row") as caught:
         onward.result(20)
     assert "Fragile.rows failed on four[" in str(caught.value)

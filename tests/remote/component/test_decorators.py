@@ -59,7 +59,8 @@ def test_what_cannot_be_an_option_says_so(options: dict[str, Any], message: str)
         decorate(**options)
 
 
-async def asynchronous(self: object) -> None: ...
+async def __len__(self: object) -> int:  # noqa: N807  a special method of a class
+    return 1
 
 
 def streaming(self: object) -> Any:
@@ -69,8 +70,7 @@ def streaming(self: object) -> Any:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (asynchronous, "asynchronous is async: .* await the lazy result"),
-        (streaming, "streaming is a generator function, .* return a list, or give the class __iter__"),
+        (__len__, "__len__ is of the kind 'coroutine', and Python needs its value at once: make it a plain method"),
         (staticmethod(len), "for methods of an object, got a staticmethod"),
         (property(len), "put @property above @remote_function"),
         (5, "for methods of an object, got a int"),
@@ -79,6 +79,11 @@ def streaming(self: object) -> Any:
 def test_only_plain_methods_can_be_remote(method: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         untyped_function()(method)
+
+
+def test_items_of_generators_are_not_collected() -> None:
+    with pytest.raises(TypeError, match=r"streaming is a generator function, .* collect='flatten' must go"):
+        remote_function(collect="flatten")(streaming)
 
 
 def test_classes_are_checked() -> None:

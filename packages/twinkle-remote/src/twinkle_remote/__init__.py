@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.call.as_completed import as_completed
+from twinkle_remote.call.generate import RemoteGenerator
 from twinkle_remote.call.get import gather, get
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
@@ -16,6 +18,7 @@ from twinkle_remote.context import WorkerContext, current_worker
 from twinkle_remote.errors import (
     AlreadyInitializedError,
     BackendError,
+    CallCancelledError,
     CallTimeoutError,
     CollectError,
     DispatchError,
@@ -42,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyInitializedError",
     "BackendError",
+    "CallCancelledError",
     "CallRecord",
     "CallTimeoutError",
     "CollectError",
@@ -51,6 +55,7 @@ __all__ = [
     "PlacementError",
     "ReducibleSplitter",
     "RemoteCallError",
+    "RemoteGenerator",
     "Replicate",
     "ReplyLostError",
     "RowsInfo",
@@ -60,6 +65,7 @@ __all__ = [
     "TwinkleError",
     "WorkerContext",
     "WorkerDiedError",
+    "as_completed",
     "current_worker",
     "explain",
     "gather",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -46,6 +47,19 @@ _current: ContextVar[WorkerContext] = ContextVar("twinkle_worker", default=_DRIV
 def current_worker() -> WorkerContext:
     """The place of the caller; on the driver the rank is None."""
     return _current.get()
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in the calling thread."""
+    if "asyncio" not in sys.modules:
+        return False
+    from asyncio import get_running_loop  # half of this package's import time
+
+    try:
+        get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -66,6 +66,10 @@ class WorkerDiedError(TwinkleError):
     """A worker process ended, or its node was lost, before it answered."""
 
 
+class CallCancelledError(TwinkleError):
+    """An async call was cancelled on its worker: after Ctrl-C, its deadline, or the end of the session."""
+
+
 class ReplyLostError(TwinkleError):
     """A worker is alive, but its answer was lost: the call may or may not have run."""
 

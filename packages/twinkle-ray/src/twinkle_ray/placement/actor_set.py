@@ -8,6 +8,7 @@ import ray
 
 from twinkle_ray.placement.rank_environment import hidden_devices, import_paths, local_ranks, rendezvous
 from twinkle_ray.workers.group import Member, RayGroup
+from twinkle_ray.workers.loop_calls import CONTROL, CONTROL_THREADS
 from twinkle_ray.workers.rank_actor import RankActor, RankAssignment, WorkerLocation, visibility_variable
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.protocol import WorkerInfo
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from twinkle_ray.placement.reservation import Reserved
 
 
+# Beside other concurrency groups, a concurrency of 1 would be a thread of its own, and 0 is the main thread.
+_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 0}
 ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
@@ -33,10 +36,9 @@ class ActorSet:
     def __init__(self, group: DeviceGroup, reserved: Sequence[Reserved]) -> None:
         self.group = group
         self.reserved = reserved
-        actor_class = ray.remote(RankActor)
-        self.actors: list[Any] = [
-            actor_class.options(**one.options(), max_restarts=0, max_task_retries=0).remote() for one in reserved
-        ]
+        remote: Any = ray.remote  # its types lack `concurrency_groups`
+        actor_class = remote(concurrency_groups={CONTROL: CONTROL_THREADS})(RankActor)
+        self.actors: list[Any] = [actor_class.options(**one.options(), **_OPTIONS).remote() for one in reserved]
         self.locations: list[WorkerLocation] = []
 
     def locate(self, timeout: float) -> None:
@@ -91,7 +93,8 @@ class ActorSet:
         stacks = get_within(assigned, timeout, what)
         infos = [WorkerInfo(name, rank, size, at.host, at.pid) for rank, at in enumerate(self.locations)]
         nodes = [at.node_id for at in self.locations]
-        members = [Member(*fields) for fields in zip(self.actors, infos, nodes, stacks, strict=True)]
+        alive = [actor.alive.remote() for actor in self.actors]
+        members = [Member(*fields) for fields in zip(self.actors, infos, nodes, stacks, alive, strict=True)]
         return RayGroup(name, members, is_driver=True, replay=replay)
 
     def _check_devices(self) -> None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, task_to_wire, unsendable
+from twinkle_ray.workers.loop_sender import LoopCall, LoopSender
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
+from twinkle_ray.workers.promises import LOST
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
 
@@ -35,9 +37,22 @@ class RayReply:
         task: The task that the actor runs.
         sent: Bytes that were sent to the actor.
         cache_as: The task that the actor caches, and the number of this request among those that cache.
+        on_loop: The task of the event loop; None for any other.
     """
 
-    __slots__ = ("__weakref__", "_cache_as", "died_in", "group", "instance", "name", "outcome", "rank", "ref", "sent")
+    __slots__ = (
+        "__weakref__",
+        "_cache_as",
+        "died_in",
+        "group",
+        "instance",
+        "name",
+        "on_loop",
+        "outcome",
+        "rank",
+        "ref",
+        "sent",
+    )
 
     def __init__(
         self,
@@ -47,6 +62,7 @@ class RayReply:
         task: Task,
         sent: int,
         cache_as: tuple[bytes, int] | None = None,
+        on_loop: LoopCall | None = None,
     ) -> None:
         self.group = group
         self.rank = rank
@@ -56,6 +72,7 @@ class RayReply:
         self.name = task.name
         self.died_in = group.deaths.get(rank)
         self.outcome: Outcome | None = None
+        self.on_loop = on_loop
         self._cache_as = cache_as
 
     def done(self) -> bool:
@@ -76,6 +93,9 @@ class RayReply:
         """Take the answer of the actor."""
         if self.outcome is None:
             self.outcome = named(outcome_from_wire(wire), self.name)
+            loss = self.on_loop.loss() if self.on_loop is not None and self.outcome.rank == LOST else None
+            if loss is not None:
+                self.outcome = self.group.lost(self, loss)
             if self._cache_as is not None:
                 self.group.confirm(self.rank, *self._cache_as)
 
@@ -102,12 +122,14 @@ class Member:
         info: Its group, rank and node.
         node: Ray's id of its node.
         stack: Descriptor of its stack, for `stack_dump.read_stack`.
+        alive: A ref that is an error as soon as it has ended.
     """
 
     actor: Any
     info: WorkerInfo
     node: str
     stack: int
+    alive: Any
 
 
 class RayGroup:
@@ -146,6 +168,7 @@ class RayGroup:
         self.labels: Mapping[str, str] = {}
         self.waiting: WaitingInputs | None = None
         self.agents: Mapping[str, Any] = {}
+        self._sender = LoopSender([member.alive for member in self.members])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayGroup, (self._name, self.members)
@@ -183,20 +206,39 @@ class RayGroup:
             self.created.pop(task.instance, None)
             self._meshes.pop(task.instance, None)
         wire, sent = self._wire(task)
-        if inputs or not self._is_driver or type(wire) is not bytes or sent > _LARGEST_CACHED:
+        if task.on_loop or inputs or not self._is_driver or type(wire) is not bytes or sent > _LARGEST_CACHED:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
                 self._wires[key] = (self._wires[key][0], wire, 0)
-            if inputs and inputs.plan is not None and self.waiting is not None:
-                answer = self.waiting.answers(inputs, _all_refs)[task.place]
-                return RayReply(self, rank, self._run_gated[rank].remote(wire, answer), task, sent)
-            return RayReply(self, rank, self._run[rank].remote(wire, *_refs(inputs)), task, sent)
+            waiting = self.waiting if inputs and inputs.plan is not None else None
+            refs = _refs(inputs) if waiting is None else [waiting.answers(inputs, _all_refs)[task.place]]
+            if task.on_loop:
+                assert self.waiting is not None
+                call = self._sender.send(self.waiting, self.members[rank].actor, rank, wire, refs)
+                return RayReply(self, rank, call.answer, task, sent, on_loop=call)
+            run = self._run[rank] if waiting is None else self._run_gated[rank]
+            return RayReply(self, rank, run.remote(wire, *refs), task, sent)
         with self._lock:  # between what the actor has cached and what it is sent, nothing else may be sent
             if self._cached.get(rank) == wire:
                 return RayReply(self, rank, self._run_cached[rank].remote(), task, 0)
             self._cached.pop(rank, None)
             count = self._requests[rank] = self._requests.get(rank, 0) + 1
             return RayReply(self, rank, self._run_and_cache[rank].remote(wire), task, sent, (wire, count))
+
+    def cancel(self, replies: Sequence[Reply]) -> None:
+        """Cancel tasks of event loops; returns at once."""
+        calls = [reply.on_loop for reply in replies if isinstance(reply, RayReply) and reply.on_loop is not None]
+        if calls and self.waiting is not None:
+            self._sender.cancel(self.waiting, calls)
+
+    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Where the coroutines of replies wait; for other replies the stacks of their ranks."""
+        calls = {r.rank: r.on_loop for r in replies if isinstance(r, RayReply) and r.on_loop is not None}
+        found: dict[int, str | None] = {}
+        if calls and self.waiting is not None:
+            found.update(zip(calls, self._sender.places(self.waiting, list(calls.values())), strict=True))
+        known = {rank: place for rank, place in found.items() if place is not None}
+        return {**self.stacks([reply.rank for reply in replies if reply.rank not in known]), **known}
 
     def confirm(self, rank: int, wire: bytes, count: int) -> None:
         """The actor has answered `run_and_cache`; it may be asked to `run_cached` where that was the latest."""

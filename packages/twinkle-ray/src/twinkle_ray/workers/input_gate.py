@@ -14,22 +14,22 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire
-from twinkle_ray.workers.lost import to_failure
+from twinkle_ray.workers.promises import Promises, answer_or_failure
 from twinkle_remote.backends.support import plan_hand_over
-from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.protocol import HandOverPlan
+    from twinkle_remote.protocol import HandOverPlan, Outcome
 
 _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 
 
-class InputGate:
+class InputGate(Promises):
     """An actor on the caller's node, in which any number of calls may wait."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._store = RayStore("the gate of a caller")
 
     async def shares(
@@ -54,7 +54,7 @@ async def _first_failure_or_all(
     inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
 ) -> tuple[Outcome | None, list[Outcome]]:
     """The first failure, if there is one, and otherwise the outcomes of all inputs."""
-    place = {asyncio.ensure_future(_answer(ref)): index for index, ref in enumerate((*inputs, *watched))}
+    place = {asyncio.ensure_future(answer_or_failure(ref)): index for index, ref in enumerate((*inputs, *watched))}
     arrived: asyncio.Queue[asyncio.Task[bytes | tuple[Any, ...]]] = asyncio.Queue()
     for answer in place:
         answer.add_done_callback(arrived.put_nowait)
@@ -72,15 +72,6 @@ async def _first_failure_or_all(
         for answer in place:
             answer.cancel()
     return None, [found[index] for index in range(len(inputs))]
-
-
-async def _answer(ref: ray.ObjectRef[Any]) -> bytes | tuple[Any, ...]:
-    """The answer of a worker; a failure without a label if the worker is lost, because only the caller has labels."""
-    try:
-        wire: bytes | tuple[Any, ...] = await ref
-    except ray.exceptions.RayError as error:
-        return outcome_to_wire(Outcome(-1, failure=to_failure(error, WorkerInfo("", 0, 0), None, {}, "", "")))
-    return wire
 
 
 def start_gate() -> Any:

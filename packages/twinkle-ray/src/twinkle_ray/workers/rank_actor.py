@@ -17,6 +17,7 @@ from twinkle_ray.objects.pickling import ErrorByValue
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.worker_output import end_output, name_output
 from twinkle_ray.workers.groups import RayGroups
+from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.stack_dump import offer_stack
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, error_to_bytes, seed_process
 from twinkle_remote.protocol import Failure, HandedShare, Outcome, WorkerInfo
@@ -85,7 +86,7 @@ class _Worker(Worker):
         return failure if failure.pickled else replace(failure, pickled=error_to_bytes(error, ErrorByValue))
 
 
-class RankActor:
+class RankActor(LoopCalls):
     """One rank.
 
     Attributes:
@@ -95,6 +96,7 @@ class RankActor:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.worker: Worker | None = None
         self.info = WorkerInfo("", 0, 0)
         self._port: socket.socket | None = None

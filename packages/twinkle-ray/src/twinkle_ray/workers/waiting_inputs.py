@@ -38,15 +38,23 @@ class WaitingInputs:
             found = self._answers.get(key)
             if found is not None:
                 return found[1]
-            if self._gate is None:
-                self._gate = start_gate()
             assert inputs.plan is not None
             plan = inputs.plan.without_collects()
-            method = self._gate.shares.options(num_returns=len(plan.of_share))
+            method = self._started().shares.options(num_returns=len(plan.of_share))
             made = method.remote(plan, *refs(inputs))
             answers = made if isinstance(made, list) else [made]
             self._answers[key] = weakref.ref(inputs, lambda _: self._answers.pop(key, None)), answers
             return answers
+
+    def gate(self) -> Any:
+        """The gate of this process."""
+        with self._lock:
+            return self._started()
+
+    def _started(self) -> Any:
+        if self._gate is None:
+            self._gate = start_gate()
+        return self._gate
 
     def close(self) -> None:
         """End the gate."""

@@ -7,10 +7,13 @@ arguments, runs, and reads the outcomes of the others, so that every process goe
 from __future__ import annotations
 
 import os
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_for_some
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from twinkle_remote.backends.memory import Memory
+from twinkle_remote.context import in_event_loop
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
@@ -28,10 +31,14 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Outcome, Task
 
 
+_CLOSE_SECONDS = 1.0
+_SLICE_SECONDS = 0.5  # between two looks for a signal
+
+
 class LocalReply:
     """A reply that is done, or that another process of this program will send."""
 
-    __slots__ = ("__weakref__", "name", "number", "outcome", "rank", "sent")
+    __slots__ = ("__weakref__", "name", "number", "outcome", "rank", "running", "sent")
 
     def __init__(self, rank: int, name: str) -> None:
         self.rank = rank
@@ -39,10 +46,11 @@ class LocalReply:
         self.name = name
         self.number = 0
         self.outcome: Outcome | None = None
+        self.running: Future[Outcome] | None = None
 
     def done(self) -> bool:
         """Whether the outcome has arrived."""
-        return self.outcome is not None
+        return self.outcome is not None or (self.running is not None and self.running.done())
 
 
 class LocalGroup(WorkerGroup):
@@ -72,12 +80,20 @@ class LocalGroup(WorkerGroup):
         return here(self._name, rank, self._size)
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> LocalReply:
-        """Run the task if the rank is this process; otherwise the other process runs it."""
+        """Run the task if the rank is this process; otherwise the other process runs it.
+
+        An async task is run to its end, unless an event loop has called it, which goes on and awaits it.
+        """
         reply = LocalReply(rank, task.name)
         if self._exchange is not None:
             reply.number = self._exchange.number(reply)
         if rank == self._rank:
-            reply.outcome = self._worker.run(task, [self.read(given, None) for given in inputs])
+            outcomes = [self.read(given, None) for given in inputs]
+            if task.on_loop and self._exchange is None and in_event_loop():
+                reply.running = Future()
+                self._worker.start(task, outcomes, key=reply, answer=reply.running.set_result)
+                return reply
+            reply.outcome = self._worker.run(task, outcomes)
             if self._exchange is not None:
                 self._exchange.post(reply.number, task.name, reply.outcome)
         return reply
@@ -85,6 +101,8 @@ class LocalGroup(WorkerGroup):
     def read(self, reply: Reply, timeout: float | None) -> Outcome:
         """Wait for the outcome of a reply."""
         assert isinstance(reply, LocalReply), "a reply of another backend"
+        if reply.running is not None:
+            reply.outcome = reply.running.result()
         if reply.outcome is None:
             assert self._exchange is not None
             reply.outcome = self._exchange.read(reply.number, reply.name, reply.rank, timeout)
@@ -93,6 +111,22 @@ class LocalGroup(WorkerGroup):
     def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
         """Register a component that was built in this process; False if it lacks weak references."""
         return self._worker.adopt(instance, value, mesh)
+
+    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Where the coroutines of this process wait."""
+        found = {reply.rank: self._worker.loop.stack(reply) for reply in replies if isinstance(reply, LocalReply)}
+        return {rank: stack for rank, stack in found.items() if stack is not None}
+
+    def cancel(self, replies: Sequence[Reply]) -> None:
+        """Cancel the coroutines of this process."""
+        for reply in replies:
+            if isinstance(reply, LocalReply) and reply.running is not None:
+                self._worker.loop.cancel(reply)
+
+    def end(self, seconds: float) -> None:
+        """Cancel the coroutines that run, and wait for their ends for at most so many seconds."""
+        self._worker.loop.close()
+        self._worker.loop.join(seconds)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """No stacks: this process is the caller, and the stacks of other processes cannot be read."""
@@ -147,8 +181,11 @@ class LocalBackend:
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Read outcomes that other processes have sent, or wait for them."""
         mine = [reply for reply in replies if isinstance(reply, LocalReply)]
-        ready = [reply for reply in mine if reply.outcome is not None or self._has_arrived(reply)]
-        if not ready and timeout != 0.0:
+        running = [reply.running for reply in mine if reply.running is not None]
+        if running and timeout != 0.0:
+            wait_for_some(running, _SLICE_SECONDS if timeout is None else min(timeout, _SLICE_SECONDS), FIRST_COMPLETED)
+        ready = [reply for reply in mine if reply.done() or self._has_arrived(reply)]
+        if not ready and not running and timeout != 0.0:
             ready = mine[:1]
         try:
             for reply in ready:
@@ -178,7 +215,9 @@ class LocalBackend:
     def close(self) -> None:
         """Forget the components."""
         stop_seeding()
-        self._groups = {}
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.end(_CLOSE_SECONDS)
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.draw_warnings import DrawWarnings
@@ -54,7 +55,8 @@ class RankThread:
         self.info = info
         self._shared = shared
         self._label = info.label()
-        self._worker = Worker(info, store, live=True)
+        self.worker = Worker(info, store, live=True)
+        self._on_loop: set[ThreadReply] = set()
         self._generators = Generators(shared.seed)
         self._tasks: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._at: ThreadReply | None = None
@@ -70,34 +72,51 @@ class RankThread:
         """Let the running task end, and answer the queued tasks without running them."""
         self._closing = True
         self._tasks.put(None)
+        self.worker.loop.close()
 
     def give_up(self) -> None:
-        """Answer the running task instead of the thread."""
-        at = self._at
-        if at is not None:
-            at.complete(self._lost())
+        """Answer the running tasks instead of the thread."""
+        for reply in (self._at, *tuple(self._on_loop)):
+            if reply is not None:
+                reply.complete(self._lost())
+
+    def join(self, until: float) -> bool:
+        """Wait for the ends of the thread and of its event loop until then, in monotonic seconds; whether they came."""
+        self.thread.join(max(0.0, until - time.monotonic()))
+        return self.worker.loop.join(max(0.0, until - time.monotonic())) and not self.thread.is_alive()
+
+    def _answer(self, reply: ThreadReply, outcome: Outcome) -> None:
+        self._on_loop.discard(reply)
+        reply.complete(outcome)
 
     def _serve(self) -> None:
         while (item := self._tasks.get()) is not None:
             reply, task, inputs = item
             self._at = reply
             self._shared.at_work.add(self._label)
-            reply.complete(self._lost() if self._closing else self._run(task, inputs))
+            outcome = self._lost() if self._closing else self._run(reply, task, inputs)
+            if outcome is not None:
+                reply.complete(outcome)
             self._shared.at_work.discard(self._label)
             self._at = None
-            del item, reply, task, inputs
+            del item, reply, task, inputs, outcome
         while not self._tasks.empty():  # submitted by another rank while this one was ending
             late = self._tasks.get()
             if late is not None:
                 late[0].complete(self._lost())
 
-    def _run(self, task: Task, inputs: SharedInputs | None) -> Outcome:
+    def _run(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> Outcome | None:
+        """Run a task; None for one that was started on the event loop, which answers it."""
         try:
             failed, given = ((), None) if inputs is None else inputs.of_task(task)
+            if task.on_loop:
+                self._on_loop.add(reply)
+                self.worker.start(task, failed, given, key=reply, answer=lambda outcome: self._answer(reply, outcome))
+                return None
             if task.kind == "create":
                 with self._shared.turns.taken(self._generators, task.name):
-                    return self._worker.run(task, failed, given)
-            return self._shared.draws.watch(self._label, task.name, lambda: self._worker.run(task, failed, given))
+                    return self.worker.run(task, failed, given)
+            return self._shared.draws.watch(self._label, task.name, lambda: self.worker.run(task, failed, given))
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
             failure = capture(error, self.info.label(), self.info, task.name, live=True)
             return Outcome(self.info.rank, failure=failure)

@@ -20,13 +20,19 @@ _LONGEST_MOMENT_SECONDS = 0.01
 
 
 class ThreadReply:
-    """The pending answer of a thread."""
+    """The pending answer of a thread.
 
-    __slots__ = ("_future", "rank", "sent")
+    Args:
+        rank: Rank of the worker.
+        on_loop: Its task runs on the worker's event loop.
+    """
 
-    def __init__(self, rank: int) -> None:
+    __slots__ = ("_future", "on_loop", "rank", "sent")
+
+    def __init__(self, rank: int, *, on_loop: bool = False) -> None:
         self.rank = rank
         self.sent = 0
+        self.on_loop = on_loop
         self._future: Future[Outcome] = Future()
 
     @property

@@ -53,7 +53,7 @@ class ThreadGroup(WorkerGroup):
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         """Queue a task."""
-        reply = ThreadReply(rank)
+        reply = ThreadReply(rank, on_loop=task.on_loop)
         if inputs and inputs.shared is None:
             inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
         self._ranks[rank].submit(reply, task, inputs.shared)
@@ -69,6 +69,18 @@ class ThreadGroup(WorkerGroup):
                 out[rank] = user_stack(frame)
         return out
 
+    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Where the threads are, or the coroutines that the replies wait for."""
+        found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply) for reply in _own(replies)}
+        known = {rank: stack for rank, stack in found.items() if stack is not None}
+        return {**self.stacks([rank for rank in found if rank not in known]), **known}
+
+    def cancel(self, replies: Sequence[Reply]) -> None:
+        """Cancel tasks of event loops."""
+        for reply in _own(replies):
+            if reply.on_loop:
+                self._ranks[reply.rank].worker.loop.cancel(reply)
+
     def end(self) -> None:
         """Start to end the threads; does not wait for them."""
         for rank in self._ranks:
@@ -76,9 +88,7 @@ class ThreadGroup(WorkerGroup):
 
     def join(self, until: float) -> Sequence[str]:
         """Wait for the threads to end; returns the names of those that are busy at `until` (monotonic seconds)."""
-        for rank in self._ranks:
-            rank.thread.join(max(0.0, until - time.monotonic()))
-        busy = [rank for rank in self._ranks if rank.thread.is_alive()]
+        busy = [rank for rank in self._ranks if not rank.join(until)]
         for rank in busy:
             rank.give_up()
         return [rank.thread.name for rank in busy]

@@ -24,6 +24,10 @@ _STREAMS = frozenset(
 )
 
 
+class RunsOnce:
+    """Base of iterators that a call cannot be given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replicated:
     """An argument, or a part of one, that goes whole.
@@ -93,7 +97,7 @@ class Encoder:
             return self.whole(value.value)
         if kind is Lazy:
             return self.lazy(value, split=False)
-        if kind in _STREAMS:
+        if kind in _STREAMS or issubclass(kind, RunsOnce):
             raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
         return map_parts(value, self.whole, self._stored_or_itself)
 

@@ -21,14 +21,17 @@ class CallResult:
     Args:
         call: The call in flight.
         itself: The value if the method returned the component itself: the caller's handle.
+
+    Attributes:
+        itself: As given.
     """
 
-    __slots__ = ("_call", "_itself")
+    __slots__ = ("_call", "itself")
 
     def __init__(self, call: PendingCall, itself: object = None) -> None:
         call.held = True
         self._call = call
-        self._itself = itself
+        self.itself = itself
 
     @property
     def calls(self) -> Sequence[PendingCall]:
@@ -53,7 +56,7 @@ class CallResult:
             guessed=call.spec.columns is None,
         )
         if value is Itself.ITSELF or (isinstance(value, list) and value and value[0] is Itself.ITSELF):
-            return self._itself
+            return self.itself
         return value
 
     def done(self) -> bool:

@@ -67,6 +67,13 @@ class Lazy(LazyOperators, Generic[R]):
         """Whether every worker has answered; never waits."""
         return self._value is not None or self._source.done()
 
+    @property
+    def data_rank(self) -> int:
+        """The data rank of a piece of `as_completed` or of a generator's item; the value's own attribute elsewhere."""
+        calls = self._source.calls
+        rank = calls[0].data_rank if len(calls) == 1 else None
+        return cast("int", cast("Any", self.result()).data_rank) if rank is None else rank
+
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker without fetching the value; raises the same errors as `result`."""
         if self._value is None:
@@ -143,6 +150,11 @@ def call_of(lazy: Lazy[Any]) -> PendingCall:
 def calls_of(lazy: Lazy[Any]) -> Sequence[PendingCall]:
     """The calls that make a lazy result."""
     return lazy._source.calls
+
+
+def lazy_part(lazy: Lazy[R], call: PendingCall) -> Lazy[R]:
+    """A lazy result for a part of the call of another one."""
+    return Lazy(call, lazy._source.itself if isinstance(lazy._source, CallResult) else None)
 
 
 def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[tuple[PendingCall, int]], HandOver]:

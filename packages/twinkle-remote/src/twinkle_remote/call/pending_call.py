@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.lateness import lateness
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.call.call_runtime import CallRuntime
     from twinkle_remote.errors import CallTimeoutError
-    from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
+    from twinkle_remote.protocol.backend import Reply, WorkerGroup
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import FunctionSpec
@@ -26,27 +27,6 @@ if TYPE_CHECKING:
 CAUSE_SECONDS = 1.0
 _ALL = slice(None)
 _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
-
-
-class CallRuntime(Protocol):
-    """The part of the runtime that a call uses."""
-
-    @property
-    def backend(self) -> Backend:
-        """The backend of the call."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the session has ended, so that no more answers arrive."""
-
-    def refusal(self, what: str) -> str:
-        """The error text for reading `what`, the result of a call, after the session has ended."""
-
-    def call_completed(self, call: PendingCall) -> None:
-        """Called when every worker has answered, or when the lazy result of a failed call is released."""
-
-    def call_seen(self, call: PendingCall) -> None:
-        """Called when the failure of a call is raised to a caller."""
 
 
 class PendingCall:
@@ -71,6 +51,7 @@ class PendingCall:
         handed_on: Its result was passed to another call, which fails with it.
         logged: Its failure was logged, because no caller had waited for it.
         prefetched: It was made ahead of its use: a session does not wait for it, and does not log or raise its failure.
+        data_rank: Its data rank, if it is a part of a call or of a generator's items; None for a whole call.
     """
 
     def __init__(
@@ -97,6 +78,7 @@ class PendingCall:
         self.handed_on = False
         self.logged = False
         self.prefetched = False
+        self.data_rank: int | None = None
         self._runtime = runtime
         self._group = group
         self._each = each
@@ -110,6 +92,16 @@ class PendingCall:
         self._sources = tuple(sources)
         self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
         self._lock = threading.Lock()
+
+    @property
+    def origin(self) -> tuple[CallRuntime, WorkerGroup, str]:
+        """Its runtime, its group and the caller's line, for a call that is a part of it."""
+        return self._runtime, self._group, self._line
+
+    def cancel(self) -> None:
+        """Cancel it on the ranks that have not answered, if it runs on their event loops; returns at once."""
+        if self._pending and not self._runtime.closed:
+            self._group.cancel(self._pending)
 
     def replies(self) -> Sequence[Reply]:
         """The replies of all ranks."""
@@ -244,6 +236,9 @@ class PendingCall:
                 self._wait_a_while(timeout, until)
             if self._failures:
                 self._wait_for_the_cause()
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
         finally:
             self.awaited -= 1
         if self._failures:
@@ -284,7 +279,9 @@ class PendingCall:
         for call in (*self._sources, self):
             if call.late():
                 self._see()
-                raise call.lateness(call.spec.timeout)
+                late = call.lateness(call.spec.timeout)
+                call.cancel()
+                raise late
         if until is not None and time.monotonic() >= until:
             raise self.lateness(timeout)
 
@@ -380,7 +377,7 @@ class PendingCall:
             f"{f'ranks {done} are done' if done else 'no rank is done'}, "
             f"ranks {pending} are not: {', '.join(map(self.label, pending))}"
         )
-        return lateness(head, self._line, done, pending, self._group.stacks(pending))
+        return lateness(head, self._line, done, pending, self._group.stacks_of(self._pending))
 
     def _unread(self, rank: int, seconds: float, why: object) -> CallTimeoutError:
         done = [other for other in self.ranks if other != rank]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,8 @@ def _submit(
 ) -> PendingCall:
     """Submit the task of each rank, with the replies that it waits for."""
     inputs = lazies.inputs
-    replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
+    with runtime.sending if len(ranks) > 1 else nullcontext():  # every rank gets this process's calls in one order
+        replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     return PendingCall(
         runtime,
@@ -183,8 +185,10 @@ def _tasks(
     shares: Shares,
     pieces: Sequence[HandedShare] | None,
 ) -> Sequence[Task]:
+    on_loop = spec.on_loop and kind in ("method", "item", "close")
+    seconds = spec.timeout if on_loop else None
     if kind == "method" and shares.arguments == [((), {})]:
-        return [_bare_task(component.instance, name, target, taught())]
+        return [_bare_task(component.instance, name, target, taught(), on_loop, seconds)]
     return [
         Task(
             kind,
@@ -203,6 +207,8 @@ def _tasks(
             pieces=None if pieces is None else pieces[index],
             place=index,
             taught=taught(),
+            on_loop=on_loop,
+            seconds=seconds,
             mesh=component.mesh if kind == "create" else None,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)
@@ -210,6 +216,8 @@ def _tasks(
 
 
 @lru_cache(maxsize=1024)
-def _bare_task(instance: str, name: str, method: str, known: Taught | None) -> Task:
+def _bare_task(
+    instance: str, name: str, method: str, known: Taught | None, on_loop: bool, seconds: float | None
+) -> Task:
     """The task of a call without arguments; it is cached, so that a backend prepares it once."""
-    return Task("method", instance, name, method, taught=known)
+    return Task("method", instance, name, method, taught=known, on_loop=on_loop, seconds=seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.start import start
@@ -11,9 +11,10 @@ from twinkle_remote.protocol.marks import SPEC, SUBMIT
 from twinkle_remote.protocol.spec import FunctionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.call.generate import RemoteGenerator
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
@@ -21,8 +22,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]:
+# A generator function is a function too: the first overloads overlap the last one.
+@overload
+def submit(  # type: ignore[overload-overlap]
+    bound_method: Callable[P, AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
+) -> RemoteGenerator[R]: ...
+@overload
+def submit(  # type: ignore[overload-overlap]
+    bound_method: Callable[P, Iterator[R]], /, *args: P.args, **kwargs: P.kwargs
+) -> RemoteGenerator[R]: ...
+@overload
+def submit(bound_method: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
+@overload
+def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
+def submit(bound_method: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a remote function lazily, whatever its `lazy_collect` is; the typed spelling of a lazy call.
+
+    A generator function gives a `RemoteGenerator`, an iterator and async iterator over lazy items.
 
     Args:
         bound_method: `component.method`.
@@ -33,7 +49,7 @@ def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
         TypeError: The argument is not a bound remote function of a component.
     """
     remote_part(bound_method)
-    return cast("Lazy[R]", getattr(bound_method, SUBMIT)(cast("Any", bound_method).__self__, args, kwargs))
+    return getattr(bound_method, SUBMIT)(bound_method.__self__, args, kwargs)
 
 
 def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:

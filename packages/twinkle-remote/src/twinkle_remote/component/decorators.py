@@ -89,7 +89,9 @@ class _Class(Protocol):
     def __call__(self, cls: C, /) -> C: ...
 
 
-def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unknown: Never) -> _Class:
+def remote_class(
+    execute: Execute = "all", *, prefetch: int | None = None, concurrency: int = 64, **unknown: Never
+) -> _Class:
     """Let objects of a class live on a group of workers.
 
     The constructor takes three more keywords: `remote_group` (name of a group), `device_mesh` (the component's mesh, of
@@ -101,6 +103,8 @@ def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unk
         execute: "all" builds the object on every worker, "first" on the first one only (a dataset, a tokenizer).
         prefetch: Steps that a `for` loop over a handle requests ahead, at or above 0. None means 1 where that has no
             visible effect (`__iter__` only returns the object, and the class has no `state_dict`), and 0 elsewhere.
+        concurrency: How many async calls of one object run at once on a worker, at or above 1; the others wait for
+            their turn, in the order in which they were submitted.
         **unknown: Any other keyword is an error that lists the options.
 
     Raises:
@@ -109,12 +113,16 @@ def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unk
             references.
     """
     if unknown:
-        raise TypeError(f"remote_class has no option {', '.join(unknown)}; its options are execute, prefetch")
+        known = "execute, prefetch, concurrency"
+        raise TypeError(f"remote_class has no option {', '.join(unknown)}; its options are {known}")
     if isinstance(execute, type):
         raise TypeError(f"write @remote_class() with parentheses over {execute.__name__}")
     choose("execute", execute, EXECUTES)
     if prefetch is not None and prefetch < 0:
         raise ValueError(f"prefetch={prefetch} must be at or above 0; None lets the class decide")
+
+    if type(concurrency) is not int or concurrency < 1:
+        raise ValueError(f"concurrency={concurrency!r} is not valid: it is a number of async calls, at or above 1")
 
     def decorate(cls: C) -> C:
         if not isinstance(cls, type):
@@ -124,7 +132,7 @@ def remote_class(execute: Execute = "all", *, prefetch: int | None = None, **unk
                 f"{cls.__name__} has __slots__ without '__weakref__', and a component is referred to weakly: add it to "
                 "the slots, or dataclass(slots=True, weakref_slot=True)"
             )
-        mark_class(cls, execute, prefetch)
+        mark_class(cls, execute, prefetch, concurrency)
         intercept(cls)
         if "__signature__" not in vars(cls):
             cast("Any", cls).__signature__ = ConstructorSignature()
@@ -159,7 +167,9 @@ def remote_function(
         collect: "none" gives the list of the workers' results (of one worker its bare result); "flatten" joins their
             rows (a result without rows is an error); "mean" and "sum" reduce them, counting each data rank once;
             "first" is the first worker's result; "last_pp" is the list of the last pipeline stage's results, one per
-            data rank; a callable is called with `(results, device_mesh)`.
+            data rank; a callable is called with `(results, device_mesh)`. The items of a generator function come one
+            by one: "none" and "first" are the same there. A type checker keeps the declared type of every collect but
+            "none", so that an async method with another one is awaited as it declares.
         **options: The keywords of `FunctionOptions`; any other keyword is an error that lists them.
 
     Raises:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.call.generate import RemoteGenerator
 from twinkle_remote.call.start import call_method
-from twinkle_remote.context import current_worker
+from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.component import component_of, is_handle
 from twinkle_remote.protocol.marks import NAMES, SPEC, SUBMIT
-from twinkle_remote.protocol.spec import returns_columns
+from twinkle_remote.protocol.spec import form_of, returns_columns
 from twinkle_remote.worker.worker import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.protocol.spec import Form, FunctionSpec
 
+_CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__", "__enter__", "__exit__"})
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -28,12 +31,12 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     Raises:
         TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
-    _check_method(function)
+    form = _checked_form(function, spec)
     name = function.__name__
     signature = inspect.signature(function)
     names = _positional(function, signature, spec)
     simple = _simple_counts(signature)
-    spec = returns_columns(spec, signature.return_annotation)
+    spec = replace(returns_columns(spec, signature.return_annotation), form=form)
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
@@ -41,6 +44,10 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
             check_arguments(component.name, name, signature, self, args, kwargs)
         bound = positional_names(names, len(args))
+        if spec.yields:
+            return RemoteGenerator(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
+        if spec.on_loop and not lazy and in_event_loop():
+            lazy = True  # what an event loop calls it awaits
         return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
 
     @functools.wraps(function)
@@ -105,20 +112,25 @@ def _simple_counts(signature: inspect.Signature) -> range:
     return range(0) if keyword_needed else range(needed, len(by_place) + 1)
 
 
-def _check_method(function: Any) -> None:
+def _checked_form(function: Any, spec: FunctionSpec) -> Form:
+    """What kind of function a method is; a generator that is `__iter__` is plain, since handles iterate by `next`.
+
+    Raises:
+        TypeError: It is not a method, or the options do not fit its kind.
+    """
     if isinstance(function, property):
         raise TypeError("put @property above @remote_function(), not below it")
     if isinstance(function, staticmethod | classmethod) or not callable(function):
         raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}")
     name = getattr(function, "__qualname__", repr(function))
-    if inspect.iscoroutinefunction(function):
-        raise TypeError(f"{name} is async: make it a plain method, and await the lazy result of its call")
-    streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    if streams and function.__name__ != "__iter__":
-        raise TypeError(
-            f"{name} is a generator function, and what it yields cannot be sent: return a list, or give the class "
-            "__iter__ and __next__"
-        )
+    form = form_of(function)
+    if form == "generator" and function.__name__ == "__iter__":
+        return "plain"
+    if form != "plain" and function.__name__ in _CALLED_BY_PYTHON:
+        raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
+    if "generator" in form and spec.collect not in ("none", "first"):
+        raise TypeError(f"{name} is a generator function, whose items come singly: collect={spec.collect!r} must go")
+    return form
 
 
 def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.conformance.checks import (
     collecting,
+    coroutines,
     dispatching,
     ends,
     failing,
@@ -25,6 +26,7 @@ from twinkle_remote.conformance.checks import (
     lifetimes,
     limits,
     objects,
+    pieces,
     streaming,
     tools,
 )
@@ -44,6 +46,8 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *lifetimes.CHECKS,
     *streaming.CHECKS,
     *ends.CHECKS,
+    *coroutines.CHECKS,
+    *pieces.CHECKS,
     *tools.CHECKS,
 )
 

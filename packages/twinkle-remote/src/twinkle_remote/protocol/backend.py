@@ -105,6 +105,8 @@ class WorkerGroup(Protocol):
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
         """Queue a task on one worker, after its earlier tasks; returns at once.
 
+        A task with `on_loop` begins in its turn, too, but the later tasks do not wait for its end (`Worker.start`).
+
         Args:
             rank: Rank in [0, size - 1].
             task: The task. Ranks that share their data get the same object, one after the other.
@@ -114,6 +116,20 @@ class WorkerGroup(Protocol):
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the given ranks, as text by rank; ranks without one are left out."""
+
+    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Stack traces of pending tasks, as text by rank: of a task of the event loop, where its coroutine waits.
+
+        The default shows the workers' stacks.
+        """
+        return self.stacks([reply.rank for reply in replies])
+
+    def cancel(self, replies: Sequence[Reply]) -> None:
+        """Cancel those tasks of event loops that are pending, as asyncio does; returns at once.
+
+        The default cancels nothing.
+        """
+        return
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Check that all tasks of one call can be sent, before the first one is sent; the default checks nothing.

@@ -10,14 +10,16 @@ from twinkle_remote.protocol.component import REMOTE
 if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import Execute, FunctionSpec
 
+CONCURRENCY = "__twinkle_concurrency__"
 PREFETCH = "__twinkle_prefetch__"
 SPEC = "__twinkle_spec__"
 SUBMIT = "__twinkle_submit__"
 NAMES = "__twinkle_names__"
 
 
-def mark_class(cls: Any, execute: Execute, prefetch: int | None) -> None:
+def mark_class(cls: Any, execute: Execute, prefetch: int | None, concurrency: int) -> None:
     """Store the options of a class."""
+    setattr(cls, CONCURRENCY, concurrency)
     setattr(cls, REMOTE, execute)
     setattr(cls, PREFETCH, prefetch)
 
@@ -25,6 +27,11 @@ def mark_class(cls: Any, execute: Execute, prefetch: int | None) -> None:
 def execute_of(cls: type) -> Execute:
     """The ranks on which objects of a remote class are built."""
     return cast("Execute", getattr(cls, REMOTE))
+
+
+def concurrency_of(cls: type) -> int:
+    """How many async calls of one object run at once on a worker."""
+    return cast("int", getattr(cls, CONCURRENCY))
 
 
 def options_of(found: object) -> FunctionSpec | None:

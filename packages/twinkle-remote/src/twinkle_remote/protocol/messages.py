@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.handed import HandedShare, HandOver
 
-Kind = Literal["create", "drop", "method", "function", "iterate", "next", "report"]
+Kind = Literal["create", "drop", "method", "function", "iterate", "next", "generate", "item", "close", "report"]
 
 
 class Itself(Enum):
@@ -50,10 +50,11 @@ class Task:
 
     Attributes:
         kind: Construct or drop a component, call a method, call `target(instance, *args)`, open or advance an iterator;
-            or wait for `target` seconds for the calls that the worker has made itself, and return `OwnCalls`.
+            open, advance or close a generator; or wait for `target` seconds for the calls that the worker has made
+            itself, and return `OwnCalls`.
         instance: Id of the component within its group.
         name: Class.method, for messages.
-        target: The class, the method's name, or the function.
+        target: The class, the method's name, the function, or the id of a generator ("generate": both name and id).
         args: Positional arguments, with slots for stored and lazy values.
         kwargs: Keyword arguments, with slots likewise.
         slots: Whether the arguments contain slots.
@@ -68,6 +69,8 @@ class Task:
         place: Index of the task among the distinct tasks of its call.
         mesh: The component's mesh ("create" only).
         taught: Splitters that the program registered; the worker registers them first. None without any.
+        on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
+        seconds: After so many seconds on the event loop it is cancelled; None for no limit.
     """
 
     kind: Kind
@@ -87,6 +90,8 @@ class Task:
     place: int = 0
     mesh: DeviceMesh | None = None
     taught: Any = None
+    on_loop: bool = False
+    seconds: float | None = None
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ CollectFunction: TypeAlias = Callable[[list[Any], "DeviceMesh | None"], Any]
 Dispatch: TypeAlias = Literal["slice", "all", "slice_dp"] | DispatchFunction
 Collect: TypeAlias = Literal["none", "flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
 Uneven: TypeAlias = Literal["strict", "pad", "drop"]
+Form: TypeAlias = Literal["plain", "coroutine", "generator", "async generator"]
 Weight: TypeAlias = Literal["rows", "equal"] | Callable[[Any], float]
 
 EXECUTES = ("first", "all")
@@ -35,6 +36,7 @@ class FunctionSpec:
     Attributes:
         columns: True if the return annotation is a tuple of fixed length, whose parts "flatten" joins one by one;
             False for another annotation, None without one.
+        form: What kind of function it is.
     """
 
     dispatch: Dispatch = "slice"
@@ -48,6 +50,7 @@ class FunctionSpec:
     uneven: Uneven | None = None
     weight: Weight | None = None
     columns: bool | None = None
+    form: Form = "plain"
 
     def __post_init__(self) -> None:
         choose("dispatch", self.dispatch, DISPATCHES, or_callable=True)
@@ -69,6 +72,25 @@ class FunctionSpec:
             raise ValueError(f"split={self.split} and replicate={self.replicate} name the same arguments")
         if (self.split is not None or self.uneven) and self.dispatch not in ("slice", "slice_dp"):
             raise ValueError(f"split= and uneven= need dispatch 'slice' or 'slice_dp', got {self.dispatch!r}")
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether its body runs on the worker's event loop."""
+        return self.form in ("coroutine", "async generator")
+
+    @property
+    def yields(self) -> bool:
+        """Whether it yields items."""
+        return self.form in ("generator", "async generator")
+
+
+def form_of(function: object) -> Form:
+    """What kind of function a method is."""
+    if inspect.isasyncgenfunction(function):
+        return "async generator"
+    if inspect.isgeneratorfunction(function):
+        return "generator"
+    return "coroutine" if inspect.iscoroutinefunction(function) else "plain"
 
 
 def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool = False) -> None:

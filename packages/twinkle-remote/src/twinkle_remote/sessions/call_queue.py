@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from typing import TYPE_CHECKING
 
+from twinkle_remote.context import in_event_loop
 from twinkle_remote.errors import CallTimeoutError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class CallQueue:
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 raise CallTimeoutError(f"{name} was not sent within {timeout:g} s: {self._full()}")
-            if not warned and (waited > _PATIENCE_SECONDS or _in_event_loop()):
+            if not warned and (waited > _PATIENCE_SECONDS or in_event_loop()):
                 warned = True
                 _log.warning("%s waits: %s%s", name, self._full(), _advice())
             self._wait(waiting, _SLICE_SECONDS if timeout is None else min(_SLICE_SECONDS, timeout - waited))
@@ -108,19 +108,7 @@ class CallQueue:
             self._calls.pop(id(oldest), None)
 
 
-def _in_event_loop() -> bool:
-    if "asyncio" not in sys.modules:
-        return False
-    from asyncio import get_running_loop  # half of this package's import time
-
-    try:
-        get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _advice() -> str:
-    if not _in_event_loop():
+    if not in_event_loop():
         return ""
     return "; the event loop is blocked meanwhile: await results before more calls are made"

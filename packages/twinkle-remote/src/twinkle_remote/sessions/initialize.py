@@ -11,6 +11,8 @@ from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
+from twinkle_remote.sessions.background import close_all
+from twinkle_remote.sessions.cancel_calls import cancel_calls
 from twinkle_remote.sessions.end_calls import end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
 from twinkle_remote.sessions.runtime import Runtime, active, install, remove
@@ -121,8 +123,11 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
     atexit.unregister(_at_exit)
     runtime.streams.close()
     try:
+        if not quietly:
+            close_all()
         end_calls(runtime, drain, quietly=quietly)
     finally:
+        cancel_calls(runtime)
         remove(runtime)
         runtime.backend.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class Runtime:
         in_flight: Calls that are not known to be done.
         streams: The streams that are open.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
+        sending: Held while the tasks of one call are sent to several ranks.
         parent: Process id of that parent; 0 if the session belongs to this process.
     """
 
@@ -53,6 +55,7 @@ class Runtime:
     in_flight: PendingCalls = field(init=False)
     streams: OpenStreams = field(default_factory=OpenStreams)
     closed: bool = False
+    sending: threading.RLock = field(default_factory=threading.RLock)
     parent: int = 0
     _released: set[tuple[str, str]] = field(default_factory=set)
 

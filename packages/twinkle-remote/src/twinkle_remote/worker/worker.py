@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from contextvars import ContextVar
+from concurrent.futures import Future
+from contextvars import ContextVar, copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +20,23 @@ from twinkle_remote.sessions.runtime import report_calls
 from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.values.snapshot import snapshot
 from twinkle_remote.worker.inputs import TaskInputs
+from twinkle_remote.worker.loop_tasks import LoopTasks
+from twinkle_remote.worker.open_generators import OpenGenerators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.failure import Failure, WorkerInfo
     from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.worker.loop_task import LoopTask
 
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
+GRACE_SECONDS = 1.0
+_SLICE_SECONDS = 0.25  # between two looks for a signal
 _running: ContextVar[Worker | None] = ContextVar("twinkle_running_worker", default=None)
 
 
@@ -43,6 +49,10 @@ class Worker:
         live: The driver shares this process: exceptions are not pickled.
         shared: The caller's values are in this process, and are copied; None follows `live`.
         instances: Mapping that holds the components; by default as long as the worker exists.
+
+    Attributes:
+        info: As given.
+        loop: Its event loop.
     """
 
     def __init__(
@@ -61,9 +71,11 @@ class Worker:
         self._instances: MutableMapping[str, Any] = {} if instances is None else instances
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._iterators: dict[str, Iterator[Any]] = {}
+        self._generators = OpenGenerators()
+        self.loop = LoopTasks(info.label())
 
     def run(self, task: Task, inputs: Sequence[Outcome] = (), given: HandedShare | None = None) -> Outcome:
-        """Run one task.
+        """Run one task to its end.
 
         Args:
             task: The task.
@@ -74,31 +86,22 @@ class Worker:
         Returns:
             The outcome; it holds the failure if an `Exception` was raised.
         """
-        context = self._context(task.mesh if task.kind == "create" else self._meshes.get(task.instance))
-        began = time.time()
-        outcome = Outcome(self.info.rank, started=began)
-        for source in inputs:
-            if source.failure is not None:
-                outcome.failure = source.failure.as_upstream()
-                return outcome
+        if task.on_loop:
+            return self._run_on_loop(task, inputs, given)
+        context = self._context_of(task)
+        outcome = self._opened_outcome(inputs)
+        if outcome.failure is not None:
+            return outcome
         token = _running.set(self)
         try:
-            if task.taught is not None:
-                task.taught.learn()
-            given = given or task.pieces or (plan_for_task(task, inputs) if task.handed else None)
-            arguments = TaskInputs(task, given, self._store)
-            args, kwargs = arguments.values()
-            if self._shared:
-                args, kwargs = snapshot(args), snapshot(kwargs)
-            outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
-            outcome.started = time.time()
-            outcome.fetch_seconds = outcome.started - began
+            args, kwargs = self._arguments(task, inputs, given, outcome)
             with working_as(context):
                 self._finish(task, outcome, self._perform(task, args, kwargs))
         except StopIteration as stop:
-            if task.kind == "next":
+            if task.kind in ("next", "item"):
                 outcome.ended = True
-                self._iterators[task.instance] = iter(())  # a step that was requested ahead ends too
+                if task.kind == "next":
+                    self._iterators[task.instance] = iter(())  # a step that was requested ahead ends too
             else:
                 outcome.failure = self._capture(stop, task, context)
         except Exception as error:  # every exception of a user's method becomes an outcome
@@ -107,6 +110,111 @@ class Worker:
             _running.reset(token)
         outcome.seconds = time.time() - outcome.started
         return outcome
+
+    def start(
+        self,
+        task: Task,
+        inputs: Sequence[Outcome] = (),
+        given: HandedShare | None = None,
+        *,
+        key: Hashable,
+        answer: Callable[[Outcome], object],
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        """Start a task with `on_loop` on this worker's event loop; returns when its arguments are read.
+
+        Args:
+            task: The task.
+            inputs: As for `run`.
+            given: As for `run`.
+            key: Id of the task, for `loop.cancel` and `loop.stack`.
+            answer: Called once with the outcome, on any thread.
+            grace: Seconds beyond the task's own: its caller cancels at the deadline, if it waits.
+        """
+        from twinkle_remote.worker.loop_task import LoopTask  # loads asyncio: half of this package's import time
+
+        context = self._context_of(task)
+        outcome = self._opened_outcome(inputs)
+        if outcome.failure is not None:
+            answer(outcome)
+            return
+        token = _running.set(self)
+        try:
+            work = self._work(task, *self._arguments(task, inputs, given, outcome))
+            places = None if task.kind == "close" else self.loop.places(task.instance, self._instance(task))
+            with working_as(context):
+                seen = copy_context()
+        except Exception as error:  # as in `run`
+            outcome.failure = self._capture(error, task, context)
+            answer(outcome)
+            return
+        finally:
+            _running.reset(token)
+
+        def finish(value: Any) -> None:
+            self._finish(task, outcome, value)
+
+        def capture_error(error: BaseException) -> Failure:
+            return self._capture(error, task, context)
+
+        generator = None if task.kind == "method" else self._generators.found(task.target)
+        running = LoopTask(outcome, places, work, finish, capture_error, answer)
+        limit = None if task.seconds is None else task.seconds + grace
+        self.loop.start(key, running, seen, limit, generator)
+
+    def _work(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[LoopTask], Awaitable[Any]]:
+        """The user's part of a task of the event loop."""
+        if task.kind == "item":
+            return lambda running: self._generators.advance_async(task.target, running)
+        if task.kind == "close":
+            return lambda running: self._generators.close_async(task.target)
+        instance = self._instance(task)
+
+        async def called(running: LoopTask) -> Any:
+            async with running.begun():
+                value = await _value(instance, task.target, args, kwargs)
+            return Itself.ITSELF if value is instance else value
+
+        return called
+
+    def _run_on_loop(self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None) -> Outcome:
+        """Run a task of the event loop to its end; an interrupt cancels it."""
+        future: Future[Outcome] = Future()
+        self.start(task, inputs, given, key=future, answer=future.set_result, grace=0.0)
+        while True:
+            try:
+                return future.result(_SLICE_SECONDS)
+            except TimeoutError:
+                continue
+            except KeyboardInterrupt:
+                self.loop.cancel(future)
+                raise
+
+    def _context_of(self, task: Task) -> WorkerContext:
+        return self._context(task.mesh if task.kind == "create" else self._meshes.get(task.instance))
+
+    def _opened_outcome(self, inputs: Sequence[Outcome]) -> Outcome:
+        """An outcome that begins now, with the first failure among the inputs."""
+        outcome = Outcome(self.info.rank, started=time.time())
+        failures = (source.failure for source in inputs if source.failure is not None)
+        outcome.failure = next((failure.as_upstream() for failure in failures), None)
+        return outcome
+
+    def _arguments(
+        self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None, outcome: Outcome
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Fetch the arguments of a task; the outcome takes their figures."""
+        if task.taught is not None:
+            task.taught.learn()
+        given = given or task.pieces or (plan_for_task(task, inputs) if task.handed else None)
+        arguments = TaskInputs(task, given, self._store)
+        args, kwargs = arguments.values()
+        if self._shared:
+            args, kwargs = snapshot(args), snapshot(kwargs)
+        outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
+        began, outcome.started = outcome.started, time.time()
+        outcome.fetch_seconds = outcome.started - began
+        return args, kwargs
 
     def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
         """Register a component that was built elsewhere in this process; False if it lacks weak references.
@@ -156,7 +264,7 @@ class Worker:
             outcome.is_list = isinstance(value, list)
         outcome.payload, outcome.produced = self._store.keep(snapshot(value, keep=True) if self._shared else value)
 
-    def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Any:
+    def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)
 
     def _check_free(self, instance: str) -> None:
@@ -175,16 +283,16 @@ class Worker:
         if task.kind == "drop":
             for held in (self._instances, self._meshes, self._iterators):
                 held.pop(name, None)
+            self._generators.drop(name)
+            self.loop.drop(name)
             if not self._live:
                 gc.collect()  # its objects may be in reference cycles
             return None
-        try:
-            instance = self._instances[name]
-        except KeyError:
-            raise NotInitializedError(
-                f"{task.name}: {self.info.label()} holds no {name!r}: it was released, or built before a shutdown; "
-                "build it again"
-            ) from None
+        if task.kind == "item":
+            return self._generators.advance(task.target)
+        if task.kind == "close":
+            return self._generators.close(task.target)
+        instance = self._instance(task)
         if task.kind == "function":
             return task.target(instance, *args, **kwargs)
         if task.kind == "iterate":
@@ -193,8 +301,20 @@ class Worker:
             return iterator is instance
         if task.kind == "next":
             return next(self._iterators.get(name, instance))
+        if task.kind == "generate":
+            method, key = task.target
+            return self._generators.open(name, key, _value(instance, method, args, kwargs))
         value = _value(instance, task.target, args, kwargs)
         return Itself.ITSELF if value is instance else value
+
+    def _instance(self, task: Task) -> Any:
+        try:
+            return self._instances[task.instance]
+        except KeyError:
+            raise NotInitializedError(
+                f"{task.name}: {self.info.label()} holds no {task.instance!r}: it was released, or built before a "
+                "shutdown; build it again"
+            ) from None
 
 
 def running_worker() -> Worker | None:

@@ -1,0 +1,92 @@
+"""The part of a rank's actor for tasks of the event loop: started in their turn, answered later, cancelled, located.
+
+Ray runs the methods of the group "control" on threads of their own, beside the tasks on the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
+from twinkle_remote.backends.support import capture
+from twinkle_remote.protocol import HandedShare, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinkle_ray.objects.wire import Wire
+    from twinkle_ray.workers.promises import AnswerWire
+    from twinkle_remote.backends.support import Worker
+    from twinkle_remote.protocol import WorkerInfo
+
+CONTROL = "control"
+CONTROL_THREADS = 3  # one of them for `alive`
+_never = threading.Event()
+
+
+class LoopCalls:
+    """Tasks of the event loop.
+
+    Attributes:
+        worker: Runs the tasks, once it has a rank.
+        info: Its group, rank and node.
+        places: Coordinate of each of its components.
+    """
+
+    worker: Worker | None
+    info: WorkerInfo
+    places: dict[str, Mapping[str, int]]
+
+    def __init__(self) -> None:
+        self._gates: dict[str, Any] = {}
+
+    def meet(self, caller: str, gate: Any) -> None:
+        """Take the gate of a process, to which the answers of its tasks are delivered."""
+        self._gates[caller] = gate
+
+    def start_on_loop(self, wire: Wire, caller: str, key: str, *inputs: HandedShare | AnswerWire) -> None:
+        """Start a task on the event loop.
+
+        Args:
+            wire: The task.
+            caller: The process whose gate takes the answer.
+            key: Id of the task.
+            *inputs: Answers that its lazy arguments read; or what a gate has planned that it reads.
+        """
+        gate = self._gates[caller]
+
+        def answer(outcome: Outcome) -> None:
+            with contextlib.suppress(ray.exceptions.RayError):  # the caller has ended
+                gate.deliver.remote(key, outcome_to_wire(outcome))
+
+        task = None
+        try:
+            task = task_from_wire(wire)
+            assert self.worker is not None
+            given = next((source for source in inputs if isinstance(source, HandedShare)), None)
+            outcomes = [outcome_from_wire(source) for source in inputs if not isinstance(source, HandedShare)]
+            self.worker.start(task, outcomes, given, key=key, answer=answer)
+        except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
+            name = UNREAD if task is None else task.name
+            label = self.info.label(None if task is None else self.places.get(task.instance))
+            answer(Outcome(self.info.rank, failure=capture(error, label, self.info, name, live=False)))
+
+    @ray.method(concurrency_group=CONTROL)
+    def alive(self) -> None:
+        """Wait for ever: the answer is an error as soon as this process has ended."""
+        _never.wait()
+
+    @ray.method(concurrency_group=CONTROL)
+    def cancel(self, key: str) -> None:
+        """Cancel a task of the event loop."""
+        if self.worker is not None:
+            self.worker.loop.cancel(key)
+
+    @ray.method(concurrency_group=CONTROL)
+    def where(self, key: str) -> str | None:
+        """Where a task of the event loop runs or waits; None if it has not begun or is done."""
+        return None if self.worker is None else self.worker.loop.stack(key)

@@ -1,0 +1,94 @@
+"""Answers that come later: a worker delivers them to an actor on the caller's node, where any number of calls wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from twinkle_ray.objects.wire import outcome_to_wire
+from twinkle_ray.workers.lost import to_failure
+from twinkle_remote.protocol import Outcome, WorkerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOST = -1  # the rank of an outcome that stands for a lost worker, which only the caller can name
+AnswerWire = bytes | tuple[Any, ...]
+
+
+class Promises:
+    """The promised answers of one process; a part of its gate."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, asyncio.Future[AnswerWire]] = {}
+        self._lives: dict[str, asyncio.Future[Any]] = {}
+
+    async def watch(self, worker: str, alive: Sequence[ray.ObjectRef[Any]]) -> None:
+        """Watch a worker until it ends; Ray may begin this after calls of `answer`.
+
+        Args:
+            worker: Its id.
+            alive: A ref that is an error as soon as the worker has ended.
+        """
+        end = await answer_or_failure(alive[0])
+        self._life(worker).set_result(end)
+
+    async def answer(self, key: str, worker: str, started: Sequence[ray.ObjectRef[Any]]) -> AnswerWire:
+        """Wait for the answer of a worker; a failure if the worker is lost, or cannot be given the task.
+
+        Args:
+            key: Id of the task.
+            worker: Id of the worker.
+            started: Done when the worker has started a task with inputs, which may be lost; empty without inputs.
+        """
+        delivered = self._promised(key)
+        signs: set[asyncio.Future[Any]] = {asyncio.ensure_future(answer_or_failure(ref)) for ref in started}
+        waiting = {delivered, self._life(worker), *signs}
+        try:
+            while not delivered.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                failed = [one.result() for one in done if one is not delivered and one.result() is not None]
+                if failed and not delivered.done():
+                    wire: AnswerWire = failed[0]
+                    return wire
+            return delivered.result()
+        finally:
+            del self._answers[key]
+            for sign in signs:
+                sign.cancel()
+
+    async def deliver(self, key: str, wire: AnswerWire) -> None:
+        """Take the answer of a worker."""
+        promised = self._promised(key)
+        if not promised.done():
+            promised.set_result(wire)
+
+    async def cancel(self, actor: Any, key: str) -> None:
+        """Have a worker cancel a task; calls of this process that wait for their inputs do not hold it up."""
+        await actor.cancel.remote(key)
+
+    async def where(self, actor: Any, key: str) -> str | None:
+        """Where a task waits on its worker's event loop."""
+        place: str | None = await actor.where.remote(key)
+        return place
+
+    def _promised(self, key: str) -> asyncio.Future[AnswerWire]:
+        if key not in self._answers:
+            self._answers[key] = asyncio.get_running_loop().create_future()
+        return self._answers[key]
+
+    def _life(self, worker: str) -> asyncio.Future[Any]:
+        """Done when a worker has ended."""
+        if worker not in self._lives:
+            self._lives[worker] = asyncio.get_running_loop().create_future()
+        return self._lives[worker]
+
+
+async def answer_or_failure(ref: ray.ObjectRef[Any]) -> Any:
+    """The answer of a worker; a failure without a label if the worker is lost, because only the caller has labels."""
+    try:
+        return await ref
+    except ray.exceptions.RayError as error:
+        return outcome_to_wire(Outcome(LOST, failure=to_failure(error, WorkerInfo("", 0, 0), None, {}, "", "")))

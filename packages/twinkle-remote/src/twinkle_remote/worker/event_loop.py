@@ -1,0 +1,171 @@
+"""The event loop of a worker: a thread of its own that runs tasks, cancels them, and shows where they wait."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from asyncio import all_tasks, current_task, new_event_loop, set_event_loop, wait
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.failures.frames import is_machinery_file, user_stack
+
+if TYPE_CHECKING:
+    from asyncio import Task
+    from collections.abc import Hashable
+    from contextvars import Context
+
+    from twinkle_remote.errors import TwinkleError
+    from twinkle_remote.worker.loop_task import LoopTask
+
+_KEPT_CANCELS = 4096
+_LOOK_SECONDS = 1.0
+
+
+class EventLoop:
+    """One thread with an event loop.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = new_event_loop()
+        self._process = os.getpid()
+        self._tasks: dict[Hashable, tuple[LoopTask, Task[None], object]] = {}
+        self._early: dict[Hashable, TwinkleError] = {}
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def works_here(self) -> bool:
+        """Whether this is the process of its thread, and not a process that was forked from it."""
+        return self._process == os.getpid()
+
+    def start(
+        self, key: Hashable, task: LoopTask, context: Context, seconds: float | None, generator: object = None
+    ) -> None:
+        """Run a task beside the others; tasks begin in the order of these calls.
+
+        Args:
+            key: Its id, for `cancel` and `stack`.
+            task: The task.
+            context: Context variables that it sees.
+            seconds: After so many seconds it is cancelled; None for no limit.
+            generator: The async generator that it advances, whose frames `stack` shows; None without one.
+        """
+        self._loop.call_soon_threadsafe(self._begin, key, task, context, seconds, generator)
+
+    def _begin(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None, generator: object) -> None:
+        task.reason = self._early.pop(key, None)
+        if task.reason is not None:
+            task.unstarted()
+            return
+        coroutine = task.run()
+        running = self._loop.create_task(coroutine, context=context)
+        self._tasks[key] = task, running, coroutine if generator is None else generator
+        late = None
+        if seconds is not None:
+            error = CallTimeoutError(f"it was cancelled on the worker {seconds:g} s after its begin")
+            late = self._loop.call_later(seconds, self._cancel, key, error)
+
+        def ended(_: Task[None]) -> None:
+            self._tasks.pop(key, None)
+            if late is not None:
+                late.cancel()
+
+        running.add_done_callback(ended)
+
+    def cancel(self, key: Hashable, reason: TwinkleError) -> None:
+        """Cancel a task, or one that has not begun yet; returns at once.
+
+        Args:
+            key: Id of the task.
+            reason: The error that it reports.
+        """
+        self._loop.call_soon_threadsafe(self._cancel, key, reason)
+
+    def stack(self, key: Hashable) -> str | None:
+        """Where a task runs or waits, the innermost frame last; None if it has not begun or is done."""
+        found = self._tasks.get(key)
+        if found is None:
+            return None
+        frames = _waiting_frames(found[2])
+        if frames:
+            own = [frame for frame in frames if not is_machinery_file(frame.filename)]
+            return "".join(traceback.format_list(own or frames))
+        running = sys._current_frames().get(self._thread.ident or 0)
+        return None if running is None else user_stack(running)
+
+    def close(self, reason: TwinkleError) -> None:
+        """Begin to cancel every task; the thread ends after them."""
+        if self.works_here and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop, reason)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread's end, after `close`; returns whether it has ended.
+
+        Args:
+            seconds: At or above 0.
+        """
+        if self.works_here and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+            return not self._thread.is_alive()
+        return True
+
+    def _stop(self, reason: TwinkleError) -> None:
+        for key in tuple(self._tasks):
+            self._cancel(key, reason)
+        self._loop.create_task(self._stop_when_idle())
+
+    async def _stop_when_idle(self) -> None:
+        while self._tasks:
+            await wait([running for _, running, _ in self._tasks.values()], timeout=_LOOK_SECONDS)
+        while others := all_tasks() - {current_task()}:  # tasks that a user's coroutine has left
+            for task in others:
+                task.cancel()
+            await wait(others, timeout=_LOOK_SECONDS)
+        await self._loop.shutdown_asyncgens()
+        self._loop.stop()
+
+    def _cancel(self, key: Hashable, reason: TwinkleError) -> None:
+        if key in self._tasks:
+            task, running, _ = self._tasks[key]
+            task.reason = task.reason or reason
+            running.cancel()
+            return
+        self._early[key] = reason
+        if len(self._early) > _KEPT_CANCELS:  # of calls that ended before they were cancelled
+            del self._early[next(iter(self._early))]
+
+    def _serve(self) -> None:
+        set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_RUNNING = ("cr_running", "gi_running", "ag_running")
+_NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
+
+
+def _waiting_frames(coroutine: Any) -> list[traceback.FrameSummary]:
+    """The frames of a coroutine or async generator that waits, the outermost first; empty if it runs now."""
+    frames: list[traceback.FrameSummary] = []
+    while coroutine is not None:
+        frame = _first(coroutine, _FRAMES)
+        following = _first(coroutine, _NEXT)
+        if frame is not None:
+            if following is None and _first(coroutine, _RUNNING):
+                return []
+            frames += traceback.extract_stack(frame, limit=1)
+        coroutine = following
+    return frames
+
+
+def _first(owner: object, names: tuple[str, ...]) -> Any:
+    return next((found for name in names if (found := getattr(owner, name, None)) is not None), None)

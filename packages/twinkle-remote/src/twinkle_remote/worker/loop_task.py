@@ -1,0 +1,104 @@
+"""One task on a worker's event loop: it waits for a place, runs, and answers; and the places of each component."""
+
+from __future__ import annotations
+
+import time
+from asyncio import CancelledError, Semaphore, to_thread
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import CallCancelledError
+from twinkle_remote.protocol.marks import concurrency_of
+from twinkle_remote.values.rows import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from twinkle_remote.errors import TwinkleError
+    from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.messages import Outcome
+
+
+class Places:
+    """The places of each component of a worker, taken in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Semaphore] = {}
+
+    def of(self, name: str, instance: object) -> Semaphore:
+        """The places of one component.
+
+        Args:
+            name: Id of the component.
+            instance: The component.
+        """
+        if name not in self._places:
+            self._places[name] = Semaphore(concurrency_of(type(instance)))
+        return self._places[name]
+
+    def drop(self, name: str) -> None:
+        """Forget a component; calls that wait for its places go on."""
+        self._places.pop(name, None)
+
+
+@dataclass(slots=True, eq=False)
+class LoopTask:
+    """One task.
+
+    Attributes:
+        outcome: Takes the value or the failure.
+        places: The places of its component; None if it needs none.
+        work: Runs the user's coroutine inside of the given block, which waits for a place.
+        finish: Stores the value in the outcome; it may take long, and runs in a thread.
+        capture: Makes a failure of an exception.
+        answer: Called once with the outcome.
+        reason: The error to report if the task is cancelled.
+    """
+
+    outcome: Outcome
+    places: Semaphore | None
+    work: Callable[[LoopTask], Awaitable[Any]]
+    finish: Callable[[Any], None]
+    capture: Callable[[BaseException], Failure]
+    answer: Callable[[Outcome], object]
+    reason: TwinkleError | None = field(default=None)
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[None]:
+        """Wait for a place, and hold it during a block."""
+        if self.places is not None:
+            await self.places.acquire()
+        try:
+            self.outcome.started = time.time()
+            yield
+        finally:
+            if self.places is not None:
+                self.places.release()
+
+    async def run(self) -> None:
+        """Run the task to its end, and answer."""
+        outcome = self.outcome
+        try:
+            value = await self.work(self)
+            if type(value) in PLAIN:
+                self.finish(value)
+            else:
+                await to_thread(self.finish, value)
+        except StopAsyncIteration:
+            outcome.ended = True
+        except CancelledError as error:
+            outcome.failure = self._cancelled(error)
+        except BaseException as error:  # every exception becomes an outcome; SystemExit would end the loop
+            outcome.failure = self.capture(error)
+        outcome.seconds = time.time() - outcome.started
+        self.answer(outcome)
+
+    def unstarted(self) -> None:
+        """Answer that it was cancelled before it began."""
+        self.outcome.failure = self._cancelled(CancelledError())
+        self.answer(self.outcome)
+
+    def _cancelled(self, error: CancelledError) -> Failure:
+        reason = self.reason or CallCancelledError("a task that it awaited was cancelled")
+        return replace(self.capture(reason), trace=self.capture(error).trace)
