@@ -4,10 +4,12 @@
 
 On threads each rank is a real thread. On Ray the ranks are simulated: four actors, two for each side, take the tasks of
 all ranks in turn. Tasks, answers, plans and refs are those of as many workers, but the workers do not run at once.
-"Known" hands over results whose producers have answered, "pending" results whose producers are still at work. The
-driver's cost is the processor time of its process (on threads: of its thread), until all consumers have answered. The
-consumer's cost is that of the workers' processes (on threads: of all other threads). All are by consumer; the best of
-some rounds. Each consumer reads one piece, so these are the costs of a piece too.
+"Known" hands over results whose producers have answered, "pending" results whose producers are still at work, "in a
+dict" eight known ones in one dict; "eager" is the same call with the rows themselves, to compare with: a thousand
+threads on a few cores cost more each than eight, whatever they do. The driver's cost is the processor time of its
+process (on threads: of its thread), until all consumers have answered. The consumer's cost is that of the workers'
+processes (on threads: of the worker's code). All are by consumer, the best of some rounds. Each consumer reads one
+piece (eight in a dict), so these are the costs by piece too.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import Lazy, submit
+from twinkle_remote.backends import rank_thread
+from twinkle_remote.backends.support import Worker
 from twinkle_remote.call.start import start
 from twinkle_remote.call.submit import run_on_workers
 from twinkle_remote.protocol.component import Component, component_of
@@ -31,9 +35,26 @@ from twinkle_remote.sessions.runtime import running, stats
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_remote.protocol import Outcome
+
 ACTORS = 2
 ROWS = 4  # of each rank
+LAZIES = 8
+KINDS = ("eager", "known", "in a dict", "pending")
+WORKED: list[float] = []  # seconds of the consumers on threads
 SPEC = FunctionSpec(dispatch="slice_dp", collect="flatten")
+
+
+class MeasuredWorker(Worker):
+    """A worker that measures its own processor time."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Outcome:
+        """Run one task."""
+        began = time.thread_time()
+        outcome = super().run(*args, **kwargs)
+        if self.info.group == "target":
+            WORKED.append(time.thread_time() - began)
+        return outcome
 
 
 @twinkle.remote_class()
@@ -120,22 +141,34 @@ def call(component: Component, rows: Any) -> Lazy[Any]:
     return Lazy(start(component, "method", "rows", "Echo.rows", SPEC, ["rows"], (rows,)))
 
 
-def hand_over(source: Component, target: Component, *, known: bool, consumers: Any) -> Costs:
+def arguments(source: Component, kind: str) -> Any:
+    """What is given to the consumers."""
+    rows = list(range(ROWS * len(source.ranks)))
+    if kind == "eager":
+        return rows
+    made = [call(source, rows) for _ in range(LAZIES if kind == "in a dict" else 1)]
+    if kind != "pending":
+        for one in made:
+            one.wait()
+    return {f"column {index}": one for index, one in enumerate(made)} if kind == "in a dict" else made[0]
+
+
+def hand_over(source: Component, target: Component, kind: str, consumers: Any) -> Costs:
     """Measure one hand-over; with `consumers` their processes' time is measured."""
     ranks = len(source.ranks)
     on_threads = consumers is None
-    made = call(source, list(range(ROWS * ranks)))
-    if known:
-        made.wait()
+    made = arguments(source, kind)
     clock = time.thread_time if on_threads else time.process_time
     before = 0.0 if on_threads else worker_seconds([consumers])
-    began, own, everything = time.perf_counter(), clock(), time.process_time()
+    WORKED.clear()
+    began, own = time.perf_counter(), clock()
     taken = call(target, made)
     taken.wait()
     driver, wall = clock() - own, time.perf_counter() - began
-    others = time.process_time() - everything - driver if on_threads else worker_seconds([consumers]) - before
+    others = sum(WORKED) if on_threads else worker_seconds([consumers]) - before
     sent = stats()[-1 if on_threads else -2].driver_sent
-    assert sum(taken.result()) == sum(range(ROWS * ranks))
+    value = taken.result()
+    assert sum(value["column 0"] if kind == "in a dict" else value) == sum(range(ROWS * ranks))
     return Costs(driver / ranks, others / ranks, sent / ranks, wall)
 
 
@@ -147,8 +180,9 @@ def widened(handle: Any, ranks: int) -> Component:
 
 
 def measure(mode: str, ranks: int, rounds: int) -> dict[str, Costs]:
-    """The best of some rounds, known and pending."""
+    """The best of some rounds, of each kind."""
     workers = ranks if mode == "threads" else ACTORS
+    vars(rank_thread)["Worker"] = MeasuredWorker  # only here, to measure
     groups = [DeviceGroup(name, workers, "CPU") for name in ("source", "target")]
     best: dict[str, Costs] = {}
     with twinkle.session(mode, groups=groups):
@@ -158,18 +192,13 @@ def measure(mode: str, ranks: int, rounds: int) -> dict[str, Costs]:
         consumers = None if mode == "threads" else handles[1]
         source, target = (widened(handle, ranks) for handle in handles)
         for _ in range(rounds):
-            for known in (True, False):
+            for kind in KINDS:
                 if mode != "threads":
                     runtime.backend = SimulatedBackend(real, ranks)
-                found = _measured(source, target, known=known, consumers=consumers)
+                found = hand_over(source, target, kind, consumers)
                 runtime.backend = real
-                name = "known" if known else "pending"
-                best[name] = found if name not in best else _least(best[name], found)
+                best[kind] = found if kind not in best else _least(best[kind], found)
     return best
-
-
-def _measured(source: Component, target: Component, *, known: bool, consumers: Any) -> Costs:
-    return hand_over(source, target, known=known, consumers=consumers)
 
 
 def _least(left: Costs, right: Costs) -> Costs:
@@ -192,7 +221,7 @@ def main() -> None:
     figures: list[dict[str, Any]] = []
     for mode in options.mode:
         print(f"\n{mode}: hand-over from N to N ranks, by consumer" + (" (simulated ranks)" if mode == "ray" else ""))
-        print(f"  {'':<8} {'N':>5} {'driver us':>16} {'consumer us':>16} {'task bytes':>16} {'all, ms':>9}")
+        print(f"  {'':<9} {'N':>5} {'driver us':>16} {'consumer us':>16} {'task bytes':>16} {'all, ms':>9}")
         first: dict[str, Costs] = {}
         for ranks in options.ranks:
             for name, found in measure(mode, ranks, options.rounds).items():
@@ -205,7 +234,7 @@ def main() -> None:
                         (found.sent, base.sent, 1.0),
                     )
                 ]
-                print(f"  {name:<8} {ranks:>5} {' '.join(columns)} {found.wall * 1e3:>9.1f}", flush=True)
+                print(f"  {name:<9} {ranks:>5} {' '.join(columns)} {found.wall * 1e3:>9.1f}", flush=True)
                 figures.append(
                     {"mode": mode, "simulated": mode == "ray", "name": f"hand-over, {name}", "ranks": ranks}
                     | {"seconds": found.wall, "peak_bytes": peak_bytes()}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit is not seen before its end
 _MANY = 128  # replies
-_MOMENT_SECONDS = 5e-6  # for each reply: about what waiting for it once more costs
+_MOMENT_SECONDS = 1e-5  # for each reply: several times what waiting for it once more costs
 _LONGEST_MOMENT_SECONDS = 0.01
 
 
