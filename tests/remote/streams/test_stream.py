@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -224,3 +226,33 @@ def test_stages_that_cannot_take_a_part_of_the_rows_are_refused(apart: Maker) ->
 def test_a_source_without_rows_is_refused(maker: Maker, ahead: int) -> None:
     with stream([1, 2], maker.make, ahead=ahead) as batches, pytest.raises(TypeError, match="yields values with rows"):
         next(batches)
+
+
+@remote_class()
+class Sleeper:
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def sleep(self, seconds: list[float]) -> list[float]:
+        time.sleep(sum(seconds))
+        return seconds
+
+
+def test_explain_predicts_what_sleeping_workers_show() -> None:
+    draw = random.Random(0)
+    seconds = [min(0.6, 0.03 * draw.lognormvariate(0.0, 1.0)) for _ in range(240)]
+    source = [seconds[at : at + 8] for at in range(0, len(seconds), 8)]
+    with session("threads", groups=[DeviceGroup("sleepers", 4, "CPU")]):
+        sleeper = on("sleepers", DeviceMesh.from_sizes(dp_size=4)).create(Sleeper)
+        batches = stream(source, sleeper.sleep, rows=8, ahead=32, order="arrival", max_lag=4)
+        with pytest.raises(ValueError, match=r"no durations of Sleeper\.sleep"):
+            batches.explain()
+        predicted = batches.explain({"Sleeper.sleep": seconds}, training=0.005, rows=len(seconds))
+        with batches:
+            for batch in batches:
+                get(batch)
+                time.sleep(0.04)
+                batches.publish()
+        shown, measured = batches.stats(), batches.explain(rows=len(seconds))
+    for run in (predicted, measured):  # timings under load: the benchmark measures closer
+        assert run.rows_per_second == pytest.approx(shown.rows_per_second, rel=0.35)
+    assert predicted.worst_lag <= 4
+    assert shown.worst_lag <= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.5
 _LATE_SECONDS = 0.2
+_MEASURED = 10_000  # rows whose seconds are kept, for `explain`
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class AheadEngine:
         self._threads: ThreadPoolExecutor | None = None
         self._aside = AsideRows()
         self.busy_seconds = [0.0] * len(stages)
+        self.row_seconds: list[deque[float]] = [deque(maxlen=_MEASURED) for _ in stages]
         self._pump = Pump(self, line)
         self._started = False
 
@@ -281,7 +284,9 @@ class AheadEngine:
             stage = self._stages[run.work.stage]
             assert isinstance(stage, RemoteStage)
             rank = stage.collects[run.work.rank]
-            self.busy_seconds[run.work.stage] += run.call.outcome(rank).seconds
+            seconds = run.call.outcome(rank).seconds
+            self.busy_seconds[run.work.stage] += seconds
+            self.row_seconds[run.work.stage].append(seconds / run.work.rows)
             self._made(run.work, ChunkResult(run.call, rank))
 
     def _made(self, work: Assignment, result: ChunkResult) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from random import Random
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from twinkle_remote.failures.frames import driver_line
@@ -14,7 +15,8 @@ from twinkle_remote.streams.positions import open_to_consumed
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
 from twinkle_remote.streams.rules import Order, Stale, StreamRules
-from twinkle_remote.streams.stages import RemoteStage, check_chunks, stage_of
+from twinkle_remote.streams.schedule.simulation import SimulatedRun, simulate
+from twinkle_remote.streams.stages import RemoteStage, check_chunks, pools_of, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
 from twinkle_remote.streams.told import RowsInfo, SetAside, StreamStats
 
@@ -208,6 +210,41 @@ class Stream(Generic[R_co]):
             counts.dropped,
             counts.set_aside,
         )
+
+    def explain(
+        self,
+        durations: Mapping[str, Sequence[float]] | None = None,
+        training: float | None = None,
+        rows: int = 4096,
+    ) -> SimulatedRun:
+        """Predict throughput, lag and waste by a simulation of the schedule.
+
+        It assumes a version after each batch, and no cost of the calls.
+
+        Args:
+            durations: For each stage by name, seconds that rows took: at least one, each as likely as the others; None
+                for what this stream has measured.
+            training: Seconds that the loop works on one row; None for what was measured.
+            rows: Rows of the simulated run.
+
+        Raises:
+            ValueError: Nothing was measured, or a stage has no durations.
+        """
+        engine = self._engine or self._last
+        ahead = engine if isinstance(engine, AheadEngine) else None
+        if durations is None:
+            measured = [] if ahead is None else ahead.row_seconds
+            durations = {stage.name: list(seconds) for stage, seconds in zip(self._stages, measured, strict=False)}
+        if training is None:
+            stats = self.stats()
+            training = (1.0 - stats.waiting) / stats.rows_per_second if stats.rows_per_second else 0.0
+        missing = [stage.name for stage in self._stages if not durations.get(stage.name)]
+        if missing:
+            raise ValueError(f"no durations of {', '.join(missing)}: give explain(durations={{name: seconds}})")
+        choose = Random(0)
+        drawn = [[choose.choice(durations[stage.name]) for _ in range(rows)] for stage in self._stages]
+        pools, of_stage = pools_of(self._stages)
+        return simulate(self._rules, pools, of_stage, lambda row, stage: drawn[stage][row], training, rows)
 
     def state_dict(self) -> StreamState:
         """The position: what `load_state_dict` needs to deliver each row once, on any number of ranks.

@@ -1,0 +1,67 @@
+"""Simulated runs, against a discrete model of the same load that was written without this schedule."""
+
+from __future__ import annotations
+
+import random
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.schedule.simulation import SimulatedRun, simulate
+
+SLOTS, BATCH, FAR = 64, 32, 10**6
+
+
+def of_ideal(run: SimulatedRun, mean: float) -> float:
+    return run.rows_per_second * mean / SLOTS
+
+
+def simulated(**options: Any) -> tuple[SimulatedRun, float]:
+    draw = random.Random(1)
+    seconds = [min(20.0, draw.lognormvariate(0.0, 1.0)) for _ in range(600 * BATCH)]
+    mean = fmean(seconds)
+    rules = StreamRules(rows=BATCH, **options)
+    return simulate(rules, [SLOTS], [0], lambda row, stage: seconds[row], mean / SLOTS, len(seconds)), mean
+
+
+@pytest.mark.parametrize(
+    ("options", "share", "lag"),
+    [
+        ({"ahead": 0}, 0.09, 0),
+        ({"ahead": 1}, 0.09, 1),
+        ({"ahead": FAR, "order": "arrival", "max_lag": 1, "stale": "use"}, 0.52, 13),
+        ({"ahead": FAR, "order": "arrival", "max_lag": 2, "stale": "use"}, 0.82, 21),
+        ({"ahead": FAR, "order": "arrival", "max_lag": 4, "stale": "use"}, 0.99, 27),
+        ({"ahead": FAR, "order": "source", "max_lag": 1}, 0.16, 1),
+        ({"ahead": FAR, "order": "source", "max_lag": 2}, 0.22, 2),
+        ({"ahead": FAR, "order": "source", "max_lag": 4}, 0.32, 4),
+        ({"ahead": FAR, "order": "source", "max_lag": 8}, 0.51, 8),
+    ],
+)
+def test_share_of_the_ideal_and_worst_lag(options: dict[str, Any], share: float, lag: int) -> None:
+    run, mean = simulated(**options)
+    assert of_ideal(run, mean) == pytest.approx(share, abs=0.03)
+    assert run.worst_lag <= lag + 2
+    assert run.redone == run.dropped == 0
+    assert run.rows == 600 * BATCH
+
+
+def test_what_is_too_old_is_dropped_or_made_again() -> None:
+    dropped, mean = simulated(ahead=FAR, order="arrival", max_lag=1, stale="drop")
+    assert dropped.dropped > 0
+    assert dropped.worst_lag == 1
+    assert dropped.rows + dropped.dropped == 600 * BATCH
+    redone, _ = simulated(ahead=FAR, order="arrival", max_lag=1, stale="redo")
+    assert redone.redone > 0
+    assert redone.rows == 600 * BATCH
+    assert of_ideal(redone, mean) < of_ideal(dropped, mean) < 1.0
+
+
+def test_stages_overlap() -> None:
+    rules = StreamRules(rows=4, ahead=16)
+    run = simulate(rules, [4, 2], [0, 1], lambda row, stage: (2.0, 1.0)[stage], 0.25, 400)
+    assert run.rows_per_second == pytest.approx(2.0, rel=0.05)
+    assert run.busy == pytest.approx([1.0, 1.0], abs=0.05)
+    assert run.training == pytest.approx(0.5, abs=0.03)
