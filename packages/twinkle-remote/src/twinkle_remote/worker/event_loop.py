@@ -133,8 +133,9 @@ class EventLoop:
     def _cancel(self, key: Hashable, reason: TwinkleError) -> None:
         if key in self._tasks:
             task, running, _ = self._tasks[key]
-            task.reason = task.reason or reason
-            running.cancel()
+            if task.reason is None:  # a second cancellation would interrupt the cleanup after the first one
+                task.reason = reason
+                running.cancel()
             return
         self._early[key] = reason
         if len(self._early) > _KEPT_CANCELS:  # of calls that ended before they were cancelled
