@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,3 +162,35 @@ def test_a_splitter_with_half_of_the_optional_methods_is_refused(name: str) -> N
     half = type("Half", (), {n: vars(DegreesSplitter)[n] for n in ("length", "slice", "concat", name)})
     with pytest.raises(TypeError, match=f"Half has {name}, but a splitter has both equal and reduce"):
         register_splitter(Degrees, half())
+
+
+@dataclass
+class Ragged:
+    """Rows of several numbers each: its columns are not cut or reduced one by one."""
+
+    numbers: list[int]
+    counts: list[int]
+
+
+class RaggedSplitter:
+    def length(self, value: Ragged) -> int:
+        return len(value.counts)
+
+    def slice(self, value: Ragged, start: int, stop: int) -> Ragged:
+        first, last = sum(value.counts[:start]), sum(value.counts[:stop])
+        return Ragged(value.numbers[first:last], value.counts[start:stop])
+
+    def concat(self, values: Sequence[Ragged]) -> Ragged:
+        return Ragged([n for v in values for n in v.numbers], [n for v in values for n in v.counts])
+
+    def equal(self, left: Ragged, right: Ragged) -> bool:
+        return left == right
+
+    def reduce(self, how: str, values: Sequence[Ragged], weights: Sequence[float] | None) -> Ragged:
+        raise TypeError(f"ragged rows have no {how}")
+
+
+def test_a_dataclass_with_a_splitter_is_reduced_by_it() -> None:
+    register_splitter(Ragged, RaggedSplitter())
+    with pytest.raises(CollectError, match="ragged rows have no mean"):
+        reduce("mean", [Ragged([1, 2], [2]), Ragged([3, 4], [2])], None, "result")

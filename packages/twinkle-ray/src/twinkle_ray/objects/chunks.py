@@ -1,7 +1,8 @@
 """The stored form of values: a reader of some rows does not open the others.
 
 Arrays are stored as they are and cut as views. Tensors are stored as arrays. Long lists of objects are stored as chunks
-that are pickled one by one: a reader of a few rows opens only their chunks.
+that are pickled one by one: a reader of a few rows opens only their chunks. A value whose type has a splitter is stored
+as it is, also where it has columns: only the splitter knows which part of them belongs to a row.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def fold(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         form = None if isinstance(value, torch.nn.Parameter) else tensors.array_form(value)
         return value if form is None or not form.array.ndim else form
-    return values.map_columns(value, fold)
+    return value if _has_splitter(value) else values.map_columns(value, fold)
 
 
 def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
@@ -95,7 +96,7 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     if isinstance(value, tensors.ArrayForm):
         own = tensors.tensor(value, start, stop)
         return own, own.nbytes
-    parts = values.columns(value)
+    parts = None if _has_splitter(value) else values.columns(value)
     if parts is None:
         part = value if start is None or stop is None else values.take(value, start, stop)
         return part, values.size_in_bytes(part)
@@ -111,7 +112,13 @@ def cut(value: Any, start: int, stop: int) -> Any:
         return value.cut(start, stop)
     if isinstance(value, tensors.ArrayForm):
         return replace(value, array=value.array[start:stop])
+    if _has_splitter(value):
+        return values.take(value, start, stop)
     return values.map_columns(value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, start, stop))
+
+
+def _has_splitter(value: Any) -> bool:
+    return values.splitter_of(type(value)) is not None
 
 
 def _is_long(value: list[Any]) -> bool:

@@ -1,7 +1,7 @@
 """Values with rows: how they are cut, joined and reduced."""
 
 from twinkle_remote.values.columns import columns, rebuild
-from twinkle_remote.values.rows import PLAIN, ReducibleSplitter, Splitter, rows_of, size_in_bytes, take
+from twinkle_remote.values.rows import PLAIN, ReducibleSplitter, Splitter, rows_of, size_in_bytes, splitter_of, take
 from twinkle_remote.values.taught import register_splitter, taught
 from twinkle_remote.values.tree import map_columns
 
@@ -15,6 +15,7 @@ __all__ = [
     "register_splitter",
     "rows_of",
     "size_in_bytes",
+    "splitter_of",
     "take",
     "taught",
 ]

@@ -37,7 +37,7 @@ def reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, pat
 
 def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
     first = values[0]
-    parts = columns(first)
+    parts = None if reducible_splitter_of(type(first)) is not None else columns(first)
     if parts is not None:
         _alike(values, path)
         tables = [columns(value) or {} for value in values]

@@ -1,0 +1,33 @@
+"""Engines: real models as components, written with the public decorators.
+
+Each name is loaded from its module on first use, so `import twinkle` loads nothing of it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from twinkle.engines.rollouts import Rollouts
+
+__all__ = [
+    "Rollouts",
+]
+
+_HOMES = {
+    "Rollouts": "rollouts",
+}
+"""The module of each name; a module has another name than what it defines, so that neither hides the other."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

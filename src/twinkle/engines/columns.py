@@ -1,0 +1,106 @@
+"""Columns by token: 1-D tensors of all sequences one after the other, and the checks of what a caller gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BY_TOKEN = ("ids", "mask", "logprobs", "ref_logprobs", "rewards", "advantages", "versions")
+_WHOLE_NUMBERS = ("ids", "mask", "versions")
+_FROM_ONE_NUMBER = ("rewards", "advantages", "versions")
+
+
+def join_tokens(name: str, sequences: Sequence[Any], lengths: Sequence[int] | None) -> torch.Tensor:
+    """The values of a column of all sequences, one after the other.
+
+    Args:
+        name: The column.
+        sequences: A 1-D tensor, array or list of numbers for each sequence. Rewards, advantages and versions may also
+            be one number a sequence: a reward then stands at the last token, the others at every token.
+        lengths: Tokens of each sequence; None for the ids themselves.
+
+    Raises:
+        ValueError: There is not one entry for each sequence, or one is not as long as its ids.
+    """
+    if lengths is not None and len(sequences) != len(lengths):
+        raise ValueError(
+            f"{name} has {len(sequences)} entries, but there are {len(lengths)} sequences: give one for each"
+        )
+    parts = [_tensor(name, value) for value in sequences]
+    if lengths is not None:
+        parts = [_spread(name, i, part, n) for i, (part, n) in enumerate(zip(parts, lengths, strict=True))]
+    for i, part in enumerate(parts):
+        if part.dim() != 1:
+            raise ValueError(f"{name}[{i}] has the shape {tuple(part.shape)}: it is a 1-D tensor, one value a token")
+    if not parts:
+        return torch.empty(0, dtype=torch.int64 if name in _WHOLE_NUMBERS else torch.get_default_dtype())
+    return torch.cat(parts)
+
+
+def _tensor(name: str, value: Any) -> torch.Tensor:
+    part = torch.as_tensor(value)
+    if name in _WHOLE_NUMBERS:
+        return part if part.numel() or part.dtype != torch.float32 else part.long()  # a list without numbers
+    return part if part.is_floating_point() else part.to(torch.get_default_dtype())
+
+
+def _spread(name: str, index: int, part: torch.Tensor, length: int) -> torch.Tensor:
+    """One number as a column of its sequence; a column that is as long as its ids itself."""
+    if part.dim() == 0 and name in _FROM_ONE_NUMBER:
+        if name != "rewards":
+            return part.expand(length)
+        if not length:
+            raise ValueError(f"{name}[{index}] is one number, for the last token, but the sequence is empty")
+        return torch.cat([part.new_zeros(length - 1), part[None]])
+    if part.dim() == 1 and len(part) != length:
+        raise ValueError(f"{name}[{index}] has {len(part)} values, but ids[{index}] has {length}: one value a token")
+    return part
+
+
+def join_columns(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The columns of several parts, one after the other.
+
+    Raises:
+        ValueError: One has a column that another has not.
+    """
+    for part in parts:
+        if part.keys() != parts[0].keys():
+            raise ValueError(
+                f"what is joined has the same columns, but one part has {', '.join(parts[0])} and another one "
+                f"{', '.join(part)}"
+            )
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def starts(lengths: Sequence[int]) -> torch.Tensor:
+    """The place of the first token of each sequence, and the number of all tokens at the end."""
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+def alone(values: Any) -> Any:
+    """A tensor that has its memory for itself; anything else, such as a slot for one in a call, unchanged."""
+    if not isinstance(values, torch.Tensor) or values.untyped_storage().nbytes() == values.nbytes:
+        return values
+    return values.clone()
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Whether two nested values are equal, tensors and arrays by dtype, shape and elements; NaN equals NaN."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(alike(value, right[key]) for key, value in left.items())
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(alike, left, right))
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind in "fc")
+    if isinstance(left, torch.Tensor):
+        if (left.dtype, left.shape, left.device) != (right.dtype, right.shape, right.device):
+            return False
+        return bool(((left == right) | ((left != left) & (right != right))).all())
+    return bool(left == right) or bool(left != left and right != right)

@@ -1,0 +1,372 @@
+"""Rollouts: what a model wrote to prompts, in ragged columns by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+import torch
+
+from twinkle.engines.columns import BY_TOKEN, alike, alone, join_columns, join_tokens
+from twinkle.engines.description import rows, sizes
+from twinkle.engines.padding import Side, pack_columns, pad_columns, unpack_columns, unpad_columns
+from twinkle_remote.values import register_splitter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+class RolloutColumns(TypedDict, total=False):
+    """What `Rollouts.replace` replaces."""
+
+    ids: Sequence[Any]
+    mask: Sequence[Any] | None
+    logprobs: Sequence[Any] | None
+    ref_logprobs: Sequence[Any] | None
+    rewards: Sequence[Any] | None
+    advantages: Sequence[Any] | None
+    versions: Sequence[Any] | None
+    counts: Sequence[int] | None
+    columns: Mapping[str, Sequence[Any]] | None
+    prompts: Sequence[Any] | None
+    completions: Sequence[Any] | None
+    finish: Sequence[str] | None
+
+
+@dataclass(init=False, repr=False, eq=False, frozen=True)
+class Rollouts:
+    """Sequences of tokens, in rows: a row is a prompt with the `counts[i]` sequences that were made of it.
+
+    It is a value: operations return new ones, which share memory with it. It has rows for `slice_dp` and "flatten".
+
+    Attributes:
+        tokens: Each column by token, of all sequences one after the other, 1-D.
+        lengths: Tokens of each sequence, at or above 0.
+        counts: Sequences of each row, at or above 0.
+        columns: Further columns, with one entry a row.
+        prompts: The prompt of each row, or None.
+        completions: The text of each sequence, or None.
+        finish: Why each sequence ended, "stop" or "length", or None.
+    """
+
+    tokens: dict[str, torch.Tensor]
+    lengths: list[int]
+    counts: list[int]
+    columns: dict[str, list[Any]]
+    prompts: list[Any] | None
+    completions: list[Any] | None
+    finish: list[str] | None
+
+    def __init__(
+        self,
+        ids: Sequence[Any],
+        mask: Sequence[Any] | None = None,
+        logprobs: Sequence[Any] | None = None,
+        ref_logprobs: Sequence[Any] | None = None,
+        rewards: Sequence[Any] | None = None,
+        advantages: Sequence[Any] | None = None,
+        versions: Sequence[Any] | None = None,
+        counts: Sequence[int] | None = None,
+        columns: Mapping[str, Sequence[Any]] | None = None,
+        prompts: Sequence[Any] | None = None,
+        completions: Sequence[Any] | None = None,
+        finish: Sequence[str] | None = None,
+    ) -> None:
+        """Make rollouts of columns, which are copied; tensors keep their dtype and device.
+
+        Args:
+            ids: The tokens of each sequence, prompt included: 1-D tensors, arrays or lists.
+            mask: As long as the ids: true where the model wrote the token and it counts. None counts every token.
+            logprobs: As long as the ids, of the model that wrote them, 0 where it wrote nothing.
+            ref_logprobs: The same of a reference model.
+            rewards: As long as the ids; or one number a sequence, which then stands at its last token.
+            advantages: As long as the ids; or one number a sequence, which then stands at each token.
+            versions: Version of the weights that wrote each token; or one a sequence.
+            counts: Sequences of each row; None for one sequence in each row.
+            columns: Further columns by name, with one entry a row.
+            prompts: One a row.
+            completions: One a sequence.
+            finish: One a sequence, "stop" or "length".
+
+        Raises:
+            ValueError: Lengths disagree.
+        """
+        given = dict(zip(BY_TOKEN, (ids, mask, logprobs, ref_logprobs, rewards, advantages, versions), strict=True))
+        lengths = [len(sequence) for sequence in ids]
+        tokens = {"ids": join_tokens("ids", ids, None)}
+        tokens |= {name: join_tokens(name, v, lengths) for name, v in given.items() if v is not None and name != "ids"}
+        own = [1] * len(lengths) if counts is None else [int(count) for count in counts]
+        if min(own, default=0) < 0 or sum(own) != len(lengths):
+            raise ValueError(f"counts={own} add up to {sum(own)} sequences, but ids has {len(lengths)}")
+        self._fill(
+            tokens,
+            lengths,
+            own,
+            {name: _entries(f"columns[{name!r}]", c, len(own), "row") for name, c in (columns or {}).items()},
+            None if prompts is None else _entries("prompts", prompts, len(own), "row"),
+            None if completions is None else _entries("completions", completions, len(lengths), "sequence"),
+            None if finish is None else _entries("finish", finish, len(lengths), "sequence"),
+        )
+
+    def _fill(self, *values: Any) -> Rollouts:
+        for name, value in zip(Rollouts.__dataclass_fields__, values, strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    @property
+    def ids(self) -> list[torch.Tensor]:
+        """The tokens of each sequence."""
+        return list(torch.split(self.tokens["ids"], self.lengths))
+
+    @property
+    def mask(self) -> list[torch.Tensor] | None:
+        """For each sequence, the tokens that count: those that the model wrote."""
+        return self._column("mask")
+
+    @property
+    def logprobs(self) -> list[torch.Tensor] | None:
+        """For each sequence, the log-probabilities of the model that wrote it."""
+        return self._column("logprobs")
+
+    @property
+    def ref_logprobs(self) -> list[torch.Tensor] | None:
+        """For each sequence, the log-probabilities of a reference model."""
+        return self._column("ref_logprobs")
+
+    @property
+    def rewards(self) -> list[torch.Tensor] | None:
+        """For each sequence, the reward at each token; their sum is the sequence's."""
+        return self._column("rewards")
+
+    @property
+    def advantages(self) -> list[torch.Tensor] | None:
+        """For each sequence, the advantage of each token."""
+        return self._column("advantages")
+
+    @property
+    def versions(self) -> list[torch.Tensor] | None:
+        """For each sequence, the version of the weights that wrote each token."""
+        return self._column("versions")
+
+    def _column(self, name: str) -> list[torch.Tensor] | None:
+        values = self.tokens.get(name)
+        return None if values is None else list(torch.split(values, self.lengths))
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, key: int) -> Rollouts: ...
+    @overload
+    def __getitem__(self, key: slice) -> Rollouts: ...
+    @overload
+    def __getitem__(self, key: Sequence[int]) -> Rollouts: ...
+    def __getitem__(self, key: int | slice | Sequence[int]) -> Rollouts:
+        """Rows: of a slice as views, of a list of row numbers as copies, of one number as rollouts of one row.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        if isinstance(key, slice):
+            chosen = range(len(self))[key]
+            whole = chosen.step == 1
+            return self._rows(chosen.start, max(chosen.start, chosen.stop)) if whole else self[list(chosen)]
+        if isinstance(key, int):
+            row = range(len(self))[key]
+            return self._rows(row, row + 1)
+        return Rollouts.concat([self[row] for row in key]) if len(key) else self[:0]
+
+    def __iter__(self) -> Iterator[Rollouts]:
+        """Each row, as rollouts of one row."""
+        return (self._rows(row, row + 1) for row in range(len(self)))
+
+    def _rows(self, start: int, stop: int) -> Rollouts:
+        first = sum(self.counts[:start])
+        last = first + sum(self.counts[start:stop])
+        begin = sum(self.lengths[:first])
+        lengths = self.lengths[first:last]
+        end = begin + sum(lengths)
+        return object.__new__(Rollouts)._fill(
+            {name: values[begin:end] for name, values in self.tokens.items()},
+            lengths,
+            self.counts[start:stop],
+            {name: column[start:stop] for name, column in self.columns.items()},
+            None if self.prompts is None else self.prompts[start:stop],
+            None if self.completions is None else self.completions[first:last],
+            None if self.finish is None else self.finish[first:last],
+        )
+
+    @staticmethod
+    def concat(parts: Iterable[Rollouts]) -> Rollouts:
+        """The rows of all parts, one after the other; parts without rows may have other columns.
+
+        Raises:
+            ValueError: There is no part, or one has a column that another has not.
+        """
+        every = list(parts)
+        if not every:
+            raise ValueError("no parts: rollouts of no rows take their columns from a part, such as rollouts[:0]")
+        used = [part for part in every if len(part)] or every[:1]
+        first = used[0]
+        if len(used) == 1:
+            return first
+        for part in used:
+            if part._having() != first._having():
+                raise ValueError(
+                    f"what is joined has the same columns, but one part has {', '.join(first._having()) or 'none'} and "
+                    f"another one {', '.join(part._having()) or 'none'}"
+                )
+        return object.__new__(Rollouts)._fill(
+            join_columns([part.tokens for part in used]),
+            [n for part in used for n in part.lengths],
+            [n for part in used for n in part.counts],
+            {name: [entry for part in used for entry in part.columns[name]] for name in first.columns},
+            *[_chain([getattr(part, name) for part in used]) for name in _ENTRIES],
+        )
+
+    def _having(self) -> list[str]:
+        """Names of the columns that there are and need not be."""
+        return sorted([*self.columns, *[name for name in _ENTRIES if getattr(self, name) is not None]])
+
+    def replace(self, **columns: Unpack[RolloutColumns]) -> Rollouts:
+        """The same rollouts with other columns; None takes a column off. Arguments as for the constructor.
+
+        Raises:
+            ValueError: Lengths disagree.
+        """
+        given: dict[str, Any] = {name: self._column(name) for name in BY_TOKEN}
+        given |= {name: getattr(self, name) for name in ("counts", "columns", *_ENTRIES)}
+        return Rollouts(**{**given, **columns})
+
+    def pad(self, side: Side = "right", pad_id: int = 0) -> dict[str, torch.Tensor]:
+        """Every column as a rectangle [sequences, longest], 0 where there is no token.
+
+        Args:
+            side: Where the padding is, "left" or "right".
+            pad_id: Stands in `input_ids` where there is no token.
+
+        Returns:
+            `input_ids`, `attention_mask`, `position_ids` (0 at each first token), and the other columns by name.
+        """
+        return pad_columns(self.tokens, self.lengths, side, pad_id)
+
+    def unpad(self, mapping: Mapping[str, torch.Tensor]) -> Rollouts:
+        """These rollouts with the columns of a mapping such as `pad` makes, which may have further ones.
+
+        Args:
+            mapping: `attention_mask`, and columns by token of the same shape.
+
+        Raises:
+            ValueError: It is of other sequences.
+        """
+        return self._with_tokens(unpad_columns(mapping, self.lengths))
+
+    def pack(self, length: int) -> list[dict[str, torch.Tensor]]:
+        """All sequences in few mappings of at most `length` tokens, each of the shape [1, tokens] without padding.
+
+        Args:
+            length: Tokens of a pack at most.
+
+        Returns:
+            `input_ids`, `position_ids` (0 at each first token), `sequence_ids` (which sequence a token belongs to), and
+            the other columns by name. There is no attention mask: Transformers reads the borders off the positions.
+
+        Raises:
+            ValueError: A sequence is longer than that.
+        """
+        return pack_columns(self.tokens, self.lengths, length)
+
+    def unpack(self, mappings: Iterable[Mapping[str, torch.Tensor]]) -> Rollouts:
+        """These rollouts with the columns of packs such as `pack` makes, which may have further ones.
+
+        Args:
+            mappings: All packs, in any order, each with `position_ids` and `sequence_ids`.
+
+        Raises:
+            ValueError: They do not hold each token of these rollouts once.
+        """
+        return self._with_tokens(unpack_columns(mappings, self.lengths))
+
+    def _with_tokens(self, fresh: Mapping[str, torch.Tensor]) -> Rollouts:
+        rest = [getattr(self, name) for name in ("lengths", "counts", "columns", *_ENTRIES)]
+        return object.__new__(Rollouts)._fill({**self.tokens, **fresh}, *rest)
+
+    def sequence_rewards(self) -> torch.Tensor:
+        """The reward of each sequence, the sum over its tokens: [sequences].
+
+        Raises:
+            ValueError: There are no rewards.
+        """
+        rewards = self.rewards
+        if rewards is None:
+            raise ValueError("these rollouts have no rewards: grade them first, or replace(rewards=...)")
+        return torch.stack([reward.sum() for reward in rewards]) if rewards else self.tokens["rewards"]
+
+    def groups(self) -> list[range]:
+        """The sequences of each row."""
+        return [range(end - count, end) for count, end in zip(self.counts, accumulate(self.counts), strict=True)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a view is pickled with the whole memory that it is a view of
+        return {**vars(self), "tokens": {name: alone(values) for name, values in self.tokens.items()}}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rollouts):
+            return NotImplemented
+        return all(alike(getattr(self, name), getattr(other, name)) for name in Rollouts.__dataclass_fields__)
+
+    __hash__ = None  # type: ignore[assignment]  # as every value that is compared by tensors
+
+    def __repr__(self) -> str:
+        there = f"columns: {', '.join([*self.tokens, *self.columns])}"
+        head = ", ".join([*sizes(self.tokens, self.lengths, self.counts, self.finish), there])
+        return "\n".join([f"Rollouts({head})", *rows(self.counts, self.prompts, self.completions)])
+
+
+_ENTRIES = ("prompts", "completions", "finish")
+
+
+def _entries(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} entries, but there are {count} {of}s: give one for each")
+    return list(values)
+
+
+def _chain(parts: Sequence[list[Any] | None]) -> list[Any] | None:
+    return [entry for part in parts for entry in part or ()] if parts[0] is not None else None
+
+
+class RolloutsSplitter:
+    """Cuts and joins rollouts by rows, for dispatch and collect."""
+
+    def length(self, value: Rollouts) -> int:
+        """Number of rows."""
+        return len(value)
+
+    def slice(self, value: Rollouts, start: int, stop: int) -> Rollouts:
+        """Rows [start, stop), as views."""
+        return value[start:stop]
+
+    def concat(self, values: Sequence[Rollouts]) -> Rollouts:
+        """All rows, one after the other."""
+        return Rollouts.concat(values)
+
+    def equal(self, left: Rollouts, right: Rollouts) -> bool:
+        """Whether two rollouts are equal as wholes."""
+        return left == right
+
+    def reduce(self, how: str, values: Sequence[Rollouts], weights: Sequence[float] | None) -> Rollouts:
+        """Refuse the sum and the mean.
+
+        Raises:
+            TypeError: Always: rows of different prompts are not added up.
+        """
+        raise TypeError(
+            f"rollouts are rows of different prompts, which have no {how}: collect them with 'flatten', or return "
+            "numbers, such as rollouts.sequence_rewards().mean()"
+        )
+
+
+register_splitter(Rollouts, RolloutsSplitter())

@@ -1,0 +1,142 @@
+"""Rollouts through every dispatch and collect, in each mode, without a call that makes their type known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import twinkle_remote as twinkle
+from twinkle_mesh import DeviceGroup, DeviceMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twinkle.engines import Rollouts
+
+pytestmark = pytest.mark.ray
+MODES = ["local", "threads", "ray"]
+
+
+@twinkle.remote_class()
+class Engine:
+    def __init__(self, device_mesh: DeviceMesh | None = None) -> None:
+        self.device_mesh = device_mesh
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def sample(self, prompts: list[int], length: int = 3) -> Rollouts:
+        """Two sequences of each prompt, of lengths that depend on it; a rank without prompts has no columns."""
+        from twinkle.engines import Rollouts
+
+        if not prompts:
+            return Rollouts([])
+        ids = [[prompt] * (length + prompt % 3 + k) for prompt in prompts for k in range(2)]
+        return Rollouts(
+            ids,
+            rewards=[float(prompt) for prompt in prompts for _ in range(2)],
+            counts=[2] * len(prompts),
+            prompts=[str(prompt) for prompt in prompts],
+            columns={"answer": [prompt * 10 for prompt in prompts]},
+        )
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def doubled(self, rollouts: Rollouts, named: dict[str, Rollouts] | None = None) -> Rollouts:
+        assert named is None or named["again"] == rollouts
+        return rollouts.replace(ids=[2 * ids for ids in rollouts.ids])
+
+    @twinkle.remote_function(dispatch="slice_dp")
+    def rows(self, rollouts: Rollouts) -> list[str]:
+        return rollouts.prompts or []
+
+    @twinkle.remote_function(dispatch="slice_dp", uneven="pad")
+    def padded(self, rollouts: Rollouts) -> list[str]:
+        return rollouts.prompts or []
+
+    @twinkle.remote_function(dispatch="slice_dp", uneven="drop")
+    def dropped(self, rollouts: Rollouts) -> list[str]:
+        return rollouts.prompts or []
+
+    @twinkle.remote_function(dispatch="all", collect="first")
+    def whole(self, rollouts: Rollouts) -> int:
+        return len(rollouts)
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="mean")
+    def mean(self, rollouts: Rollouts) -> Rollouts:
+        return rollouts
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="sum")
+    def sum(self, rollouts: Rollouts) -> Rollouts:
+        return rollouts
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def overwritten(self, rollouts: Rollouts) -> Rollouts:
+        rollouts.tokens["ids"].zero_()
+        return rollouts
+
+
+@pytest.fixture(scope="module", params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(mode: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An engine of two data ranks, of two tensor-parallel peers each; in local mode it is an object."""
+    options: dict[str, Any] = {}
+    if mode == "ray":
+        request.getfixturevalue("ray_cluster")
+    if mode != "local":
+        options["groups"] = [DeviceGroup("four", 4, "CPU")]
+    with twinkle.session(mode, **options):
+        if mode == "local":
+            yield Engine()
+        else:
+            mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+            yield twinkle.on("four", mesh).create(Engine)
+
+
+def expected(count: int, length: int = 3) -> Rollouts:
+    return Engine.__dict__["sample"](Engine(), list(range(count)), length)  # type: ignore[no-any-return]  # by name
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+@pytest.mark.parametrize("length", [3, 20_000], ids=["small", "large"])
+def test_what_is_sampled_is_handed_on_and_comes_back_in_order(engine: Engine, count: int, length: int) -> None:
+    want = expected(count, length)
+    sampled = engine.sample(list(range(count)), length)
+    again = engine.doubled(sampled)
+    assert twinkle.get(sampled) == want
+    assert twinkle.get(again) == want.replace(ids=[2 * ids for ids in want.ids])
+    assert twinkle.get(engine.doubled(want, {"again": want})) == twinkle.get(again)
+    assert len(again) == count
+
+
+def test_without_rows(engine: Engine) -> None:
+    assert len(twinkle.get(engine.sample([]))) == 0
+    assert twinkle.get(engine.doubled(expected(3)[:0])) == expected(3)[:0]
+
+
+def test_lists_of_ranks_and_whole_rollouts(engine: Engine) -> None:
+    rows = twinkle.get(engine.rows(expected(3)))
+    assert rows in (["0", "1", "2"], [["0", "1"], ["0", "1"], ["2"], ["2"]])
+    assert twinkle.get(engine.whole(expected(3))) == 3
+    assert twinkle.get(engine.whole(engine.sample([1, 2, 3]))) == 3
+
+
+def test_uneven_rows_are_padded_and_dropped(engine: Engine) -> None:
+    padded, dropped = twinkle.get(engine.padded(expected(3))), twinkle.get(engine.dropped(expected(3)))
+    assert padded in (["0", "1", "2"], [["0", "1"], ["0", "1"], ["2", "0"], ["2", "0"]])
+    assert dropped in (["0", "1", "2"], [["0"], ["0"], ["1"], ["1"]])
+
+
+def test_the_caller_keeps_its_own(engine: Engine) -> None:
+    want, own = expected(2), expected(2)
+    done = twinkle.get(engine.overwritten(own))
+    assert int(done.tokens["ids"].sum()) == 0
+    assert own == want
+
+
+@pytest.mark.parametrize("how", ["mean", "sum"])
+def test_sums_and_means_are_refused(engine: Engine, how: str) -> None:
+    with pytest.raises(twinkle.CollectError, match=f"have no {how}: collect them with 'flatten'"):
+        twinkle.get(getattr(engine, how)(expected(2)))
