@@ -1,6 +1,6 @@
 """Streams over sleeping samplers, against the best possible under the same rule and against the synchronous loop.
 
-    python benchmarks/bench_streams.py [--median 0.06] [--batches 120] [--skip-run]
+    python benchmarks/bench_streams.py [--median 0.06] [--batches 80] [--skip-run]
 
 The load: 64 data ranks in threads, batches of 32 rows, durations lognormal with sigma 1 and at most 20 medians, a loop
 that trains as long as all ranks need for a batch. The best possible is a simulation of the same schedule with the same
@@ -136,7 +136,7 @@ def bookkeeping(ranks: int = 8192, at_once: int = 123, rows: int = 1_000_000) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--median", type=float, default=0.06, help="seconds of the median row")
-    parser.add_argument("--batches", type=int, default=120)
+    parser.add_argument("--batches", type=int, default=80)
     parser.add_argument("--skip-run", action="store_true", help="only the simulation and the bookkeeping")
     options = parser.parse_args()
     table_of_rules()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.pending_call import PendingCall
+
+_ALL = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,17 @@ def cut(value: Any, start: int, stop: int) -> Any:
         return take(value, start, stop)
     pieces = _pieces(value, start, stop)
     return assemble(pieces) if pieces else value[start:stop]
+
+
+def join_rows(values: Sequence[Any]) -> Any:
+    """The rows of all values in order; those of lazy results stay on the workers where they can be counted."""
+    if len(values) == 1:
+        return values[0]
+    if all(isinstance(value, Lazy) for value in values):
+        pieces = [_pieces(value, 0, _ALL) for value in values]
+        if all(pieces):
+            return assemble([piece for part in pieces for piece in part])
+    return join([value.result() if isinstance(value, Lazy) else value for value in values], "rows of the source")
 
 
 def _pieces(lazy: Lazy[Any], start: int, stop: int) -> list[ResultRows]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy import Lazy
-from twinkle_remote.streams.chunk_result import cut
+from twinkle_remote.streams.chunk_result import cut, join_rows
 from twinkle_remote.streams.protocols import InformedSource, NumberedRows, ResumableSource
-from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class RowSource:
         parts = []
         for batch, start, stop in self._parts(first, count):
             parts.append(batch.value if stop - start == batch.rows else cut(batch.value, start, stop))
-        return parts[0] if len(parts) == 1 else join(parts, "rows of the source")
+        return join_rows(parts)
 
     def numbers(self, first: int, count: int) -> tuple[list[int], int]:
         """The index of each row in the dataset, and the epoch; positions where the source does not tell indices."""
@@ -193,4 +192,4 @@ def _without_fillers(value: Any, told: NumberedRows) -> tuple[Any, list[int]]:
         else:
             spans.append([row, row + 1])
     parts = [cut(value, start, stop) for start, stop in spans] or [cut(value, 0, 0)]
-    return (parts[0] if len(parts) == 1 else join(parts)), [told.indices[row] for row in kept]
+    return join_rows(parts), [told.indices[row] for row in kept]

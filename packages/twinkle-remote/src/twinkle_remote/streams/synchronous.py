@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.errors import CollectError
-from twinkle_remote.streams.chunk_result import known_rows
+from twinkle_remote.streams.chunk_result import join_rows, known_rows
 from twinkle_remote.streams.stages import PlainStage
 from twinkle_remote.streams.told import RowsInfo
 from twinkle_remote.values.rows import rows_of
@@ -139,9 +139,7 @@ class SynchronousEngine:
         return taken
 
     def _gathered(self, spans: Sequence[tuple[int, int]]) -> Any:
-        from twinkle_remote.values.join import join  # only after a resume
-
-        return join([self._source.rows(*span) for span in spans], "rows of the source")
+        return join_rows([self._source.rows(*span) for span in spans])
 
     def _through(self, stage: Stage, value: Any, count: int) -> Any:
         result = stage.function(value)
