@@ -6,6 +6,7 @@ Ray runs the methods of the group "control" on threads of their own, beside the 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 CONTROL = "control"
 CONTROL_THREADS = 3  # one of them for `alive`
+_LOOK_SECONDS = 1.0  # between two looks whether the raylet is there
 _never = threading.Event()
 
 
@@ -77,8 +79,13 @@ class LoopCalls:
 
     @ray.method(concurrency_group=CONTROL)
     def alive(self) -> None:
-        """Wait for ever: the answer is an error as soon as this process has ended."""
-        _never.wait()
+        """Wait while the raylet lives: the answer is an error as soon as this process has ended.
+
+        A worker whose raylet has ended waits for its threads before it ends.
+        """
+        raylet = os.getppid()
+        while os.getppid() == raylet:
+            _never.wait(_LOOK_SECONDS)
 
     @ray.method(concurrency_group=CONTROL)
     def cancel(self, key: str) -> None:
