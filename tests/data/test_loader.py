@@ -237,9 +237,9 @@ def test_options_are_grouped_or_keywords() -> None:
         (
             {"num_workers": 1, "processes": ProcessOptions(1)},
             TypeError,
-            "num_workers too: give them in Proc",
+            "num_workers are both given: give them in Proc",
         ),
-        ({"lengths": [1], "packing": Packing([1], 2)}, TypeError, "lengths too: give them in Packing"),
+        ({"lengths": [1], "packing": Packing([1], 2)}, TypeError, "lengths are both given: give them in Packing"),
         ({"lengths": [1] * 4}, ValueError, r"packing needs both"),
         ({"micro_batches": 2}, ValueError, r"micro_batches=2 belongs to packing"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import fractions
+import struct
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,15 @@ def _to_moment(kind: Any, text: str) -> Any:
     return kind.fromisoformat(moment).replace(fold=int(fold))
 
 
+def _from_complex(value: complex) -> str:
+    return struct.pack("<dd", value.real, value.imag).hex()  # keeps the sign of a NaN, which no decimal text has
+
+
 def _to_complex(text: str) -> complex:
-    real, imaginary = map(float, text.split(" "))
-    return complex(real, imaginary)
+    try:
+        return complex(*struct.unpack("<dd", bytes.fromhex(text)))
+    except struct.error as error:
+        raise ValueError(str(error)) from None
 
 
 def _to_int(text: str) -> int:
@@ -47,7 +54,7 @@ def _to_int(text: str) -> int:
 
 _TEXTS: dict[type, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     int: ("int", lambda value: format(value, "x"), _to_int),
-    complex: ("complex", lambda value: f"{value.real!r} {value.imag!r}", _to_complex),
+    complex: ("complex", _from_complex, _to_complex),
     datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
     datetime.time: ("time", _from_moment, lambda text: _to_moment(datetime.time, text)),
     datetime.datetime: ("datetime", _from_moment, lambda text: _to_moment(datetime.datetime, text)),
