@@ -1,6 +1,7 @@
 """Engines: real models as components, written with the public decorators.
 
-Each name is loaded from its module on first use, so `import twinkle` loads nothing of it.
+Each name is loaded from its module on first use, so `import twinkle` loads nothing of it. The extra `hf` of
+twinkle-all brings the libraries of the Transformers engines.
 """
 
 from __future__ import annotations
@@ -8,13 +9,22 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle.engines.rollouts import Rollouts
+    from twinkle.engines.sampling_params import SamplingParams
+    from twinkle.engines.transformers_model import TransformersModel
+    from twinkle.engines.transformers_sampler import TransformersSampler
 
 __all__ = [
     "Rollouts",
+    "SamplingParams",
+    "TransformersModel",
+    "TransformersSampler",
 ]
 
 _HOMES = {
     "Rollouts": "rollouts",
+    "SamplingParams": "sampling_params",
+    "TransformersModel": "transformers_model",
+    "TransformersSampler": "transformers_sampler",
 }
 """The module of each name; a module has another name than what it defines, so that neither hides the other."""
 

@@ -1,0 +1,29 @@
+"""The forward pass of a language model: the log-probability of each token after those before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from twinkle.engines.padded import Padded
+
+
+def token_logprobs(model: Any, batch: Padded) -> Tensor:
+    """Log-probabilities (sequences, tokens) of the batch's targets, without temperature, in float32.
+
+    The first token's is 0. Values at padding mean nothing.
+    """
+    given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    logits = model(**given, use_cache=False).logits[:, :-1]
+    return functional.pad(chosen(logits, batch["targets"][:, 1:]), (1, 0))
+
+
+def chosen(logits: Tensor, targets: Tensor) -> Tensor:
+    """Log-probabilities of targets (...) under logits (..., vocabulary), in at least float32."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return wide.gather(-1, targets[..., None])[..., 0] - wide.logsumexp(dim=-1)

@@ -1,0 +1,145 @@
+"""The layout of an engine: its device, its process group, and torch's mesh with the dims dp, fsdp and tp."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import twinkle
+from twinkle import DeviceMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh
+
+    from twinkle import WorkerContext
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """Where this rank's part of a model lies.
+
+    Attributes:
+        device: This rank's device.
+        mesh: Torch's mesh, always with the dims dp (replicas), fsdp (shards) and tp.
+    """
+
+    device: torch.device
+    mesh: TorchDeviceMesh
+
+    @property
+    def tp_size(self) -> int:
+        """Number of tensor-parallel ranks."""
+        return self.mesh["tp"].size()
+
+    @property
+    def data_groups(self) -> tuple[ProcessGroup, ProcessGroup]:
+        """The groups of the dims that divide data; reduced over both, a value is reduced over all data ranks."""
+        return self.mesh.get_group("dp"), self.mesh.get_group("fsdp")
+
+    def sum_over_data(self, values: Sequence[float]) -> list[float]:
+        """The sums of some values over all data ranks, which all call this."""
+        import torch.distributed as dist
+
+        return self._reduce(values, dist.ReduceOp.SUM)
+
+    def max_over_data(self, value: float) -> float:
+        """The largest of the data ranks' values."""
+        import torch.distributed as dist
+
+        return self._reduce([value], dist.ReduceOp.MAX)[0]
+
+    def _reduce(self, values: Sequence[float], how: object) -> list[float]:
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        for group in self.data_groups:
+            dist.all_reduce(tensor, op=how, group=group)
+        return tensor.tolist()
+
+
+def own_layout(engine: str) -> ModelLayout:
+    """The layout of the component that is being built on this worker; starts torch's process group.
+
+    Args:
+        engine: Name of the component's class, for errors.
+
+    Raises:
+        ValueError: For a mesh with a dim or an attribute that engines do not have, or ranks that share a process.
+    """
+    worker = twinkle.current_worker()
+    mesh = worker.mesh or DeviceMesh.from_sizes(dp_size=worker.world_size)
+    check_sizes(engine, mesh)
+    device = own_device(mesh)
+    _start_process_group(engine, worker, device)
+    ranks = [
+        [[_rank_at(mesh, dp=d, fsdp=f, tp=t) for t in range(mesh.size("tp"))] for f in range(mesh.size("fsdp"))]
+        for d in range(mesh.size("dp"))
+    ]
+    return ModelLayout(device, DeviceMesh.from_ranks(ranks, ("dp", "fsdp", "tp"), device_type=device.type).to_torch())
+
+
+def own_device(mesh: DeviceMesh | None) -> torch.device:
+    """This rank's device: that of the mesh, or the CPU where there is no CUDA."""
+    import torch
+
+    kind = "cuda" if mesh is None else mesh.device_type
+    if kind == "cuda" and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu" if kind == "cuda" else kind)
+
+
+def check_replicas(engine: str, mesh: DeviceMesh) -> None:
+    """Raise for a mesh that divides a model, where an engine holds all of it on each rank."""
+    check_sizes(engine, mesh)
+    if mesh.size("dp") != mesh.world_size:
+        raise ValueError(
+            f"{engine} holds the whole model on each rank, but the mesh has fsdp_size={mesh.size('fsdp')} and "
+            f"tp_size={mesh.size('tp')}; dp_size={mesh.world_size} alone would do"
+        )
+
+
+def check_sizes(engine: str, mesh: DeviceMesh) -> None:
+    """Raise for a mesh that divides a model in ways that engines do not."""
+    sizes = {dim: mesh.size(dim) for dim in mesh.dim_names if dim not in ("dp", "fsdp", "tp")}
+    sizes |= {"ulysses": mesh.ulysses_size or 1, "ep": mesh.ep_size or 1, "vpp": mesh.vpp_size or 1}
+    for dim, size in sizes.items():
+        if size > 1:
+            raise ValueError(
+                f"{engine} divides a model over dp, fsdp and tp, but the mesh has {dim}_size={size}; {dim}_size=1 "
+                f"would do, with dp, fsdp and tp sizes that multiply to the group's size, {mesh.world_size}"
+            )
+    if mesh.sequence_parallel:
+        raise ValueError(f"{engine} has no sequence parallelism; sequence_parallel=False would do")
+
+
+def _rank_at(mesh: DeviceMesh, **coordinates: int) -> int:
+    return mesh.rank_at(**{dim: coordinates.get(dim, 0) for dim in mesh.dim_names})
+
+
+def _start_process_group(engine: str, worker: WorkerContext, device: torch.device) -> None:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        if worker.world_size == 1:
+            store = dist.HashStore()  # type: ignore[attr-defined]  # torch exports it without a stub
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        elif os.environ.get("WORLD_SIZE") == str(worker.world_size):
+            dist.init_process_group(backend)
+        else:
+            raise ValueError(
+                f"{engine} on {worker.world_size} ranks needs a process for each, because torch's process group is one "
+                "for each process; the modes ray and local (also under torchrun) would do, or a group of 1 rank"
+            )
+    elif dist.get_world_size() != worker.world_size:
+        raise ValueError(
+            f"{engine} on {worker.world_size} ranks, but torch's process group in this process has "
+            f"{dist.get_world_size()}; components of one process have groups of one size"
+        )

@@ -1,0 +1,122 @@
+"""A Hugging Face causal language model, from a path, a name, a config or a function that builds it."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from peft import PeftConfig
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    Source: TypeAlias = str | PathLike[str] | PretrainedConfig | Callable[[], PreTrainedModel]
+
+
+def check_installed(engine: str) -> None:
+    """Raise where the libraries of the extra `hf` are missing.
+
+    Raises:
+        ImportError: A library is missing; the error names the extra.
+    """
+    from importlib.util import find_spec
+
+    missing = [name for name in ("transformers", "peft", "safetensors") if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"{engine} needs {', '.join(missing)}; pip install 'twinkle-all[hf]' brings all it needs")
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of a name such as "float32".
+
+    Raises:
+        ValueError: For another name.
+    """
+    import torch
+
+    names = ("float32", "bfloat16", "float16", "float64")
+    if name not in names:
+        raise ValueError(f"dtype {name!r} is none of {', '.join(names)}")
+    return cast("torch.dtype", getattr(torch, name))
+
+
+def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrainedModel:
+    """Build a whole model on the CPU.
+
+    Args:
+        source: A folder or a hub's name; a config, for random weights; or a function that returns a model.
+        dtype: Dtype of the parameters.
+        lora: Adapters to add; then they alone are trained.
+
+    Raises:
+        TypeError: For another kind of source.
+    """
+    from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+    model: Any
+    kind = torch_dtype(dtype)
+    if isinstance(source, PretrainedConfig):
+        model = AutoModelForCausalLM.from_config(source, dtype=kind)
+    elif isinstance(source, str | PathLike):
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    elif callable(source) and not isinstance(source, PreTrainedModel):
+        built: Any = source()
+        model = built.to(kind)
+    else:
+        raise TypeError(
+            f"model is a path, a name, a config or a function that builds the model on its workers, got "
+            f"{type(source).__name__}; lambda: model would do for a model that can be pickled"
+        )
+    if lora is not None:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, lora)
+    return cast("PreTrainedModel", model)
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Compute the layers' activations anew in the backward pass; Transformers 5 gave the method another name."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+def named_weights(model: Any) -> dict[str, Tensor]:
+    """The model's own tensors by name, sharing their memory; of a model with adapters, those of the adapters."""
+    if not hasattr(model, "peft_config"):
+        return dict(model.state_dict())
+    from peft import get_peft_model_state_dict
+
+    return dict(get_peft_model_state_dict(model))
+
+
+def read_tokenizer(
+    source: Source, tokenizer: PreTrainedTokenizerBase | str | PathLike[str] | None
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer itself; one read from a folder or a hub's name; or that beside the model, if there is one."""
+    from transformers import AutoTokenizer
+
+    if tokenizer is not None and not isinstance(tokenizer, str | PathLike):
+        return tokenizer
+    place = tokenizer if tokenizer is not None else source
+    if not isinstance(place, str | PathLike):
+        return None
+    files = [Path(place) / name for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")]
+    if tokenizer is None and Path(place).is_dir() and not any(file.exists() for file in files):
+        return None
+    return cast("PreTrainedTokenizerBase", AutoTokenizer.from_pretrained(place))
+
+
+def only_ends(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
+    """The tokens that end a sequence; the model's other preferences for generation are dropped."""
+    from transformers import GenerationConfig
+
+    ends = model.generation_config.eos_token_id
+    if ends is None and tokenizer is not None:
+        ends = tokenizer.eos_token_id
+    found = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    model.generation_config = GenerationConfig(eos_token_id=found or None, pad_token_id=0)
+    return found

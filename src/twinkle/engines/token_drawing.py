@@ -1,0 +1,91 @@
+"""Draws each sequence's next token with numbers of its own, inside Transformers' generation."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    StoppingCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from twinkle.engines.forward import chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from twinkle.engines.sampling_params import SamplingParams
+
+
+def draws_of(ids: Sequence[int], number: int, seed: int, count: int) -> torch.Tensor:
+    """Numbers in [0, 1) of one sequence: a function of the seed, the prompt and the answer's number alone."""
+    name = f"{seed}/{number}/{','.join(map(str, ids))}".encode()
+    key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little", signed=True)
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(key))
+
+
+class TokenDrawing(LogitsProcessor):
+    """Leaves one token to choose from, the one drawn, and keeps its log-probability under the model itself.
+
+    Args:
+        params: How to draw.
+        draws: Numbers in [0, 1) for each sequence and step (sequences, steps).
+    """
+
+    def __init__(self, params: SamplingParams, draws: torch.Tensor) -> None:
+        self._greedy = params.temperature == 0
+        self._draws = draws
+        self._warpers = LogitsProcessorList()
+        if not self._greedy and params.temperature != 1:
+            self._warpers.append(TemperatureLogitsWarper(params.temperature))
+        if params.top_k:
+            self._warpers.append(TopKLogitsWarper(params.top_k))
+        if params.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(params.top_p))
+        if params.min_p:
+            self._warpers.append(MinPLogitsWarper(params.min_p))
+        self.logprobs: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores (sequences, vocabulary) of which each row has one finite value."""
+        tokens = scores.argmax(dim=-1) if self._greedy else self._draw(self._warpers(input_ids, scores))
+        self.logprobs.append(chosen(scores, tokens))
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter(-1, tokens[:, None], 0.0)  # type: ignore[return-value]  # a Tensor of that dtype
+
+    def _draw(self, scores: torch.Tensor) -> torch.Tensor:
+        """The first token at which the summed probabilities pass the draw."""
+        upto = scores.softmax(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+        draw = self._draws[:, len(self.logprobs), None] * upto[:, -1:]  # rounding leaves the last sum beside 1
+        return torch.searchsorted(upto, draw.contiguous(), right=True)[:, 0].clamp(max=scores.shape[-1] - 1)
+
+
+class StopTexts(StoppingCriteria):
+    """Ends a sequence whose answer contains one of some texts.
+
+    Args:
+        stop: The texts.
+        tokenizer: Turns tokens to texts.
+        start: Tokens of the prompt, padding included.
+    """
+
+    def __init__(self, stop: Sequence[str], tokenizer: PreTrainedTokenizerBase, start: int) -> None:
+        self._stop, self._tokenizer, self._start = stop, tokenizer, start
+        # A character is up to four tokens of bytes, and special tokens may be none.
+        self._window = 4 * max(map(len, stop)) + 8
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.BoolTensor:
+        """Whether each sequence has ended."""
+        answers = input_ids[:, self._start :][:, -self._window :].tolist()
+        texts = self._tokenizer.batch_decode(answers)
+        ended = [any(stop in text for stop in self._stop) for text in texts]
+        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype

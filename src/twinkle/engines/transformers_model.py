@@ -1,0 +1,217 @@
+"""TransformersModel trains a Hugging Face causal language model over a mesh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinkle import remote_class, remote_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from os import PathLike
+
+    from peft import PeftConfig
+    from torch import Tensor
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from twinkle import DeviceMesh
+    from twinkle.engines.objective import Normalize
+    from twinkle.engines.padded import Padded
+    from twinkle.engines.pretrained import Source
+    from twinkle.engines.rollouts import Rollouts
+
+
+@remote_class()
+class TransformersModel:
+    """A Hugging Face causal language model that is trained over the mesh that it is given.
+
+    dp holds replicas, fsdp shards (FSDP2, together HSDP), tp divides layers by Transformers' own plan. Loss, gradients
+    and steps are those of one process on the whole batch, up to rounding.
+
+    Args:
+        model: A folder or a hub's name; a config, for random weights; or a function that builds the model. Every rank
+            builds the same whole model on its CPU, then keeps its part.
+        optimizer: Makes the optimizer of the parameters that are trained, such as
+            `lambda parameters: torch.optim.AdamW(parameters, lr=1e-5)`.
+        schedule: Makes the learning rate's schedule of the optimizer; it goes on by one at each `step`.
+        max_grad_norm: Gradients are scaled down to this norm over the whole model; None does not clip.
+        micro_batch_size: Rows that each data rank computes at once; None for all of them.
+        lora: Adapters to train in place of the model's own parameters.
+        dtype: Dtype of the parameters, of their gradients and of the optimizer's state.
+        compute_dtype: Dtype of the forward and backward pass, such as "bfloat16" beside float32 parameters.
+        gradient_checkpointing: Compute the layers' activations anew in the backward pass, in place of keeping them.
+        device_mesh: The mesh, of the dims dp, fsdp and tp.
+        remote_group: The group of workers that hold the model.
+
+    Raises:
+        ImportError: The libraries of the extra `hf` are missing.
+        ValueError: For a mesh that the model cannot be divided over, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        *,
+        optimizer: Callable[[list[Any]], Optimizer],
+        schedule: Callable[[Optimizer], LRScheduler] | None = None,
+        max_grad_norm: float | None = None,
+        micro_batch_size: int | None = None,
+        lora: PeftConfig | None = None,
+        dtype: str = "float32",
+        compute_dtype: str | None = None,
+        gradient_checkpointing: bool = False,
+        device_mesh: DeviceMesh | None = None,
+        remote_group: str | None = None,
+    ) -> None:
+        from twinkle.engines.model_layout import own_layout
+        from twinkle.engines.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
+
+        check_installed("TransformersModel")
+        _check_positive("max_grad_norm", max_grad_norm)
+        _check_positive("micro_batch_size", micro_batch_size)
+        compute = None if compute_dtype is None else torch_dtype(compute_dtype)
+        self._layout = own_layout("TransformersModel")
+        self._max_grad_norm = max_grad_norm
+        self._micro_batch_size = micro_batch_size
+
+        from twinkle.engines.parallel import divide
+
+        self._model: Any = build_model(model, dtype, lora)
+        if gradient_checkpointing:
+            enable_checkpointing(self._model)
+        self._partial = divide(self._model, self._layout, compute)
+        self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._optimizer = optimizer(self._trained)
+        self._schedule = None if schedule is None else schedule(self._optimizer)
+        self._lora = lora is not None
+        self._counted = 0.0
+
+    @remote_function(dispatch="slice_dp", split=("batch",), collect="first")
+    def forward_backward(
+        self,
+        batch: Rollouts | Mapping[str, object],
+        loss: str | Callable[..., Tensor] = "cross_entropy",
+        normalize: Normalize = "token",
+        **options: float,
+    ) -> dict[str, float]:
+        """Add the gradients of a batch to those since the last step.
+
+        Args:
+            batch: Rollouts; or a collator's mapping of columns (rows, tokens), padded on either side: input_ids,
+                attention_mask, labels (-100 at tokens that do not count).
+            loss: Its name, or a function from log-probabilities (sequences, tokens) and the padded batch to one value
+                for each token.
+            normalize: "token": the mean over all tokens that count since the last step. "sequence": the mean over
+                sequences of each one's mean.
+            options: Passed on to the loss.
+
+        Returns:
+            "loss", this batch's mean, and "tokens", the number of tokens that count in it.
+        """
+        from twinkle.engines.forward import token_logprobs
+        from twinkle.engines.objective import check_normalize, loss_function, share
+
+        check_normalize(normalize)
+        function = loss_function(loss, options)
+        self._model.train()
+        totals = [0.0, 0.0, 0.0]
+        for padded, is_filler in self._in_step(batch):
+            logprobs = token_logprobs(self._model, padded)
+            if is_filler:
+                (0.0 * logprobs.sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
+                continue
+            total, count = share(function(logprobs, padded), padded["mask"], normalize)
+            total.backward()  # type: ignore[no-untyped-call]
+            parts = (total.item(), count, float(padded["mask"].sum()))
+            totals = [sum(pair) for pair in zip(totals, parts, strict=True)]
+        total_loss, counted, tokens = self._layout.sum_over_data(totals)
+        self._counted += counted
+        return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
+
+    @remote_function(dispatch="all", collect="first")
+    def step(self) -> dict[str, float]:
+        """Let the optimizer make a step with the gradients since the last one, and forget them.
+
+        Returns:
+            "grad_norm", the norm of the whole model's gradient before clipping, and "lr", that of this step.
+
+        Raises:
+            ValueError: If no token has counted since the last step.
+        """
+        from twinkle.engines import gradients
+
+        if not self._counted:
+            raise ValueError("step() has no gradient: no token has counted in a forward_backward() since the last step")
+        gradients.sum_partial(self._partial, self._layout.mesh.get_group("tp"))
+        gradients.scale(self._trained, 1 / self._counted)
+        norm = gradients.clip(self._trained, self._max_grad_norm)
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        self._optimizer.step()
+        if self._schedule is not None:
+            self._schedule.step()
+        self._optimizer.zero_grad()
+        self._counted = 0.0
+        return {"grad_norm": norm, "lr": rate}
+
+    @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten")
+    def logprobs(self, batch: Rollouts | Mapping[str, object]) -> list[Tensor]:
+        """The log-probability of each token, without temperature.
+
+        Args:
+            batch: As for `forward_backward`.
+
+        Returns:
+            For each sequence a tensor as long as its ids, on the CPU; 0 at the first token.
+        """
+        import torch
+
+        from twinkle.engines.forward import token_logprobs
+
+        self._model.eval()
+        found: list[Tensor] = []
+        with torch.no_grad():
+            for padded, is_filler in self._in_step(batch):
+                values = token_logprobs(self._model, {**padded, "targets": padded["input_ids"]}).cpu()
+                lengths = padded["attention_mask"].sum(dim=1).tolist()
+                if not is_filler:
+                    found += [row[:length].clone() for row, length in zip(values, lengths, strict=True)]
+        self._model.reshard()  # without a backward pass the root keeps its parameters gathered
+        return found
+
+    def weights(self) -> dict[str, Tensor]:
+        """This rank's part of the weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
+        from twinkle.engines.pretrained import named_weights
+
+        return named_weights(self._model)
+
+    @remote_function(dispatch="all", collect="first", sync=True)
+    def save_pretrained(self, folder: str | PathLike[str]) -> None:
+        """Write the model as safetensors that `from_pretrained` loads; adapters alone, by peft's file names.
+
+        No rank holds more than its part and one tensor of the whole model.
+
+        Args:
+            folder: A folder that all ranks see; made where it is missing.
+        """
+        from twinkle.engines.export import export
+
+        export(self._model, self.weights(), folder)
+
+    def _in_step(self, batch: Rollouts | Mapping[str, object]) -> Iterator[tuple[Padded, bool]]:
+        """This rank's micro-batches, and fillers up to the largest number of any data rank, on the device.
+
+        All ranks take part in the collectives of each forward and backward pass.
+        """
+        from twinkle.engines.padded import filler, micro_batches
+
+        mine = list(micro_batches(batch, self._micro_batch_size))
+        steps = int(self._layout.max_over_data(len(mine)))
+        for i in range(steps):
+            padded = mine[i] if i < len(mine) else filler()
+            yield {name: column.to(self._layout.device) for name, column in padded.items()}, i >= len(mine)
+
+
+def _check_positive(field: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{field} is above 0, or None, got {value}")

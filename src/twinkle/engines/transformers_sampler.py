@@ -1,0 +1,113 @@
+"""TransformersSampler writes sequences with a Hugging Face causal language model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinkle import current_worker, remote_class, remote_function
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    from peft import PeftConfig
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from twinkle import DeviceMesh
+    from twinkle.engines.answers import Answer
+    from twinkle.engines.pretrained import Source
+    from twinkle.engines.rollouts import Rollouts
+    from twinkle.engines.sampling_params import SamplingParams
+
+
+@remote_class()
+class TransformersSampler:
+    """A Hugging Face causal language model that writes; each data rank holds all of it and takes its share of prompts.
+
+    Args:
+        model: A folder or a hub's name; a config, for random weights; or a function that builds the model.
+        tokenizer: A tokenizer, or the folder or name of one; None for the one in the model's folder, if there is one.
+        lora: Adapters that a `TransformersModel` with the same ones trains.
+        dtype: Dtype of the weights.
+        micro_batch_size: Sequences written at once; None for all of them.
+        device_mesh: The mesh, of the dim dp alone.
+        remote_group: The group of workers that hold the model.
+
+    Raises:
+        ImportError: The libraries of the extra `hf` are missing.
+        ValueError: For a mesh that divides the model.
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        *,
+        tokenizer: PreTrainedTokenizerBase | str | PathLike[str] | None = None,
+        lora: PeftConfig | None = None,
+        dtype: str = "float32",
+        micro_batch_size: int | None = None,
+        device_mesh: DeviceMesh | None = None,
+        remote_group: str | None = None,
+    ) -> None:
+        from twinkle.engines.model_layout import check_replicas, own_device
+        from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
+
+        check_installed("TransformersSampler")
+        mesh = current_worker().mesh
+        if mesh is not None:
+            check_replicas("TransformersSampler", mesh)
+        self._tokenizer = read_tokenizer(model, tokenizer)
+        self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
+        self._ends = only_ends(self._model, self._tokenizer)
+        self._micro_batch_size = micro_batch_size
+        self._version = 0
+
+    @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
+    def sample(self, prompts: Sequence[Any], params: SamplingParams) -> Rollouts:
+        """Write sequences to prompts, in the order of the prompts.
+
+        Args:
+            prompts: Texts; chats, as lists of mappings with "role" and "content"; token ids; or mappings with one of
+                these as "prompt", whose other keys become columns.
+            params: How to draw; `params.n` sequences for each prompt.
+
+        Returns:
+            A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
+            tells the answer's tokens; log-probabilities are the model's own, without temperature.
+
+        Raises:
+            ValueError: A prompt has no tokens, or texts need a tokenizer.
+        """
+        import torch
+
+        from twinkle.engines.answers import to_rollouts
+        from twinkle.engines.prompts import split_columns, to_ids
+
+        if params.stop and self._tokenizer is None:
+            raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
+        seed = int(torch.randint(2**62, ())) if params.seed is None else params.seed
+        given, columns = split_columns(prompts)
+        encoded = [to_ids(prompt, self._tokenizer) for prompt in given]
+        jobs = [(ids, number) for ids in encoded for number in range(params.n)]
+        size = self._micro_batch_size or max(len(jobs), 1)
+        answers: list[Answer] = []
+        for start in range(0, len(jobs), size):
+            answers += self._write(jobs[start : start + size], params, seed)
+        rollouts = to_rollouts(answers, params, self._tokenizer, self._version)
+        return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
+        from twinkle.engines.pretrained import named_weights
+
+        return named_weights(self._model)
+
+    def on_weights(self, version: int) -> None:
+        """Note the version of the weights, which stands at each token that is written with them."""
+        self._version = version
+
+    def _write(self, jobs: Sequence[tuple[list[int], int]], params: SamplingParams, seed: int) -> list[Answer]:
+        from twinkle.engines.answers import write
+
+        return write(self._model, self._tokenizer, self._ends, jobs, params, seed)

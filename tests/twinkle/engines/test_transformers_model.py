@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from run_training import CASES, batches, whole
+from tiny_models import CONFIGS, Build, PlainLoop, adamw, halving, plain_logprobs, ragged, sequences, sgd
+from torch.testing import assert_close
+from transformers import AutoModelForCausalLM
+
+from twinkle import DeviceMesh
+from twinkle.engines import Rollouts, TransformersModel
+from twinkle.engines.model_layout import check_sizes
+from twinkle.engines.parallel import check_tensor_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LAYOUTS = ("4x1x1", "2x2x1", "1x2x2")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Figures and weights of each layout, in real processes over Gloo."""
+    folder = tmp_path_factory.mktemp("training")
+    command = [sys.executable, str(Path(__file__).parent / "run_training.py"), str(folder), *LAYOUTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain() -> Mapping[str, tuple[Any, Any, Any]]:
+    """The same of a loop in one process, one sequence at a time."""
+    found = {}
+    for name, (family, optimizer, limit, normalize) in CASES.items():
+        model = Build(family)()
+        loop = PlainLoop(model, optimizer, halving, limit)
+        figures = [loop.train(step, normalize) for step in batches()]
+        with torch.no_grad():
+            logprobs = [plain_logprobs(model, ids) for ids, _ in sequences(ragged(6, 4, "left"))]
+        found[name] = (figures, logprobs, dict(model.state_dict()))
+    return found
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_divided_model_makes_the_steps_of_one_process(
+    results: Path, plain: Mapping[str, tuple[Any, Any, Any]], layout: str, case: str
+) -> None:
+    figures, logprobs, weights = plain[case]
+    ranks = sorted((results / layout).glob(f"{case}-?.pt"))
+    assert len(ranks) == prod(map(int, layout.split("x")))
+    for rank in ranks:
+        own_figures, own_logprobs, own_weights = torch.load(rank)
+        for (own_losses, own_norm, own_rate), (losses, norm, rate) in zip(own_figures, figures, strict=True):
+            assert own_losses == pytest.approx(losses, rel=1e-5)
+            assert own_norm == pytest.approx(norm, rel=1e-4)
+            assert own_rate == rate
+        assert own_weights.keys() == weights.keys()
+        start = Build(CASES[case][0])().state_dict()
+        for name, weight in weights.items():
+            moved = float((weight - start[name]).abs().max())
+            assert_close(own_weights[name], weight, rtol=0, atol=1e-3 * moved + 1e-7, msg=f"{name} moved {moved}")
+        for own, expected in zip(own_logprobs, logprobs, strict=True):
+            assert_close(own, expected, rtol=1e-3, atol=1e-4)
+    written = AutoModelForCausalLM.from_pretrained(results / layout / f"{case}-model")
+    for name, weight in written.state_dict().items():
+        assert torch.equal(weight, own_weights[name]), name
+
+
+def one(family: str = "llama", **options: Any) -> TransformersModel:
+    return TransformersModel(Build(family), **{"optimizer": sgd, **options})
+
+
+def test_weights_are_those_of_a_config_or_a_folder(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    drawn = TransformersModel(CONFIGS["qwen3"], optimizer=sgd)
+    torch.manual_seed(3)
+    expected = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]).state_dict()
+    assert all(torch.equal(whole(drawn.weights()[name]), weight) for name, weight in expected.items())
+    drawn.save_pretrained(tmp_path)
+    read = TransformersModel(tmp_path, optimizer=sgd)
+    assert all(torch.equal(whole(read.weights()[name]), weight) for name, weight in expected.items())
+
+
+def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinkle.engines.export.MOST_BYTES", 9_000)
+    model = one("qwen2")
+    model.save_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    read = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(read[name], whole(weight)) for name, weight in model.weights().items())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_adapters_alone_are_trained_moved_and_written(tmp_path: Path) -> None:
+    from peft import LoraConfig, PeftModel
+
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = one(lora=lora, optimizer=adamw)
+    weights = {name: whole(weight) for name, weight in model.weights().items()}
+    assert len(weights) == 2 * 2 * 2 and all("lora_" in name for name in weights)
+    model.forward_backward(ragged(4, 1))
+    model.step()
+    assert all(not torch.equal(whole(model.weights()[name]), weight) for name, weight in weights.items())
+    model.save_pretrained(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    read = PeftModel.from_pretrained(Build("llama")(), tmp_path)
+    with torch.no_grad():
+        for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
+            assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
+
+
+def test_checkpoints_of_activations_change_no_gradient() -> None:
+    norms = []
+    for checkpointing in (False, True):
+        model = one(gradient_checkpointing=checkpointing)
+        model.forward_backward(ragged(4, 1))
+        norms.append(model.step()["grad_norm"])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+
+
+def test_bfloat16_computes_and_float32_keeps() -> None:
+    whole, half = one(), one(compute_dtype="bfloat16")
+    steps = [(model.forward_backward(ragged(6, 1))["loss"], model.step()["grad_norm"]) for model in (whole, half)]
+    assert steps[0][0] != steps[1][0]
+    assert steps[1] == pytest.approx(steps[0], rel=0.05)
+    assert {weight.dtype for weight in half.weights().values()} == {torch.float32}
+    assert {weight.dtype for weight in one(dtype="bfloat16").weights().values()} == {torch.bfloat16}
+
+
+def test_a_function_is_a_loss_and_gets_the_columns_of_the_batch() -> None:
+    batch = ragged(5, 1, "left")
+    batch["weight"] = torch.rand(batch["input_ids"].shape)
+
+    def weighted(logprobs: torch.Tensor, padded: Mapping[str, torch.Tensor], power: int) -> torch.Tensor:
+        return -logprobs * padded["weight"] ** power
+
+    told = one(micro_batch_size=2).forward_backward(batch, weighted, power=2)
+    model = Build("llama")()
+    weights = [row[there] for row, there in zip(batch["weight"], batch["attention_mask"].bool(), strict=True)]
+    total, count = 0.0, 0
+    for (ids, counted), weight in zip(sequences(batch), weights, strict=True):
+        counted[0] = False
+        total -= (plain_logprobs(model, ids) * weight**2)[counted].sum().item()
+        count += int(counted.sum())
+    assert told == {"loss": pytest.approx(total / count, rel=1e-5), "tokens": count}
+
+
+def test_rollouts_are_a_batch_as_their_padded_columns_are() -> None:
+    batch = ragged(5, 1)
+    rows = sequences(batch)
+    rollouts = Rollouts([ids for ids, _ in rows], [counts for _, counts in rows], counts=[2, 0, 3])
+    model = one(micro_batch_size=2)
+    assert model.forward_backward(rollouts) == pytest.approx(one().forward_backward(batch), rel=1e-5)
+    for own, other in zip(model.logprobs(rollouts), model.logprobs(batch), strict=True):
+        assert_close(own, other, rtol=0, atol=1e-5)
+
+
+def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
+    model = one()
+    assert model.forward_backward(ragged(0, 1)) == {"loss": 0.0, "tokens": 0.0}
+    assert model.logprobs(ragged(0, 1)) == []
+    with pytest.raises(ValueError, match=r"step\(\) has no gradient: no token has counted"):
+        model.step()
+    model.forward_backward(ragged(2, 1))
+    model.step()
+    with pytest.raises(ValueError, match="has no gradient"):
+        model.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float8"}, "dtype 'float8' is none of float32, bfloat16"),
+        ({"micro_batch_size": 0}, "micro_batch_size is above 0, or None, got 0"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm is above 0"),
+    ],
+)
+def test_options_out_of_range_are_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        one(**options)
+
+
+def test_unknown_losses_and_columns_are_errors() -> None:
+    model = one()
+    with pytest.raises(ValueError, match="loss='mse' is none of 'cross_entropy'"):
+        model.forward_backward(ragged(2, 1), "mse")
+    with pytest.raises(ValueError, match="normalize='row' is none of 'token', 'sequence'"):
+        model.forward_backward(ragged(2, 1), normalize="row")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a batch has input_ids, but this mapping has labels"):
+        model.forward_backward({"labels": torch.zeros(2, 3)})
+    with pytest.raises(TypeError, match="a function that builds the model"):
+        TransformersModel(Build("llama")(), optimizer=sgd)
+
+
+@pytest.mark.parametrize("field", ["pp_size", "cp_size", "ep_size", "ulysses_size"])
+def test_meshes_that_divide_otherwise_are_errors_with_the_sizes_that_work(field: str) -> None:
+    sizes: dict[str, Any] = {field: 2}
+    with pytest.raises(ValueError, match=f"the mesh has {field}=2; {field}=1 would do"):
+        check_sizes("TransformersModel", DeviceMesh.from_sizes(dp_size=2, **sizes))
+
+
+def test_tensor_parallel_sizes_divide_the_heads() -> None:
+    with pytest.raises(ValueError, match="tp_size=4 does not divide the 4 attention heads and 2 key-value heads"):
+        check_tensor_parallel(Build("llama")(), 4)
+    with pytest.raises(ValueError, match="; 1 or 2 would"):
+        check_tensor_parallel(Build("llama")(), 3)
+
+
+@pytest.mark.ray
+@pytest.mark.processes
+def test_workers_of_a_cluster_make_the_steps_of_one_process() -> None:
+    program = Path(__file__).parent / "run_on_ray.py"
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=840, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    model = Build("qwen2")()
+    ((loss,), norm, _) = PlainLoop(model, sgd).train([ragged(5, 1)])
+    assert (figures["loss"], figures["norm"]) == (pytest.approx(loss, rel=1e-5), pytest.approx(norm, rel=1e-4))
+    with torch.no_grad():
+        for (ids, _), row in zip(sequences(ragged(3, 2)), figures["logprobs"], strict=True):
+            assert_close(torch.tensor(row), plain_logprobs(model, ids), rtol=1e-3, atol=1e-4)
