@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -27,6 +28,7 @@ from twinkle_remote import shutdown as end_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]
 
@@ -36,6 +38,14 @@ class Maker:
     @remote_function(dispatch="slice_dp", collect="flatten")
     def make(self, rows: list[int]) -> list[int]:
         return [row + 100 for row in rows]
+
+    @remote_function(dispatch="slice_dp", collect="flatten", split=("rows",), uneven="pad")
+    def named(self, rows: list[int]) -> list[int]:
+        return [row + 100 for row in rows]
+
+    @remote_function(dispatch="slice_dp")
+    def items(self, rows: list[int]) -> Iterator[list[int]]:
+        yield rows
 
     @remote_function(dispatch="slice_dp", collect="mean")
     def average(self, rows: list[int]) -> float:
@@ -226,6 +236,48 @@ def test_stages_that_cannot_take_a_part_of_the_rows_are_refused(apart: Maker) ->
 def test_a_source_without_rows_is_refused(maker: Maker, ahead: int) -> None:
     with stream([1, 2], maker.make, ahead=ahead) as batches, pytest.raises(TypeError, match="yields values with rows"):
         next(batches)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_spooled_rows_are_not_made_again(apart: Maker, tmp_path: Path, chunk: int, plain: bool) -> None:
+    def keep(rows: list[int]) -> list[int]:
+        made.extend(get(rows))
+        return get(rows)
+
+    made: list[int] = []
+    stages: Any = (apart.make, keep) if plain else (keep, apart.make)
+    options: Any = {"rows": 5, "ahead": 12, "chunk": chunk, "spool": tmp_path}
+    with stream(Source(), *stages, **options) as batches:
+        before = rows_of_all([next(batches), next(batches)])
+        while len(list(tmp_path.glob("*.rows"))) < 22 // chunk:  # all that may be begun are finished
+            time.sleep(0.01)
+        state = json.loads(json.dumps(batches.state_dict()))
+    made.clear()
+    with stream(Source(size=7), *stages, **options) as batches:
+        batches.load_state_dict(state)
+        after = rows_of_all(batches)
+        assert before + after == list(range(30))
+        assert 0 < len(made) <= 30 - 22 + chunk
+        while list(tmp_path.iterdir()):  # each state deletes what the one before it does not need
+            batches.state_dict()
+            time.sleep(0.01)
+
+
+def test_a_folder_of_another_run_is_not_read(apart: Maker, tmp_path: Path) -> None:
+    for _ in range(2):
+        with stream(Source(), apart.make, rows=5, ahead=12, spool=tmp_path) as batches:
+            assert rows_of_all(batches) == list(range(30))
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        stream(Source(), apart.make, ahead=12, spool=tmp_path / "file")
+
+
+def test_named_arguments_of_a_stage_are_its_rows(apart: Maker) -> None:
+    with stream(Source(), apart.named, rows=5, ahead=12) as batches:
+        assert rows_of_all(batches) == list(range(30))
+    with pytest.raises(TypeError, match="yields items"):
+        stream(Source(), apart.items)
 
 
 @remote_class()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from twinkle_remote.sessions.runtime import running
 from twinkle_remote.streams.aside import AsideRows
 from twinkle_remote.streams.chunk_result import ChunkResult, joined
 from twinkle_remote.streams.lost_ranks import LostRanks
+from twinkle_remote.streams.plain_calls import PlainCalls
 from twinkle_remote.streams.positions import overlaps
 from twinkle_remote.streams.pump import Pump
 from twinkle_remote.streams.schedule.scheduler import Scheduler
@@ -21,7 +21,6 @@ from twinkle_remote.streams.told import RowsInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.row_source import RowSource, SourceBatch
     from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.schedule.decisions import Assignment, Part
+    from twinkle_remote.streams.spool import Spool
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.told import SetAside
 
@@ -55,6 +55,7 @@ class AheadEngine:
         version: The version now.
         line: File and line of the user's code that made the stream, for messages.
         consumed: Ranges of positions that were delivered before a resume.
+        spool: Where finished rows are written, or None.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class AheadEngine:
         line: str = "",
         version: int = 0,
         consumed: Sequence[tuple[int, int]] = (),
+        spool: Spool | None = None,
     ) -> None:
         self._source = source
         self._stages = stages
@@ -78,13 +80,15 @@ class AheadEngine:
         self._running: dict[int, _Running] = {}
         self._replies: dict[Reply, int] = {}
         self._results: dict[int, ChunkResult] = {}
-        self._values: list[tuple[int, Future[Any]]] = []
+        self._plain = PlainCalls(rules.at_once, self._wake)
         self._lost = LostRanks(self.schedule)
         self._late_at = 0.0
         self._error: BaseException | None = None
         self._source_error: BaseException | None = None
-        self._threads: ThreadPoolExecutor | None = None
         self._aside = AsideRows()
+        self._spool = spool
+        if spool is not None:
+            spool.restore(version)
         self.busy_seconds = [0.0] * len(stages)
         self.row_seconds: list[deque[float]] = [deque(maxlen=_MEASURED) for _ in stages]
         self._pump = Pump(self, line)
@@ -138,7 +142,8 @@ class AheadEngine:
                     self.schedule.source_ended()
                     return
                 self._source.keep(batch)
-                self.schedule.read(batch.rows, consumed=self._consumed)
+                made = {} if self._spool is None else self._spool.made(batch.first, batch.rows)
+                self.schedule.read(batch.rows, consumed=self._consumed, made=made)
                 for start, stop in overlaps(self._consumed, batch.first, batch.first + batch.rows):
                     self._source.use(start, stop - start)
                 self._pump.wake()
@@ -162,7 +167,7 @@ class AheadEngine:
         epoch = 0
         pieces = []
         for part in parts:
-            result = self._results.pop(part.chunk) if part.whole else self._results[part.chunk]
+            result = self._result(part)
             pieces.append((result.at(part.offset), part.rows))
             begun += [part.begun] * part.rows
             ended += [part.ended] * part.rows
@@ -174,6 +179,12 @@ class AheadEngine:
         self._pump.wake()
         lag = [self.schedule.version - version for version in begun]
         return value, RowsInfo(begun, ended, lag, indices, epoch)
+
+    def _result(self, part: Part) -> ChunkResult:
+        spooled = None if self._spool is None else self._spool.take(self._stages[-1], part.first)
+        if spooled is not None:
+            return spooled
+        return self._results.pop(part.chunk) if part.whole else self._results[part.chunk]
 
     def publish(self, version: int) -> None:
         """A version was published."""
@@ -201,8 +212,7 @@ class AheadEngine:
     def close(self) -> None:
         """End the threads; rows at work are not waited for."""
         self._pump.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._plain.close()
         if self._started:
             self._pump.join(2 * _SLICE_SECONDS)
         self._results.clear()
@@ -245,10 +255,7 @@ class AheadEngine:
         stage = self._stages[work.stage]
         given = self._input(work)
         if isinstance(stage, PlainStage):
-            self._threads = self._threads or ThreadPoolExecutor(self.schedule.rules.at_once, "twinkle-stage")
-            future = self._threads.submit(stage.function, given)
-            self._values.append((work.chunk, future))
-            future.add_done_callback(lambda _: self._wake())
+            self._plain.begin(stage, work.chunk, given)
             return
         call = stage.begin(work.rank, given)
         self._running[work.chunk] = _Running(work, call)
@@ -261,6 +268,8 @@ class AheadEngine:
 
     def _input(self, work: Assignment) -> Any:
         if work.stage == 0:
+            if self._spool is not None:
+                self._spool.drop(work.first, work.rows)
             return self._source.rows(work.first, work.rows)
         return joined([(self._results[work.chunk], work.rows)])
 
@@ -295,6 +304,9 @@ class AheadEngine:
             raise self._wrong_rows(work, rows)
         self._results[work.chunk] = result
         self.schedule.finished(work.chunk)
+        if self._spool is not None and self.schedule.is_finished(work.chunk):
+            versions = self.schedule.chunks.begun[work.chunk], self.schedule.version
+            self._spool.write(self._stages[-1], work, result, *versions)
 
     def _wrong_rows(self, work: Assignment, rows: int | None) -> BaseException:
         name = self._stages[work.stage].name
@@ -364,9 +376,7 @@ class AheadEngine:
             self._source.use(first, rows)
 
     def _take_values(self) -> None:
-        for entry in [entry for entry in self._values if entry[1].done()]:
-            self._values.remove(entry)
-            chunk, future = entry
+        for chunk, future in self._plain.take_ended():
             work = self.schedule.assignment(chunk)
             error = future.exception()
             if isinstance(error, Exception):

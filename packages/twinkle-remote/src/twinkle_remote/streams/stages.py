@@ -54,6 +54,14 @@ class RemoteStage:
         call.prefetched = True
         return call
 
+    def on_one(self, data_rank: int, function: Callable[..., Any], *arguments: Any) -> PendingCall:
+        """Call a function of the object and arguments on the rank of a data rank whose result counts."""
+        part = replace(self.component, ranks=(self.collects[data_rank],))
+        names = [f"args[{place}]" for place in range(len(arguments))]
+        call = start(part, "function", function, self.name, FunctionSpec(dispatch="all"), names, arguments)
+        call.prefetched = True
+        return call
+
     def ask(self, data_rank: int) -> PendingCall:
         """Call nothing on all ranks of a data rank, to learn whether they are there."""
         part = replace(self.component, ranks=self.peers[data_rank])
@@ -97,9 +105,21 @@ def stage_of(function: Any) -> Stage:
     if spec is None or component is None:
         return PlainStage(function, getattr(function, "__qualname__", repr(function)))
     name = f"{component.name}.{function.__name__}"
+    if spec.yields:
+        raise TypeError(f"{name} yields items, and a stage returns one row for each row: return a list")
     bind(function, component.name, (None,), {})
     peers, collects = _data_ranks(component, spec)
-    asked = replace(spec, dispatch="all", execute="all", collect="none", sync=False, uneven=None, weight=None)
+    asked = replace(
+        spec,
+        dispatch="all",
+        execute="all",
+        collect="none",
+        sync=False,
+        split=None,
+        replicate=(),
+        uneven=None,
+        weight=None,
+    )
     parameter = getattr(function, NAMES)[0]
     return RemoteStage(function, component, asked, parameter, peers, collects, name)
 

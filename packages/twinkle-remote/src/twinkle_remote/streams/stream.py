@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.backend import InProcessBackend
@@ -16,12 +16,14 @@ from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
 from twinkle_remote.streams.rules import Order, Stale, StreamRules
 from twinkle_remote.streams.schedule.simulation import SimulatedRun, simulate
+from twinkle_remote.streams.spool import Spool
 from twinkle_remote.streams.stages import RemoteStage, check_chunks, pools_of, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
 from twinkle_remote.streams.told import RowsInfo, SetAside, StreamStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from os import PathLike
     from types import TracebackType
 
     from twinkle_remote.protocol.component import Component
@@ -45,6 +47,7 @@ class StreamOptions(TypedDict, total=False):
     stale: Stale
     chunk: int
     at_once: int
+    spool: str | PathLike[str] | None
 
 
 @overload
@@ -79,6 +82,8 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
                 old rows, so that none is older; "redo" it once; "drop" it. What is made again or dropped is counted.
             chunk: Rows of one call with ahead=n.
             at_once: Calls on each data rank at a time with ahead=n.
+            spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a resume
+                does not make them again.
 
     Raises:
         TypeError: A stage is not callable, or an option is not of its type.
@@ -99,7 +104,10 @@ class Stream(Generic[R_co]):
         self, source: Iterable[Any], stages: Sequence[Callable[[Any], Any]], **options: Unpack[StreamOptions]
     ) -> None:
         self._line = driver_line()
-        self._rules = StreamRules(**options)
+        spool = options.pop("spool", None)
+        self._rules = StreamRules(**cast("Any", options))
+        self._spool = None if spool is None else Spool(spool)
+        self._kept_from = 0  # rows before it are not left in the state that was taken last
         self._stages = [stage_of(stage) for stage in stages]
         self._source = RowSource(source)
         if self._rules.ahead:
@@ -254,7 +262,12 @@ class Stream(Generic[R_co]):
         if self._engine is None and self._final is not None:
             return self._final
         engine = self._running()
-        return {"stream": 1, **engine.position(), "version": engine.version}
+        state = {"stream": 1, **engine.position(), "version": engine.version, "spool": None}
+        if self._spool is not None:
+            state["spool"] = self._spool.id
+            self._spool.forget_before(self._kept_from)
+            self._kept_from = state["open"][0][0] if state["open"] else state["read"]
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; rows that were at work then are made again.
@@ -267,6 +280,9 @@ class Stream(Generic[R_co]):
         self._source.load(state)
         self._consumed = open_to_consumed(state)
         self._version = state["version"]
+        if self._spool is not None and state["spool"] is not None:
+            self._spool.id = state["spool"]
+            self._kept_from = 0
         self._info = self._final = None
         self._ended = self._closed = False
 
@@ -302,7 +318,13 @@ class Stream(Generic[R_co]):
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
         if self._rules.ahead and self._stages and self._runs_apart():
             return AheadEngine(
-                self._source, self._stages, self._rules, line=self._line, version=self._version, consumed=self._consumed
+                self._source,
+                self._stages,
+                self._rules,
+                line=self._line,
+                version=self._version,
+                consumed=self._consumed,
+                spool=self._spool,
             )
         return SynchronousEngine(
             self._source, self._stages, self._rules.rows, version=self._version, consumed=self._consumed
