@@ -26,6 +26,7 @@ from twinkle_remote.errors import (
     PlacementError,
     RemoteCallError,
     ReplyLostError,
+    SessionLostError,
     TwinkleError,
     WorkerDiedError,
 )
@@ -37,6 +38,8 @@ from twinkle_remote.values.rows import ReducibleSplitter, Splitter
 from twinkle_remote.values.taught import register_splitter
 
 if TYPE_CHECKING:
+    from twinkle_remote.http.registered import register_type
+    from twinkle_remote.http.server.server import Server, serve
     from twinkle_remote.streams.stream import Stream, stream
     from twinkle_remote.streams.told import RowsInfo, StreamStats
 
@@ -59,6 +62,8 @@ __all__ = [
     "Replicate",
     "ReplyLostError",
     "RowsInfo",
+    "Server",
+    "SessionLostError",
     "Splitter",
     "Stream",
     "StreamStats",
@@ -74,10 +79,12 @@ __all__ = [
     "is_handle",
     "on",
     "register_splitter",
+    "register_type",
     "release",
     "remote_class",
     "remote_function",
     "run_on_workers",
+    "serve",
     "session",
     "shutdown",
     "stats",
@@ -88,18 +95,27 @@ __all__ = [
 
 _LAZY = {
     "RowsInfo": "twinkle_remote.streams.told",
+    "Server": "twinkle_remote.http.server.server",
     "Stream": "twinkle_remote.streams.stream",
     "StreamStats": "twinkle_remote.streams.told",
+    "register_type": "twinkle_remote.http.registered",
+    "serve": "twinkle_remote.http.server.server",
     "stream": "twinkle_remote.streams.stream",
 }
 
 
 def __getattr__(name: str) -> object:
+    """Names of streams and of the extra `http`, which are loaded on first use."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(_LAZY[name]), name)
+    try:
+        value: object = getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("msgspec", "starlette", "urllib3", "uvicorn"):
+            raise
+        raise ImportError(f"{name} needs {error.name}: pip install 'twinkle-remote[http]'") from error
     globals()[name] = value
     return value
 

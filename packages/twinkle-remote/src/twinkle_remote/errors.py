@@ -74,6 +74,10 @@ class ReplyLostError(TwinkleError):
     """A worker is alive, but its answer was lost: the call may or may not have run."""
 
 
+class SessionLostError(TwinkleError):
+    """The server knows this client no more: it was started anew, it was closed, or the client's lease has ended."""
+
+
 class StoreTimeoutError(TwinkleError, TimeoutError):
     """A stored value was not read within the time limit."""
 

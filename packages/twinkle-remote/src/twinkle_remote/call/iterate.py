@@ -20,7 +20,22 @@ if TYPE_CHECKING:
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
-_OPEN = FunctionSpec(dispatch="all", sync=True)
+OPENING = FunctionSpec(dispatch="all", sync=True)
+
+
+def check_all_ended(call: PendingCall) -> None:
+    """Check that all ranks of a step are at their end, where one is.
+
+    Raises:
+        CollectError: Some are not.
+    """
+    ended = call.ended()
+    if not all(ended):
+        at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
+        raise CollectError(
+            f"{call.name}: ranks {at_end} are at their end and the others of {list(call.ranks)} are not; every rank "
+            "takes the same number of steps"
+        )
 
 
 class RemoteIterator:
@@ -46,7 +61,7 @@ class RemoteIterator:
         """Call `__iter__` on the workers; requested steps stay if the iteration continues the last loop."""
         if self._steps and self._goes_on:
             return
-        call = start(self._component, "iterate", "__iter__", f"{self._component.name}.__iter__", _OPEN)
+        call = start(self._component, "iterate", "__iter__", f"{self._component.name}.__iter__", OPENING)
         call.wait()
         self._goes_on = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
         self._steps.clear()
@@ -75,12 +90,7 @@ class RemoteIterator:
             return Lazy(call, self._itself)
         self._ended = True
         self._steps.clear()
-        if not all(ended):
-            at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
-            raise CollectError(
-                f"{self._component.name}.__next__: ranks {at_end} are at their end and the others of "
-                f"{list(call.ranks)} are not; every rank takes the same number of steps"
-            )
+        check_all_ended(call)
         raise StopIteration
 
     def _ask(self) -> PendingCall:

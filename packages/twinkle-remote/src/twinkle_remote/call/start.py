@@ -11,6 +11,7 @@ from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.lazy_arguments import LazyArguments, lists_only
 from twinkle_remote.call.pending_call import PendingCall
+from twinkle_remote.call.start_whole import start_whole
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
@@ -105,21 +106,15 @@ def start(
     began = time.perf_counter()
     if runtime.is_released(component):
         raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
+    if runtime.whole is not None:
+        return start_whole(runtime, runtime.whole, component, kind, target, name, spec, args, kwargs or {})
     group = runtime.backend.group(component.group)
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
+    put, mesh = runtime.backend.store.put, component.mesh
+    given = kwargs or {}
     try:
-        shares = dispatch(
-            spec,
-            names,
-            args,
-            kwargs or {},
-            ranks=ranks,
-            mesh=component.mesh,
-            put=runtime.backend.store.put,
-            name=name,
-            own_share=own_share,
-        )
+        shares = dispatch(spec, names, args, given, ranks=ranks, mesh=mesh, put=put, name=name, own_share=own_share)
         record = runtime.stats.open(name, group.name, len(ranks))
         lazies = LazyArguments(name, spec, shares, runtime.backend.store.keep)
         tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _CLASS = "__twinkle_class__"
 _REMOTE = "__twinkle_remote_names__"
 _ITERATOR = "_twinkle_iterator"
+SPECIAL = {
+    "__len__": FunctionSpec(execute="first"),
+    "__enter__": FunctionSpec(dispatch="all", collect="first"),
+    "__exit__": FunctionSpec(dispatch="all", collect="first"),
+}
+"""The special methods that a handle sends to its workers, and their options if the class gives none."""
 _OF_CLASS = frozenset(
     {
         "__class_getitem__",
@@ -191,14 +197,18 @@ class Handle(HandleBase):
         """Do nothing: deleting a handle does not delete the component."""
 
 
+def step_options(cls: Any) -> FunctionSpec:
+    """The options of each step of an iteration over a handle of the class."""
+    return options_under(cls, "__next__") or FunctionSpec(collect="flatten")
+
+
 def _iterator(self: Any) -> RemoteIterator:
     found = self.__dict__.get(_ITERATOR)
     if found is None:
         cls = _class(self)
         component = component_of(self)
         assert component is not None
-        spec = options_under(cls, "__next__") or FunctionSpec(collect="flatten")
-        found = RemoteIterator(component, spec, self, ahead=prefetch_of(cls))
+        found = RemoteIterator(component, step_options(cls), self, ahead=prefetch_of(cls))
         object.__setattr__(self, _ITERATOR, found)
     return cast("RemoteIterator", found)
 
@@ -213,29 +223,29 @@ def _next(self: Any) -> Any:
     return next(_iterator(self))
 
 
-def _call(self: Any, name: str, args: tuple[Any, ...], default: FunctionSpec) -> Any:
+def _call(self: Any, name: str, args: tuple[Any, ...]) -> Any:
     from twinkle_remote.call.start import call_method
 
     component = component_of(self)
     assert component is not None
     names = [f"args[{i}]" for i in range(len(args))]
-    spec = options_under(_class(self), name) or default
+    spec = options_under(_class(self), name) or SPECIAL[name]
     return call_method(component, name, spec, names, args, {}, itself=self, lazy=False)
 
 
 def _len(self: Any) -> int:
-    return int(_call(self, "__len__", (), FunctionSpec(execute="first")))
+    return int(_call(self, "__len__", ()))
 
 
 def _enter(self: Any) -> Any:
-    return _call(self, "__enter__", (), FunctionSpec(dispatch="all", collect="first"))
+    return _call(self, "__enter__", ())
 
 
 def _exit(self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
     arguments = (kind, error, None)  # a traceback does not travel
     if error is not None and not _travels(error):
         arguments = (RemoteCallError, RemoteCallError(f"{type(error).__name__}: {error}"), None)
-    return bool(_call(self, "__exit__", arguments, FunctionSpec(dispatch="all", collect="first")))
+    return bool(_call(self, "__exit__", arguments))
 
 
 def _travels(error: BaseException) -> bool:

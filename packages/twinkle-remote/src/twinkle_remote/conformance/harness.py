@@ -27,6 +27,7 @@ class Harness:
         mode: Name of the backend.
         groups: Name of a group by its number of workers; there is one for each of `SIZES`.
         options: Options of `initialize`, apart from the mode and the groups.
+        typed: The backend carries values of known types only, and neither functions nor classes of the caller.
         in_process: The backend builds components in the calling process, which is their only worker.
         patience: Seconds to wait for a call that never ends; a call that does nothing must end within them.
         folder: A directory that the caller and every worker can write to, where gates are opened.
@@ -36,6 +37,7 @@ class Harness:
     groups: Mapping[int, str]
     folder: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    typed: bool = False
     in_process: bool = False
     patience: float = 0.3
 
@@ -57,7 +59,7 @@ class Harness:
 
     def takes(self, check: Callable[[Harness], None]) -> bool:
         """Whether a check applies, given where the workers run and which libraries are installed."""
-        if getattr(check, "apart", False) and self.in_process:
+        if (getattr(check, "apart", False) and self.in_process) or (getattr(check, "any_value", False) and self.typed):
             return False
         return all(importlib.util.find_spec(name) is not None for name in getattr(check, "libraries", ()))
 
@@ -67,11 +69,11 @@ def plain(value: Any) -> Any:
     return value.result() if isinstance(value, Lazy) else value
 
 
-def needs(*libraries: str, apart: bool = False) -> Callable[[T], T]:
-    """Mark a check that needs libraries, or workers outside of the calling process."""
+def needs(*libraries: str, apart: bool = False, any_value: bool = False) -> Callable[[T], T]:
+    """Mark a check that needs libraries, workers outside of the calling process, or a backend that carries anything."""
 
     def mark(check: T) -> T:
-        vars(check).update(libraries=libraries, apart=apart)
+        vars(check).update(libraries=libraries, apart=apart, any_value=any_value)
         return check
 
     return mark

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
 _MACHINERY = ("twinkle_remote", "twinkle_mesh", "twinkle_ray", "twinkle_data", "twinkle")
@@ -45,6 +47,20 @@ def calls_are_from(line: str) -> None:
         line: File and line of the user's code.
     """
     _line.set(line)
+
+
+@contextmanager
+def called_from(line: str) -> Iterator[None]:
+    """Run a block for a caller elsewhere, whose line is the driver's line.
+
+    Args:
+        line: File and line of that caller.
+    """
+    token = _line.set(line)
+    try:
+        yield
+    finally:
+        _line.reset(token)
 
 
 def driver_line() -> str:

@@ -28,6 +28,7 @@ from twinkle_remote.protocol.handed import (
 )
 from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
 from twinkle_remote.protocol.own_calls import OwnCalls, UnseenFailure
+from twinkle_remote.protocol.whole_calls import WholeCall, WholeCallBackend, WholeReply
 
 __all__ = [
     "Backend",
@@ -52,6 +53,9 @@ __all__ = [
     "StoredSlot",
     "Task",
     "UnseenFailure",
+    "WholeCall",
+    "WholeCallBackend",
+    "WholeReply",
     "WorkerGroup",
     "WorkerInfo",
     "here",

@@ -11,6 +11,7 @@ from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol.component import component_of, forget_all
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
 from twinkle_remote.protocol.own_calls import OwnCalls
+from twinkle_remote.protocol.whole_calls import WholeCallBackend
 from twinkle_remote.sessions.open_streams import OpenStreams
 from twinkle_remote.sessions.pending_calls import PendingCalls
 from twinkle_remote.sessions.stats import CallRecord, Stats
@@ -39,6 +40,7 @@ class Runtime:
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
         streams: The streams that are open.
+        whole: The backend, if it takes calls undivided; None otherwise.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
         sending: Held while the tasks of one call are sent to several ranks.
         parent: Process id of that parent; 0 if the session belongs to this process.
@@ -54,6 +56,7 @@ class Runtime:
     stats: Stats = field(default_factory=Stats)
     in_flight: PendingCalls = field(init=False)
     streams: OpenStreams = field(default_factory=OpenStreams)
+    whole: WholeCallBackend | None = field(init=False)
     closed: bool = False
     sending: threading.RLock = field(default_factory=threading.RLock)
     parent: int = 0
@@ -61,6 +64,7 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.in_flight = PendingCalls(self.backend, self.max_in_flight)
+        self.whole = self.backend if isinstance(self.backend, WholeCallBackend) else None
 
     def mark_released(self, component: Component) -> None:
         """Refuse calls of a component from now on."""

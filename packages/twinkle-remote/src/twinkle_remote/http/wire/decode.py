@@ -32,6 +32,7 @@ def decode(
     *,
     named: Callable[[list[Any]], Any] | None = None,
     limits: Limits = _DEFAULTS,
+    read_only: bool = False,
 ) -> Any:
     """The value of a message.
 
@@ -40,6 +41,7 @@ def decode(
         types: Classes that travel by name; others are refused.
         named: Makes the value of a node that is a name, such as a lazy result; raises WireFormatError for others.
         limits: What is accepted.
+        read_only: Arrays cannot be written to.
 
     Raises:
         WireFormatError: The bytes are no message, exceed a limit, or name what is not known here.
@@ -48,7 +50,7 @@ def decode(
     for part in parts:
         reader.feed(part)
     tree, buffers = reader.finish()
-    return value_of(tree, buffers, types, named=named, limits=limits)
+    return value_of(tree, buffers, types, named=named, limits=limits, read_only=read_only)
 
 
 def value_of(
@@ -58,9 +60,19 @@ def value_of(
     *,
     named: Callable[[list[Any]], Any] | None = None,
     limits: Limits = _DEFAULTS,
+    read_only: bool = False,
 ) -> Any:
-    """The value of a message that was read; see `decode`."""
-    decoder = _Decoder(tree, buffers, types, named, limits.depth)
+    """The value of a message that was read; see `decode`.
+
+    Args:
+        tree: The tree.
+        buffers: Its buffers.
+        types: As for `decode`.
+        named: As there.
+        limits: As there.
+        read_only: Arrays cannot be written to.
+    """
+    decoder = _Decoder(tree, buffers, types, named, limits.depth, read_only)
     try:
         return decoder.part(tree.root, 0)
     except RecursionError:
@@ -81,7 +93,9 @@ class _Decoder:
         types: TypeNames,
         named: Callable[[list[Any]], Any] | None,
         depth: int,
+        read_only: bool,
     ) -> None:
+        self._read_only = read_only
         self._nodes = tree.nodes
         self._buffers = buffers
         self._types = types
@@ -208,7 +222,10 @@ class _Decoder:
         return self._buffers[index]
 
     def _array(self, dtype: Any, shape: Any, index: Any) -> Any:
-        return to_array(dtype, shape, self._buffer(index))
+        made = to_array(dtype, shape, self._buffer(index))
+        if self._read_only:
+            made.flags.writeable = False
+        return made
 
     def _scalar(self, dtype: Any, data: Any) -> Any:
         if not isinstance(data, bytes):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.http.wire.type_names import TypeNames
 
+    NodeOf = Callable[[Any, Callable[[Any], Any]], list[Any] | None]
+
 NODE = 1  # code of the MessagePack extension whose data is the index of a node
 CONTAINERS = frozenset({"tuple", "set", "frozenset", "dict", "range", "slice", "enum", "named", "data"})
 _INLINE_BYTES = 1024
@@ -34,7 +36,7 @@ def encode(
     types: TypeNames,
     *,
     what: str = "the value",
-    named: Callable[[Any], list[Any] | None] = lambda _: None,
+    named: NodeOf = lambda value, part: None,
     limits: Limits = _DEFAULTS,
 ) -> WireMessage:
     """A message that stands for a value.
@@ -43,7 +45,8 @@ def encode(
         value: Any value of the wire's types, at any depth.
         types: Classes that travel by name.
         what: Name of the value, for errors.
-        named: A node for a value that travels as a name, such as a lazy result; None for other values.
+        named: A node for a value that travels as a name, such as a lazy result; None for other values. It is called
+            with the value and with a function that encodes a part of the value.
         limits: The depth that the other side reads.
 
     Raises:
@@ -59,7 +62,7 @@ def encode(
 
 
 class _Encoder:
-    def __init__(self, types: TypeNames, named: Callable[[Any], list[Any] | None], depth: int) -> None:
+    def __init__(self, types: TypeNames, named: NodeOf, depth: int) -> None:
         self.nodes: list[list[Any]] = []
         self.buffers: list[memoryview] = []
         self._types = types
@@ -107,7 +110,7 @@ class _Encoder:
         text = to_text(value)
         if text is not None:
             return list(text)
-        found = self._named(value) or self._array(value, where)
+        found = self._named(value, lambda part: self.part(part, where, depth + 1)) or self._array(value, where)
         if found is not None:
             return found
         if kind is range or kind is slice:

@@ -1,0 +1,59 @@
+"""Starts a call that goes undivided to a backend, which dispatches and collects it elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.lazy import calls_of
+from twinkle_remote.call.pending_whole_call import PendingWholeCall
+from twinkle_remote.failures.frames import driver_line
+from twinkle_remote.protocol.whole_calls import WholeCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.messages import Kind
+    from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.protocol.whole_calls import WholeCallBackend
+    from twinkle_remote.sessions.runtime import Runtime
+
+
+def start_whole(
+    runtime: Runtime,
+    backend: WholeCallBackend,
+    component: Component,
+    kind: Kind,
+    target: Any,
+    name: str,
+    spec: FunctionSpec,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> PendingWholeCall:
+    """Send a call undivided; see `start` for the arguments and the errors."""
+    began = time.perf_counter()
+    ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
+    queue = runtime.in_flight.queue(component.group, ranks, name, spec.timeout)
+    line = driver_line()
+    call = WholeCall(kind, component, target, name, args, kwargs, line)
+    reply = backend.call_whole(call)
+    record = runtime.stats.open(name, component.group, len(ranks))
+    record.driver_sent = reply.sent
+    producers = {producer: None for lazy in call.lazies for producer in calls_of(lazy)}
+    for producer in producers:
+        producer.handed_on = True
+    pending = PendingWholeCall(
+        runtime,
+        component,
+        name,
+        spec,
+        reply,
+        ranks=len(ranks),
+        line=line,
+        record=record,
+        sources=[producer for producer in producers if not producer.done() or producer.failed()],
+    )
+    record.driver_seconds = time.perf_counter() - began
+    queue.add(pending)
+    return pending

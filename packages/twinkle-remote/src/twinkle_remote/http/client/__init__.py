@@ -1,0 +1,1 @@
+"""The client's side: a backend whose groups are behind a URL."""

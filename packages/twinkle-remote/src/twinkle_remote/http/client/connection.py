@@ -1,0 +1,245 @@
+"""Requests to the server: sent again after a lost connection, within a bound, and counted, so that none runs twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import urllib3
+
+from twinkle_remote.errors import (
+    BackendError,
+    DispatchError,
+    NotInitializedError,
+    SessionLostError,
+    StoreTimeoutError,
+    TwinkleError,
+)
+from twinkle_remote.http.loopback import is_loopback
+from twinkle_remote.http.wire.frame import FrameReader
+from twinkle_remote.http.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from twinkle_remote.http.wire.frame import Tree, WireMessage
+
+_ROOT = "/twinkle/1"
+_CONNECT_SECONDS = 10.0
+_READ_SECONDS = 60.0
+_LONGEST_PAUSE_SECONDS = 2.0
+_AT_ONCE_BYTES = 64 * 1024
+_CHUNK = 1 << 20
+_LOST = (urllib3.exceptions.HTTPError, OSError)
+_ERRORS: Mapping[str, type[TwinkleError]] = {
+    "Restarted": SessionLostError,
+    "LeaseEnded": SessionLostError,
+    "Stopping": SessionLostError,
+    "Unknown": NotInitializedError,
+    "NotServed": DispatchError,
+    "TooLarge": DispatchError,
+    "Malformed": DispatchError,
+}
+
+Answer = tuple["Tree", list[bytearray]]
+
+
+class Connection:
+    """Connections to a server.
+
+    Args:
+        address: URL of the server.
+        token: The token.
+        tls: File with the certificates to trust; None for those of the system.
+        insecure: Plain HTTP beyond this machine is accepted.
+        patience: Seconds for which a lost connection is tried again.
+
+    Attributes:
+        address: The URL.
+        client: Id of this client; empty before it is open.
+
+    Raises:
+        BackendError: The address is no URL of HTTP, or is plain HTTP beyond this machine.
+    """
+
+    def __init__(self, address: str, token: str, *, tls: str | None, insecure: bool, patience: float) -> None:
+        url = urlsplit(address)
+        if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.username:
+            raise BackendError(f"address={address!r} is not valid: it is like 'https://host:8765'")
+        if url.scheme == "http" and not (insecure or is_loopback(url.hostname)):
+            raise BackendError(
+                f"address={address!r} is plain HTTP beyond this machine, and the token would travel in plain text: "
+                "use https, or insecure=True on both sides"
+            )
+        if not token or not token.isascii() or not token.isprintable():
+            raise BackendError("initialize('http') needs the server's token: token=..., printable ASCII text")
+        self.address = address
+        self.client = ""
+        self._patience = patience
+        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/x-twinkle"}
+        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        options: dict[str, Any] = {"maxsize": 32, "block": False, "timeout": timeout}
+        if url.scheme == "https":
+            self._pool: Any = urllib3.HTTPSConnectionPool(
+                url.hostname, port, cert_reqs="CERT_REQUIRED", ca_certs=tls, **options
+            )
+        else:
+            self._pool = urllib3.HTTPConnectionPool(url.hostname, port, **options)
+        self._lock = threading.Lock()
+        self._next = 1
+        self._open: set[int] = set()
+
+    def number(self) -> int:
+        """A new number for a request that must not run twice."""
+        with self._lock:
+            number = self._next
+            self._next += 1
+            self._open.add(number)
+            return number
+
+    def answered(self, number: int) -> None:
+        """Called when the answer to a numbered request is here, or no longer wanted."""
+        with self._lock:
+            self._open.discard(number)
+
+    def floor(self) -> int:
+        """The lowest number whose answer is not here."""
+        with self._lock:
+            return min(self._open, default=self._next)
+
+    def post(
+        self, path: str, message: WireMessage, number: int | None = None, *, patience: float | None = None
+    ) -> Answer:
+        """Send a message and read the answer.
+
+        Args:
+            path: Path below the root.
+            message: The message.
+            number: Its number; None for a request that may run twice.
+            patience: Seconds for which a lost connection is tried again; None for the usual ones.
+
+        Raises:
+            SessionLostError: The server cannot be reached, or knows this client no more.
+            TwinkleError: The server refuses the request.
+        """
+        headers = {**self._headers, "twinkle-client": self.client, "content-length": str(message.nbytes)}
+        if number is not None:
+            headers["twinkle-request"] = str(number)
+
+        def send() -> Any:
+            body = message.to_bytes() if message.nbytes <= _AT_ONCE_BYTES else message.chunks()
+            return self._pool.urlopen("POST", _ROOT + path, body, headers, retries=False, redirect=False)
+
+        response = self._sent(send, path, self._patience if patience is None else patience)
+        return self._read([response.data])
+
+    def get(self, path: str, timeout: float | None) -> tuple[Answer, int]:
+        """Read a value, in parts as it arrives.
+
+        Args:
+            path: Path below the root.
+            timeout: Seconds; None for no limit.
+
+        Returns:
+            The message, and its bytes.
+
+        Raises:
+            StoreTimeoutError: The time is over.
+            SessionLostError: As for `post`.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        headers = {**self._headers, "twinkle-client": self.client}
+        size = 0
+
+        def left() -> float | None:
+            return None if until is None else max(0.001, until - time.monotonic())
+
+        def parts(response: Any) -> Iterator[bytes]:
+            nonlocal size
+            size = 0
+            for part in response.stream(_CHUNK, decode_content=False):
+                size += len(part)
+                if until is not None and time.monotonic() > until:
+                    raise StoreTimeoutError(f"the server sent {size} bytes in {timeout:g} s, and the value has more")
+                yield part
+
+        def read() -> Any:
+            limit = urllib3.Timeout(connect=_CONNECT_SECONDS, read=left() or _READ_SECONDS * 10)
+            response = self._pool.urlopen(
+                "GET", _ROOT + path, None, headers, retries=False, redirect=False, preload_content=False, timeout=limit
+            )
+            if response.status != 200:
+                response.read()
+                return response
+            try:
+                return self._read(parts(response))
+            finally:
+                response.release_conn()
+
+        patience = self._patience if until is None else min(self._patience, left() or 0.0)
+        try:
+            found = self._sent(read, path, patience)
+        except SessionLostError as error:
+            if until is not None and time.monotonic() >= until:
+                raise StoreTimeoutError(f"the server did not send it within {timeout:g} s") from error
+            raise
+        return found, size
+
+    def _sent(self, send: Callable[[], Any], path: str, patience: float) -> Any:
+        until = time.monotonic() + patience
+        pause = 0.0
+        while True:
+            try:
+                response = send()
+            except _LOST as error:
+                if time.monotonic() + pause >= until:
+                    raise SessionLostError(
+                        f"the server at {self.address} was not reached for {patience:g} s ({path}): {error}"
+                    ) from None
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(_LONGEST_PAUSE_SECONDS, max(0.02, 2 * pause))
+                continue
+            if isinstance(response, tuple) or response.status in (200, 204):
+                return response
+            raise refusal(response.status, response.data, self.address)
+
+    def _read(self, parts: Any) -> Answer:
+        reader = FrameReader(_LIMITS)
+        for part in parts:
+            reader.feed(part)
+        return reader.finish()
+
+    def close(self) -> None:
+        """Tell the server that this client ends; a server that does not answer finds out by the lease."""
+        headers = {**self._headers, "twinkle-client": self.client, "content-length": "0"}
+        try:
+            limit = urllib3.Timeout(connect=2.0, read=_READ_SECONDS)
+            self._pool.urlopen("POST", f"{_ROOT}/close", b"", headers, retries=False, timeout=limit)
+        except _LOST:
+            return
+        finally:
+            self._pool.close()
+
+
+_LIMITS = Limits()
+
+
+def refusal(status: int, body: bytes, address: str) -> TwinkleError:
+    """The error for an answer that is none of 200."""
+    try:
+        found = json.loads(body)["error"]
+        return refused(str(found["type"]), str(found["message"]), status, address)
+    except (ValueError, KeyError, TypeError):
+        return BackendError(f"{address} answered {status}, and not as a server of twinkle does")
+
+
+def refused(kind: str, message: str, status: int, address: str) -> TwinkleError:
+    """The error for a refusal."""
+    if status in (401, 421):
+        return BackendError(f"{address}: {message}")
+    return _ERRORS.get(kind, TwinkleError)(f"{address}: {message}")

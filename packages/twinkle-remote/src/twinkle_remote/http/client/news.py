@@ -1,0 +1,124 @@
+"""Reads from the server what became of the calls in flight, and keeps this client's lease."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import SessionLostError, TwinkleError
+from twinkle_remote.http.registered import TYPES
+from twinkle_remote.http.wire.encode import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from twinkle_remote.http.client.connection import Answer, Connection
+    from twinkle_remote.http.client.replies import ServedReply
+
+_POLL_SECONDS = 20.0
+
+
+class NewsReader:
+    """A thread that asks the server.
+
+    Args:
+        connection: To the server.
+        beat: Seconds between two requests while no call is in flight.
+        dropped: Takes the names of the results that are no longer used.
+        value: Decodes an answer.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        beat: float,
+        dropped: Callable[[], list[str]],
+        value: Callable[[Answer], Any],
+    ) -> None:
+        self._connection = connection
+        self._beat = beat
+        self._dropped = dropped
+        self._value = value
+        self._waiting: dict[str, ServedReply] = {}
+        self._early: dict[str, list[Mapping[str, Any]]] = {}
+        self._changed = threading.Condition()
+        self._after = 0
+        self._ended = False
+        self._lost: TwinkleError | None = None
+        self._thread = threading.Thread(target=self._run, name="twinkle-http-news", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Check that the session is there.
+
+        Raises:
+            SessionLostError: It is lost.
+        """
+        if self._lost is not None:
+            raise type(self._lost)(str(self._lost))
+
+    def expect(self, reply: ServedReply) -> None:
+        """Wait for the news of a call."""
+        with self._changed:
+            for news in self._early.pop(reply.name, ()):
+                reply.take(news)
+            if not reply.end.done():
+                self._waiting[reply.name] = reply
+            lost = self._lost
+            self._changed.notify()
+        if lost is not None:
+            reply.lose(lost)
+
+    def end(self) -> None:
+        """End the thread; it may be in the middle of a request."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting and not self._ended:
+                    self._changed.wait(self._beat)
+                if self._ended:
+                    return
+                seconds = _POLL_SECONDS if self._waiting else 0.0
+            try:
+                self._ask(seconds)
+            except Exception as error:  # no other thread would find out
+                if not self._ended:
+                    self._lose(error)
+                return
+
+    def _ask(self, seconds: float) -> None:
+        request = {
+            "after": self._after,
+            "seconds": seconds,
+            "floor": self._connection.floor(),
+            "drop": self._dropped(),
+        }
+        answer = self._value(self._connection.post("/news", encode(request, TYPES)))
+        for number, news in answer["news"]:
+            if number > self._after:
+                self._after = number
+                self._take(news)
+
+    def _take(self, news: Mapping[str, Any]) -> None:
+        with self._changed:
+            reply = self._waiting.get(news["name"])
+            if reply is None:  # its request is not answered yet
+                self._early.setdefault(news["name"], []).append(news)
+                return
+        reply.take(news)
+        if reply.end.done():
+            with self._changed:
+                self._waiting.pop(reply.name, None)
+
+    def _lose(self, error: Exception) -> None:
+        lost = error if isinstance(error, TwinkleError) else SessionLostError(f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._lost = lost
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        for reply in waiting:
+            reply.lose(lost)

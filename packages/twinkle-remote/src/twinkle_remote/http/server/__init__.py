@@ -1,0 +1,1 @@
+"""The server's side: the components of a session, for clients that hold a token."""

@@ -1,0 +1,179 @@
+"""The clients of a server: what each of them holds, and the lease after which it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twinkle_remote.http.server.body import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from twinkle_remote.http.wire.frame import WireMessage
+
+_log = logging.getLogger("twinkle.http")
+MOST_CLIENTS = 256  # of one tenant
+MOST_RESULTS = 100_000  # of one client
+
+
+class Result(Protocol):
+    """What a client's call has become.
+
+    Attributes:
+        name: Its name.
+        client: The client.
+    """
+
+    name: str
+    client: RemoteClient
+
+    def news(self) -> dict[str, Any] | None:
+        """What the client does not know yet; None if there is nothing."""
+
+    def message(self) -> WireMessage:
+        """The value, encoded; raises the error of a failed call."""
+
+
+class RemoteClient:
+    """What one client holds.
+
+    Args:
+        name: Its id.
+        tenant: The tenant whose token it has.
+        loop: The server's event loop.
+
+    Attributes:
+        results: Its results, by name.
+        components: Ids of the components that it built, (group, instance) as it names them.
+        lane: The thread that makes its calls, in the order of their arrival.
+        busy: Requests of it that are being answered.
+        floor: Requests below this number were answered, and the client has the answers.
+        answers: Size and checksum, and the answer, of each later request by its number.
+    """
+
+    def __init__(self, name: str, tenant: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.name = name
+        self.tenant = tenant
+        self.results: dict[str, Result] = {}
+        self.components: set[tuple[str, str]] = set()
+        self.lane = ThreadPoolExecutor(1, f"twinkle-client-{name[-6:]}")
+        self.busy = 0
+        self.seen = time.monotonic()
+        self.floor = 0
+        self.answers: dict[int, tuple[tuple[int, int], asyncio.Future[bytes]]] = {}
+        self._loop = loop
+        self._news: deque[tuple[int, dict[str, Any]]] = deque()
+        self._count = 0
+        self._arrived = asyncio.Event()
+
+    def publish(self, news: dict[str, Any]) -> None:
+        """Tell the client what became of a call; from any thread."""
+        self._loop.call_soon_threadsafe(self._append, news)
+
+    def _append(self, news: dict[str, Any]) -> None:
+        self._count += 1
+        self._news.append((self._count, news))
+        self._arrived.set()
+
+    async def news(self, after: int, seconds: float) -> Sequence[tuple[int, dict[str, Any]]]:
+        """The news after a number that the client has read; waits for some."""
+        while self._news and self._news[0][0] <= after:
+            self._news.popleft()
+        if not self._news:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return ()
+        return tuple(self._news)
+
+    def answered(self, floor: int) -> None:
+        """Forget the answers that the client has."""
+        if floor > self.floor:
+            self.floor = floor
+            for number in [number for number in self.answers if number < floor]:
+                del self.answers[number]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget results that the client has dropped."""
+        for name in names:
+            self.results.pop(name, None)
+
+    def result(self, name: str) -> Result:
+        """A result by name.
+
+        Raises:
+            RefusedError: This client has no such result.
+        """
+        found = self.results.get(name)
+        if found is None:
+            raise unknown("result", name)
+        return found
+
+
+def unknown(what: str, name: str) -> RefusedError:
+    """The answer for ids that are unknown and for those of others."""
+    return RefusedError(404, f"there is no {what} {name[:80]!a}", "Unknown")
+
+
+class Clients:
+    """The clients of a server.
+
+    Args:
+        lease: Seconds after which a client that sends nothing is gone.
+        server: Id of this start of the server.
+    """
+
+    def __init__(self, lease: float, server: str) -> None:
+        self.lease = lease
+        self.server = server
+        self._clients: dict[str, RemoteClient] = {}
+
+    def open(self, tenant: str) -> RemoteClient:
+        """A new client.
+
+        Raises:
+            RefusedError: The tenant has many clients already.
+        """
+        if sum(client.tenant == tenant for client in self._clients.values()) >= MOST_CLIENTS:
+            raise RefusedError(429, f"a tenant has at most {MOST_CLIENTS} clients", "TooMany")
+        client = RemoteClient(f"{self.server}-{secrets.token_hex(8)}", tenant, asyncio.get_running_loop())
+        self._clients[client.name] = client
+        return client
+
+    def find(self, name: str, tenant: str) -> RemoteClient:
+        """A client by id.
+
+        Raises:
+            RefusedError: It is not known to this start of the server, or its lease has ended.
+        """
+        client = self._clients.get(name)
+        if client is not None and client.tenant == tenant:
+            client.seen = time.monotonic()
+            return client
+        if name.partition("-")[0] != self.server:
+            raise RefusedError(410, "the server was started anew: what this client held is gone", "Restarted")
+        raise RefusedError(
+            410, f"the lease of this client has ended: it was not heard of for {self.lease:g} s", "LeaseEnded"
+        )
+
+    def forget(self, client: RemoteClient) -> None:
+        """Remove a client."""
+        self._clients.pop(client.name, None)
+        client.lane.shutdown(wait=False)
+
+    def gone(self) -> Sequence[RemoteClient]:
+        """The clients whose lease has ended."""
+        before = time.monotonic() - self.lease
+        return [client for client in self._clients.values() if not client.busy and client.seen < before]
+
+    def all(self) -> Sequence[RemoteClient]:
+        """All clients."""
+        return tuple(self._clients.values())

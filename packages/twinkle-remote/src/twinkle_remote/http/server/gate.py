@@ -1,0 +1,84 @@
+"""The gate before every route: the frame of a request, its Host, its token; nothing else is read before."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from twinkle_remote.http.server.access import Access
+    from twinkle_remote.http.server.pace import Connections
+
+    Send = Callable[[Any], Awaitable[None]]
+    Receive = Callable[[], Awaitable[Any]]
+    App = Callable[[Any, Receive, Send], Awaitable[None]]
+
+_log = logging.getLogger("twinkle.http")
+_JSON = (b"content-type", b"application/json")
+
+
+class Gate:
+    """An ASGI application before another one.
+
+    Args:
+        app: What a request reaches that may pass; `scope["state"]["tenant"]` names its tenant.
+        access: The tokens.
+        hosts: Host headers that name this server; a local address of the connection is one too.
+        connections: The open connections.
+    """
+
+    def __init__(self, app: App, access: Access, hosts: frozenset[bytes], connections: Connections) -> None:
+        self._app = app
+        self._access = access
+        self._hosts = hosts
+        self._connections = connections
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        with self._connections.request(scope["client"]):
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await refuse(send, *refusal)
+                return
+            await self._app(scope, receive, self._connections.paced(send))
+
+    def _refusal(self, scope: Any) -> tuple[int, str] | None:
+        names = [name for name, _ in scope["headers"]]
+        headers = dict(scope["headers"])
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            return 400, "a request has Content-Length or Transfer-Encoding, not both"
+        if any(names.count(name) > 1 for name in (b"host", b"content-length", b"transfer-encoding", b"authorization")):
+            return 400, "a request has one Host, one length and one token"
+        if not self._is_host(headers.get(b"host", b"").lower(), scope["server"]):
+            return 421, "the Host header does not name this server"
+        if scope["path"] == "/health":
+            return None
+        tenant = self._access.tenant(headers.get(b"authorization", b""))
+        if tenant is None:
+            _log.warning("a request without a known token was refused: %s", ascii(scope["path"][:80]))
+            return 401, "the token is not known here: send Authorization: Bearer <token>"
+        scope["state"]["tenant"] = tenant
+        return None
+
+    def _is_host(self, host: bytes, server: tuple[str, int] | None) -> bool:
+        if host in self._hosts:
+            return True
+        if server is None:
+            return False
+        name, port = server
+        return host == f"{f'[{name}]' if ':' in name else name}:{port}".encode("ascii")
+
+
+async def refuse(send: Send, status: int, why: str) -> None:
+    """Answer with an error, and close the connection: the rest of the request is not read."""
+    body = json.dumps({"error": {"type": "Refused", "message": why}}).encode()
+    headers = [_JSON, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,195 @@
+"""The calls of clients at the server: their state, as it is told to the client, and their values."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.call_result import CallResult
+from twinkle_remote.call.iterate import check_all_ended
+from twinkle_remote.call.lazy import lazy_over
+from twinkle_remote.http.nodes import NodeWriter
+from twinkle_remote.http.registered import TYPES
+from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.protocol.messages import Itself
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.http.server.clients import RemoteClient
+    from twinkle_remote.http.wire.encode import NodeOf
+    from twinkle_remote.http.wire.frame import WireMessage
+    from twinkle_remote.protocol.messages import Kind, Outcome
+
+INLINE_BYTES = 16 * 1024
+_READ_SECONDS = 600.0
+
+
+def error_bytes(error: BaseException, other: NodeOf) -> bytes:
+    """An encoded exception."""
+    return encode(error, TYPES, what="the error", named=NodeWriter(TYPES, other).node).to_bytes()
+
+
+class CallOutcome:
+    """A call of the session.
+
+    Args:
+        name: Name of its result.
+        client: Its client.
+        kind: Kind of the call.
+        call: The call in flight.
+        itself: The component, if the method returns it.
+        other: Describes handles.
+    """
+
+    def __init__(
+        self, name: str, client: RemoteClient, kind: Kind, call: PendingCall, itself: object, other: NodeOf
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.call = call
+        self._kind = kind
+        self._itself = itself
+        self._source = CallResult(call, itself)
+        self.lazy = lazy_over(self._source)
+        self._other = other
+        self._told = (False, False)
+        self._counted: set[int] = set()
+        self._lock = threading.Lock()
+
+    def news(self, *, lost: bool = False) -> dict[str, Any] | None:
+        """What the client does not know yet.
+
+        Args:
+            lost: The session has ended: a call that is not done fails.
+        """
+        with self._lock:
+            done, failed = self.call.done(), self.call.failed()
+            if lost and not done:
+                done = failed = True
+            if self._told == (done, failed):
+                return None
+            self._told = done, failed
+        news: dict[str, Any] = {"name": self.name, "done": done}
+        error = self._error() if failed else None
+        if done and error is None:
+            error = self._finish(news)
+        if error is not None:
+            news["error"] = error_bytes(error, self._other)
+            news["first"] = first_of(error)
+        news["answers"] = [_figures(self.call.outcome(rank)) for rank in self._answered()]
+        return news
+
+    def _answered(self) -> Sequence[int]:
+        """The ranks that have answered since it was asked for last."""
+        pending = {reply.rank for reply in self.call.pending()} | self._counted
+        fresh = [rank for rank in self.call.ranks if rank not in pending]
+        self._counted.update(fresh)
+        return fresh
+
+    def _error(self) -> Exception | None:
+        try:
+            self.call.wait(0.0)
+        except Exception as error:  # it is sent to the client
+            return error
+        return None
+
+    def _finish(self, news: dict[str, Any]) -> Exception | None:
+        """The end of an iterator, and a small value."""
+        news["ended"] = self._kind == "next" and any(self.call.ended())
+        try:
+            if news["ended"]:
+                check_all_ended(self.call)
+            elif self._is_small():
+                message = self.message()
+                if message.nbytes <= INLINE_BYTES:
+                    news["value"] = message.to_bytes()
+        except Exception as error:
+            if news["ended"]:
+                return error
+        return None
+
+    def _is_small(self) -> bool:
+        made = sum(self.call.outcome(rank).produced for rank in self.call.ranks)
+        return not callable(self.call.spec.collect) and made <= INLINE_BYTES
+
+    def message(self) -> WireMessage:
+        """The value, collected and encoded."""
+        value = self._source.value(_READ_SECONDS)
+        if self._kind == "iterate":
+            value = all(value) if isinstance(value, list) else bool(value)
+        elif value is self._itself and value is not None:
+            value = Itself.ITSELF
+        return encode(value, TYPES, what=f"the result of {self.call.name}", named=NodeWriter(TYPES, self._other).node)
+
+
+class WorkOutcome:
+    """Work of the server itself, such as building a component, in another thread.
+
+    Args:
+        name: Name of its result.
+        client: Its client.
+        work: What it does.
+        other: Describes handles.
+    """
+
+    def __init__(self, name: str, client: RemoteClient, work: Future[None], other: NodeOf) -> None:
+        self.name = name
+        self.client = client
+        self._work = work
+        self._other = other
+        self._told = False
+
+    def news(self) -> dict[str, Any] | None:
+        """What the client does not know yet."""
+        if self._told or not self._work.done():
+            return None
+        self._told = True
+        error = self._work.exception()
+        if error is None:
+            return {"name": self.name, "done": True, "value": self.message().to_bytes()}
+        return {
+            "name": self.name,
+            "done": True,
+            "error": error_bytes(error, self._other),
+            "first": first_of(error),
+        }
+
+    def when_done(self, publish: Callable[[dict[str, Any]], None]) -> None:
+        """Publish the news when there are some; in another thread."""
+
+        def tell(work: Future[None]) -> None:
+            news = self.news()
+            if news is not None:
+                publish(news)
+
+        self._work.add_done_callback(tell)
+
+    def message(self) -> WireMessage:
+        """None, encoded."""
+        self._work.result()
+        return encode(None, TYPES)
+
+
+def _figures(outcome: Outcome) -> list[Any]:
+    why = "" if outcome.failure is None else outcome.failure.type_name
+    return [
+        outcome.rank,
+        outcome.fetched,
+        outcome.produced,
+        outcome.started,
+        outcome.seconds,
+        outcome.fetch_seconds,
+        why,
+    ]
+
+
+def first_of(error: BaseException) -> list[str]:
+    """Label, node, type and text of the first failure, for short messages."""
+    failures = getattr(error, "failures", ())
+    if failures:
+        first = failures[0]
+        return [first.label, first.node, first.type_name, first.message, first.method]
+    return ["", "", type(error).__name__, str(error).partition("\n")[0], ""]

@@ -1,0 +1,36 @@
+"""A server in another process, and what tests send to it over sockets of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[str]]:
+    """Runs a program that prints the address of its server as its first line, until the block ends."""
+
+    @contextmanager
+    def run(source: str, *arguments: str) -> Iterator[str]:
+        command = [sys.executable, "-c", textwrap.dedent(source), *arguments]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                address = process.stdout.readline().strip()
+                assert address.startswith("http"), address
+                yield address
+                process.stdin.close()
+                assert process.wait(60) == 0
+            finally:
+                process.kill()
+
+    return run
