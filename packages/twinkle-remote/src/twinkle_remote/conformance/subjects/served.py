@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_remote.conformance.subjects import classes, components, echo, faults, lifetimes, loops
+from twinkle_remote.conformance.subjects import (
+    callers,
+    classes,
+    components,
+    coroutines,
+    echo,
+    faults,
+    lifetimes,
+    loops,
+    streamed,
+)
 from twinkle_remote.protocol.component import is_component_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-_MODULES: tuple[ModuleType, ...] = (classes, components, echo, faults, lifetimes, loops)
+_MODULES: tuple[ModuleType, ...] = (
+    callers,
+    classes,
+    components,
+    coroutines,
+    echo,
+    faults,
+    lifetimes,
+    loops,
+    streamed,
+)
 VALUE_TYPES: tuple[type, ...] = (echo.Batch, echo.Pair, echo.Side, echo.Holder)
 
 

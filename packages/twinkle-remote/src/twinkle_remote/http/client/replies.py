@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.backends.thread_reply import ThreadReply
@@ -10,7 +11,6 @@ from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Mapping
 
 _OF_FAILURE = ("label", "node", "type_name", "message", "method")
@@ -40,15 +40,15 @@ class ServedReply(ThreadReply):
         ask: Callable[[str, str, float | None], Exception | None],
         dropped: deque[str],
     ) -> None:
-        super().__init__(0)
+        self._dropped = dropped
         self.name = name
+        super().__init__(0)
         self.sent = sent
         self.end = ThreadReply(1)
         self.answers: deque[Outcome] = deque()
         self.value: bytes | None = None
         self._decode = decode
         self._ask = ask
-        self._dropped = dropped
         self._error: bytes | Exception | None = None
 
     def take(self, news: Mapping[str, Any]) -> None:

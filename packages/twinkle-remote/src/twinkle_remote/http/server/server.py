@@ -195,9 +195,8 @@ def serve(
     bound = sock.getsockname()[1]
     limits = Limits(body=max_body, tree=min(Limits().tree, max_body))
     watcher = Watcher(runtime)
-    service = Service(
-        runtime, CallMaker(runtime, served, watcher, limits), Clients(lease, secrets.token_hex(6)), limits
-    )
+    maker, clients = CallMaker(runtime, served, watcher, limits), Clients(lease, secrets.token_hex(6))
+    service = Service(runtime, maker, clients, limits)
     connections = Connections()
     gate = Gate(make_app(service), access, own_hosts(host, bound, hosts), connections)
     config = _config(gate, connections, tls)
@@ -222,10 +221,11 @@ def _config(gate: Gate, connections: Connections, tls: tuple[str, str] | None) -
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=30,
         limit_concurrency=2000,
         ssl_certfile=tls[0] if tls else None,
         ssl_keyfile=tls[1] if tls else None,
