@@ -44,7 +44,7 @@ def harness(
         options: dict[str, Any] = {"address": address, "token": TOKEN}
         with session("http", groups=groups, **options):
             folder = str(tmp_path_factory.mktemp("gates"))
-            yield Harness("http", names, folder, options, typed=True, patience=1.0)
+            yield Harness("http", names, folder, options, served=True, patience=1.0)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
@@ -53,5 +53,5 @@ def test_conformance(check: Callable[[Harness], None], harness: Harness) -> None
         check(harness)
 
 
-def test_few_checks_need_values_of_any_type(harness: Harness) -> None:
-    assert len(checks_for(harness)) >= 0.9 * len(CHECKS)
+def test_most_checks_need_no_session_of_their_own(harness: Harness) -> None:
+    assert len(checks_for(harness)) >= 0.75 * len(CHECKS)

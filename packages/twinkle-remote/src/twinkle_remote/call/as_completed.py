@@ -10,6 +10,7 @@ from twinkle_remote.call.collect import ranks_read
 from twinkle_remote.call.first_over import first_over
 from twinkle_remote.call.lazy import Lazy, call_of, calls_of, lazy_part
 from twinkle_remote.call.part import part_of
+from twinkle_remote.call.pending_whole_call import PendingWholeCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
@@ -56,7 +57,7 @@ class AsCompleted(Generic[R]):
             raise ValueError(f'{name} says uneven="pad", so a piece may hold repeated rows; use get(lazy)')
 
     def __iter__(self) -> Iterator[Lazy[R]]:
-        if type(self._lazy) is not Lazy:
+        if type(self._lazy) is not Lazy or _is_undivided(self._lazy):
             yield self._lazy
             return
         left = _parts(call_of(self._lazy))
@@ -67,7 +68,7 @@ class AsCompleted(Generic[R]):
             yield lazy_part(self._lazy, over)
 
     async def __aiter__(self) -> AsyncIterator[Lazy[R]]:
-        if type(self._lazy) is not Lazy:
+        if type(self._lazy) is not Lazy or _is_undivided(self._lazy):
             yield self._lazy
             return
         left = await _in_thread(lambda: _parts(call_of(self._lazy)))
@@ -76,6 +77,11 @@ class AsCompleted(Generic[R]):
             assert over is not None
             left.remove(over)
             yield lazy_part(self._lazy, over)
+
+
+def _is_undivided(lazy: Lazy[Any]) -> bool:
+    """Whether its data ranks are not known here, so that it is its only piece."""
+    return isinstance(call_of(lazy), PendingWholeCall)
 
 
 async def _in_thread(function: Any) -> Any:

@@ -27,7 +27,8 @@ class Harness:
         mode: Name of the backend.
         groups: Name of a group by its number of workers; there is one for each of `SIZES`.
         options: Options of `initialize`, apart from the mode and the groups.
-        typed: The backend carries values of known types only, and neither functions nor classes of the caller.
+        served: The session is a server's: values of known types travel, no functions and no classes; calls go
+            undivided, so that there are no pieces by data rank; the server's session goes on when this one ends.
         in_process: The backend builds components in the calling process, which is their only worker.
         patience: Seconds to wait for a call that never ends; a call that does nothing must end within them.
         folder: A directory that the caller and every worker can write to, where gates are opened.
@@ -37,7 +38,7 @@ class Harness:
     groups: Mapping[int, str]
     folder: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    typed: bool = False
+    served: bool = False
     in_process: bool = False
     patience: float = 0.3
 
@@ -59,7 +60,7 @@ class Harness:
 
     def takes(self, check: Callable[[Harness], None]) -> bool:
         """Whether a check applies, given where the workers run and which libraries are installed."""
-        if (getattr(check, "apart", False) and self.in_process) or (getattr(check, "any_value", False) and self.typed):
+        if (getattr(check, "apart", False) and self.in_process) or (getattr(check, "own", False) and self.served):
             return False
         return all(importlib.util.find_spec(name) is not None for name in getattr(check, "libraries", ()))
 
@@ -69,11 +70,11 @@ def plain(value: Any) -> Any:
     return value.result() if isinstance(value, Lazy) else value
 
 
-def needs(*libraries: str, apart: bool = False, any_value: bool = False) -> Callable[[T], T]:
-    """Mark a check that needs libraries, workers outside of the calling process, or a backend that carries anything."""
+def needs(*libraries: str, apart: bool = False, own: bool = False) -> Callable[[T], T]:
+    """Mark a check that needs libraries, workers outside of the calling process, or a session of its own."""
 
     def mark(check: T) -> T:
-        vars(check).update(libraries=libraries, apart=apart, any_value=any_value)
+        vars(check).update(libraries=libraries, apart=apart, own=own)
         return check
 
     return mark

@@ -333,7 +333,7 @@ class Stream(Generic[R_co]):
     def _runs_apart(self) -> bool:
         """Whether stages run beside the loop; says once that they do not."""
         runtime = active()
-        if runtime is not None and not isinstance(runtime.backend, InProcessBackend):
+        if runtime is not None and runtime.whole is None and not isinstance(runtime.backend, InProcessBackend):
             return True
         if "synchronous" not in _said:
             _said.add("synchronous")

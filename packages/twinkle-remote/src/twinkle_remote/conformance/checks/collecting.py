@@ -48,7 +48,7 @@ def collecting_gives_back_arrays_and_tensors(harness: Harness) -> None:
             assert back.dtype == tensor.dtype and torch.equal(back, tensor)
 
 
-@needs("torch", any_value=True)
+@needs("torch", own=True)
 def collecting_gives_back_sparse_and_nested_tensors(harness: Harness) -> None:
     """The same for sparse and nested tensors and complex halves, whose layout and type stay; lazily as well."""
     torch = import_module("torch")
@@ -190,7 +190,7 @@ def flatten_refuses_what_does_not_join(harness: Harness) -> None:
                 plain(echo.copies(value))
         with raises(CollectError, "Echo.rows_or_none result", "flatten joins"):
             plain(echo.rows_or_none([1, 2]))
-        if not harness.typed:
+        if not harness.served:
             with raises(CollectError, "Echo.copies result", "deque", "register_splitter"):
                 plain(echo.copies(deque([1, 2])))
         with raises(CollectError, "Echo.flat_scalar result", "str has none", "rank 0", "rank 1"):

@@ -107,7 +107,7 @@ def slice_dp_splits_arrays_and_tensors(harness: Harness) -> None:
             assert args[2] == 3 and args[3] == 4, args
 
 
-@needs("numpy", "pandas", "polars", "pyarrow", "datasets", any_value=True)
+@needs("numpy", "pandas", "polars", "pyarrow", "datasets", own=True)
 def slice_dp_splits_frames_tables_and_datasets(harness: Harness) -> None:
     """Dispatch "slice_dp": frames, tables and datasets by row; each rank has its own, and they come back as one."""
     numpy, pandas, polars, arrow, datasets = map(import_module, ("numpy", "pandas", "polars", "pyarrow", "datasets"))
@@ -127,7 +127,7 @@ def slice_dp_splits_frames_tables_and_datasets(harness: Harness) -> None:
             assert harness.each(2, echo.sizes(submit(echo.rows, batch))) == sizes, (type(batch), rows)
 
 
-@needs(any_value=True)
+@needs(own=True)
 def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
     """Dispatch "slice_dp": a mapping of any type by column; it arrives, and comes back, as its type."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp2 tp2"])
@@ -146,7 +146,7 @@ def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
         assert getattr(back, "name", None) == getattr(batch, "name", None)
 
 
-@needs(any_value=True)
+@needs(own=True)
 def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
     """A container of an unknown type is an error that says what to do, at any depth."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
@@ -164,7 +164,7 @@ def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
     assert harness.each(4, echo.given_whole(made)) == [(r, (rows,), {}) for r in range(harness.workers(4))]
 
 
-@needs(any_value=True)
+@needs(own=True)
 def splitters_that_are_registered_go_with_the_calls(harness: Harness) -> None:
     """A splitter that only the caller's process registers also works on the workers."""
     echo = harness.build(Echo, 2, mesh=TWO)
@@ -338,7 +338,7 @@ def what_a_method_is_given_is_its_own_or_read_only(harness: Harness) -> None:
             plain(writer.clear({"array": array}))
         assert array.sum() == 2 * rows and array.flags.writeable
         frame = pandas.DataFrame({"x": numpy.ones(rows)})
-        for value in (tensor,) if harness.typed else (tensor, frame):
+        for value in (tensor,) if harness.served else (tensor, frame):
             assert plain(writer.doubled(value)).sum().item() == 2 * rows and value.sum().item() == rows
             assert plain(writer.doubled(submit(echo.rows, value))).sum().item() == 2 * rows
         plain(writer.clear({"tensor": tensor}))

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twinkle_remote.conformance.harness import raises
+from twinkle_remote.conformance.harness import needs, raises
 from twinkle_remote.conformance.subjects import callers
 from twinkle_remote.conformance.subjects.callers import Caller
 from twinkle_remote.errors import TwinkleError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_FAILURES = 100
 
 
+@needs(own=True)
 def an_end_waits_for_the_calls_that_workers_made(harness: Harness) -> None:
     """Also for the calls that those make, and so on; their lazy results were dropped."""
     _end_earlier_calls()
@@ -29,6 +30,7 @@ def an_end_waits_for_the_calls_that_workers_made(harness: Harness) -> None:
     assert path.exists()
 
 
+@needs(own=True)
 def an_end_raises_what_failed_unseen_in_a_call_of_a_worker(harness: Harness) -> None:
     """The error names the worker that made the call, and its line there."""
     _end_earlier_calls()

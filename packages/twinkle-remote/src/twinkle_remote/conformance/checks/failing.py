@@ -143,6 +143,7 @@ def the_first_failure_surfaces_at_once(harness: Harness) -> None:
         assert time.monotonic() - began < 10.0
 
 
+@needs(own=True)
 def what_cannot_be_pickled_arrives_or_is_named(harness: Harness) -> None:
     """An argument or a result that cannot be pickled arrives as it is, or is named in an error; the group is usable."""
     faulty = harness.build(Faulty, 2)

@@ -47,6 +47,7 @@ def streaming_without_ahead_gives_batches_of_any_size(harness: Harness) -> None:
     assert streamed.calls() == by_hand.calls()
 
 
+@needs(own=True)
 def streaming_ahead_delivers_each_row_once(harness: Harness) -> None:
     """On every mesh, in both orders, for batches and chunks of any size, each row is made and delivered once."""
     for mesh in (*FOUR.values(), None):
@@ -62,6 +63,7 @@ def streaming_ahead_delivers_each_row_once(harness: Harness) -> None:
             assert [get(batch) for batch in batches] == [[10 * row for row in batch] for batch in SOURCE]
 
 
+@needs(own=True)
 def streaming_goes_through_stages_one_after_the_other(harness: Harness) -> None:
     """Rows go from the workers of one stage to those of the next, then through a plain function."""
     first, second = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"]), harness.build(Stages, 2, mesh=TWO)
@@ -71,7 +73,7 @@ def streaming_goes_through_stages_one_after_the_other(harness: Harness) -> None:
         assert _flat(batches) == [10 * row + 1 for row in ROWS]
 
 
-@needs(apart=True)
+@needs(apart=True, own=True)
 def streaming_moves_no_rows_through_the_driver(harness: Harness) -> None:
     """A batch of many calls goes from worker to worker, and all peers of a data rank are given whole chunks."""
     first, second = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"]), harness.build(Stages, 2, mesh=TWO)
@@ -86,7 +88,7 @@ def streaming_moves_no_rows_through_the_driver(harness: Harness) -> None:
     assert sorted(row for rank in (0, 2) for rows in given[rank] for row in rows) == ROWS
 
 
-@needs(apart=True)
+@needs(apart=True, own=True)
 def streaming_by_arrival_waits_for_no_long_row(harness: Harness) -> None:
     """A long row delays only itself: the others are delivered while it is at work."""
     gate = Path(harness.folder) / "stream-gate"
@@ -102,7 +104,7 @@ def streaming_by_arrival_waits_for_no_long_row(harness: Harness) -> None:
     assert sorted(seen) == ROWS
 
 
-@needs(apart=True)
+@needs(apart=True, own=True)
 def streaming_gives_late_rows_to_other_workers(harness: Harness) -> None:
     """A chunk that is past the deadline of its call is made by another data rank, and counted."""
     gate = Path(harness.folder) / "stream-late"
@@ -113,6 +115,7 @@ def streaming_gives_late_rows_to_other_workers(harness: Harness) -> None:
     assert batches.stats().redone == 1
 
 
+@needs(own=True)
 def streaming_tells_versions_and_lags(harness: Harness) -> None:
     """Each row knows the versions of its begin and its end; `wait` keeps the lag within its bound."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])
@@ -130,6 +133,7 @@ def streaming_tells_versions_and_lags(harness: Harness) -> None:
     assert harness.in_process or batches.stats().lag.total() == 20
 
 
+@needs(own=True)
 def streaming_resumes_where_it_was(harness: Harness) -> None:
     """A state, taken after any batch and read back as JSON, gives each row once on another number of ranks."""
     first, second = harness.build(Stages, 4, mesh=FOUR["dp4"]), harness.build(Stages, 2, mesh=TWO)
@@ -145,7 +149,7 @@ def streaming_resumes_where_it_was(harness: Harness) -> None:
                 assert sorted(before + after) == [10 * row for row in ROWS], (ahead, order, taken)
 
 
-@needs(apart=True)
+@needs(apart=True, own=True)
 def streaming_sets_poisonous_rows_aside(harness: Harness) -> None:
     """A row for which a stage raises again is named and left out, and the others of its chunk are not."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"])
@@ -156,6 +160,7 @@ def streaming_sets_poisonous_rows_aside(harness: Harness) -> None:
     assert batches.stats().set_aside == 1
 
 
+@needs(own=True)
 def streaming_raises_what_fails_for_all(harness: Harness) -> None:
     """A stage that fails for every row ends the stream with its error; so does a stage that returns other rows."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])
@@ -173,6 +178,7 @@ def streaming_raises_what_fails_for_all(harness: Harness) -> None:
             _flat(batches)
 
 
+@needs(own=True)
 def streaming_goes_through_epochs(harness: Harness) -> None:
     """An epoch ends with a short batch; the next `for` loop is the next epoch."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])

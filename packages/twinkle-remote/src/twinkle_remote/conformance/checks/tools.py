@@ -59,7 +59,7 @@ def explain_tells_what_a_call_would_do(harness: Harness) -> None:
         explain(faulty.takes, cast("Any", (i for i in range(3))))
 
 
-@needs(any_value=True)
+@needs(own=True)
 def functions_run_on_the_workers(harness: Harness) -> None:
     """`run_on_workers` calls a function with the component on each of its workers, each with its own arguments."""
     counter = harness.build(Counter, 4, 10)
@@ -81,7 +81,7 @@ def _add(counter: Counter, amount: int) -> tuple[int | None, int]:
     return current_worker().rank, counter.value
 
 
-@needs(any_value=True)
+@needs(own=True)
 def the_context_tells_where_code_runs(harness: Harness) -> None:
     """`current_worker`: rank, group and coordinate on a worker; no rank on the driver, also after a call."""
     assert current_worker().rank is None and current_worker().group is None and current_worker().world_size == 1

@@ -159,6 +159,11 @@ class HttpBackend:
             raise DispatchError(
                 f"{call.name}: a function does not travel over HTTP; make it a remote function of {call.component.name}"
             )
+        if call.kind in ("generate", "item", "close"):
+            raise DispatchError(
+                f"{call.name} is a generator, whose items do not travel over HTTP: return a list, or give "
+                f"{call.component.name} __iter__ and __next__"
+            )
         self._news.check()
         number = self._connection.number()
         try:

@@ -111,9 +111,7 @@ class CallMaker:
             if kind == "drop":
                 return self._release(client, name, group, instance)
             if kind not in ("method", "iterate", "next"):
-                raise RefusedError(
-                    403, "a function does not travel over HTTP: make it a remote function of the class", "NotServed"
-                )
+                raise RefusedError(403, f"{kind!s:.20} is no kind of call here", "NotServed")
             return self._call(client, name, self.components.find(client.tenant, group, instance), kind, request)
 
     def _call(
@@ -133,7 +131,8 @@ class CallMaker:
             call.prefetched = True
         outcome = CallOutcome(name, client, kind, call, served.value, self.describer(client))
         client.results[name] = outcome
-        if not call.ends_within(AT_ONCE_SECONDS):
+        call.ends_within(AT_ONCE_SECONDS)
+        if not call.done():  # a failed call goes on until its last rank has answered
             self._watcher.add(outcome)
         return outcome
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import FrameType
 
+    from twinkle_remote.sessions.runtime import Runtime
+
 _log = logging.getLogger("twinkle.http")
 _START_SECONDS = 30.0
 _TERMINATED = 143  # the convention of shells: 128 + the number of SIGTERM
@@ -182,21 +184,12 @@ def serve(
         ValueError: A token or another option is not valid.
         TypeError: A class is no remote class.
     """
+    _check(host, tls, insecure, max_body, lease)
     runtime = running()
-    if not (is_loopback(host) or tls or insecure):
-        raise BackendError(
-            f"host={host!r} can be reached from other machines, and the token would travel in plain text: give "
-            "tls=(certificate, key), or insecure=True"
-        )
-    if max_body < 1024 or not lease > 0:
-        raise ValueError(f"max_body={max_body} is bytes, at or above 1024, and lease={lease} is seconds above 0")
     access, served = Access(token), ServedClasses(classes)
     sock = _bound(host, port)
     bound = sock.getsockname()[1]
-    limits = Limits(body=max_body, tree=min(Limits().tree, max_body))
-    watcher = Watcher(runtime)
-    maker, clients = CallMaker(runtime, served, watcher, limits), Clients(lease, secrets.token_hex(6))
-    service = Service(runtime, maker, clients, limits)
+    service, watcher = _service(runtime, served, max_body, lease)
     connections = Connections()
     gate = Gate(make_app(service), access, own_hosts(host, bound, hosts), connections)
     config = _config(gate, connections, tls)
@@ -211,6 +204,23 @@ def serve(
     if access.token is not None:
         print(f"twinkle serves at {server.address}, token: {access.token}", file=sys.stderr, flush=True)
     return server
+
+
+def _check(host: str, tls: tuple[str, str] | None, insecure: bool, max_body: int, lease: float) -> None:
+    if not (is_loopback(host) or tls or insecure):
+        raise BackendError(
+            f"host={host!r} can be reached from other machines, and the token would travel in plain text: give "
+            "tls=(certificate, key), or insecure=True"
+        )
+    if max_body < 1024 or not lease > 0:
+        raise ValueError(f"max_body={max_body} is bytes, at or above 1024, and lease={lease} is seconds above 0")
+
+
+def _service(runtime: Runtime, served: ServedClasses, max_body: int, lease: float) -> tuple[Service, Watcher]:
+    limits = Limits(body=max_body, tree=min(Limits().tree, max_body))
+    watcher = Watcher(runtime)
+    maker, clients = CallMaker(runtime, served, watcher, limits), Clients(lease, secrets.token_hex(6))
+    return Service(runtime, maker, clients, limits), watcher
 
 
 def _config(gate: Gate, connections: Connections, tls: tuple[str, str] | None) -> uvicorn.Config:
