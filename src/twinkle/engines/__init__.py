@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from twinkle.engines.advantage import advantages
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
     from twinkle.engines.transformers_model import TransformersModel
@@ -18,6 +19,7 @@ __all__ = [
     "SamplingParams",
     "TransformersModel",
     "TransformersSampler",
+    "advantages",
 ]
 
 _HOMES = {
@@ -25,6 +27,7 @@ _HOMES = {
     "SamplingParams": "sampling_params",
     "TransformersModel": "transformers_model",
     "TransformersSampler": "transformers_sampler",
+    "advantages": "advantage",
 }
 """The module of each name; a module has another name than what it defines, so that neither hides the other."""
 

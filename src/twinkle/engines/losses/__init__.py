@@ -1,0 +1,41 @@
+"""Losses: functions of the log-probabilities and their batch, with one value for each token.
+
+A batch is a mapping such as `Rollouts.pad` and `Rollouts.pack` make. The values of tokens that do not count
+(`counted`) have no meaning; `average` leaves them out.
+"""
+
+from __future__ import annotations
+
+from twinkle.engines.losses.counting import Normalization, average, counted, total_and_count
+from twinkle.engines.losses.kl import ESTIMATORS, k1, k2, k3
+from twinkle.engines.losses.policy import cispo, grpo, gspo, importance_sampling
+from twinkle.engines.losses.preference import dpo
+from twinkle.engines.losses.supervised import cross_entropy
+
+LOSSES = {
+    "cispo": cispo,
+    "cross_entropy": cross_entropy,
+    "dpo": dpo,
+    "grpo": grpo,
+    "gspo": gspo,
+    "importance_sampling": importance_sampling,
+}
+"""The losses by name. That of "dpo" has one value for each pair, the others one for each token."""
+
+__all__ = [
+    "ESTIMATORS",
+    "LOSSES",
+    "Normalization",
+    "average",
+    "cispo",
+    "counted",
+    "cross_entropy",
+    "dpo",
+    "grpo",
+    "gspo",
+    "importance_sampling",
+    "k1",
+    "k2",
+    "k3",
+    "total_and_count",
+]
