@@ -9,25 +9,40 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle.engines.advantage import advantages
+    from twinkle.engines.grading import rewards
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
+    from twinkle.engines.sinks import JSONLSink, MLflowSink, TensorBoardSink, WandbSink
+    from twinkle.engines.throughput import Throughput
     from twinkle.engines.transformers_model import TransformersModel
     from twinkle.engines.transformers_sampler import TransformersSampler
 
 __all__ = [
+    "JSONLSink",
+    "MLflowSink",
     "Rollouts",
     "SamplingParams",
+    "TensorBoardSink",
+    "Throughput",
     "TransformersModel",
     "TransformersSampler",
+    "WandbSink",
     "advantages",
+    "rewards",
 ]
 
 _HOMES = {
+    "JSONLSink": "sinks",
+    "MLflowSink": "sinks",
     "Rollouts": "rollouts",
     "SamplingParams": "sampling_params",
+    "TensorBoardSink": "sinks",
+    "Throughput": "throughput",
     "TransformersModel": "transformers_model",
     "TransformersSampler": "transformers_sampler",
+    "WandbSink": "sinks",
     "advantages": "advantage",
+    "rewards": "grading",
 }
 """The module of each name; a module has another name than what it defines, so that neither hides the other."""
 

@@ -1,0 +1,106 @@
+"""Rewards by functions with TRL's signature."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+import twinkle_remote as twinkle
+from twinkle.engines import Rollouts, rewards
+from twinkle_mesh import DeviceGroup, DeviceMesh
+
+
+def length(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float(len(text)) for text in completions]
+
+
+def right(prompts: list[str], completions: list[str], answer: list[str], **kwargs: Any) -> list[float | None]:
+    return [None if a == "?" else float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+
+async def slow(completions: list[str], **kwargs: Any) -> list[float]:
+    await asyncio.sleep(0)
+    return [0.5] * len(completions)
+
+
+def sampled() -> Rollouts:
+    return Rollouts(
+        [[1, 2, 3], [4, 5], [6], [7, 8]],
+        mask=[[0, 1, 1], [0, 1], [1], [0, 0]],
+        counts=[2, 0, 2],
+        prompts=["a", "b", "c"],
+        columns={"answer": ["xx", "y", "?"]},
+        completions=["xx", "yyy", "?", ""],
+    )
+
+
+def test_functions_get_one_entry_a_sequence() -> None:
+    seen: dict[str, Any] = {}
+
+    def keep(**kwargs: Any) -> list[float]:
+        seen.update(kwargs)
+        return [0.0] * 4
+
+    rewards(keep).grade(sampled())
+    assert seen == {
+        "prompts": ["a", "a", "c", "c"],
+        "completions": ["xx", "yyy", "?", ""],
+        "completion_ids": [[2, 3], [5], [6], []],
+        "answer": ["xx", "xx", "?", "?"],
+    }
+
+
+@pytest.mark.parametrize("mode", ["local", "threads"])
+def test_rewards_are_the_weighted_sum_of_the_votes(mode: Any) -> None:
+    options: dict[str, Any] = {} if mode == "local" else {"groups": [DeviceGroup("judges", 2, "CPU")]}
+    place: dict[str, Any] = (
+        {} if mode == "local" else {"remote_group": "judges", "device_mesh": DeviceMesh.from_sizes(dp_size=2)}
+    )
+    with twinkle.session(mode, **options):
+        grader = rewards(right, length, slow, weights=[10, 1, 2], **place)
+        graded = twinkle.get(grader.grade(sampled()))
+        assert graded.rewards is not None
+        assert [values.tolist() for values in graded.rewards] == [[0, 0, 13], [0, 4], [2], [0, 1]]
+        assert graded.replace(rewards=None) == sampled()
+        assert len(twinkle.get(grader.grade(sampled()[:0]))) == 0
+
+
+def test_a_sequence_without_a_vote_has_no_reward() -> None:
+    made = rewards(right).grade(sampled()).sequence_rewards().tolist()
+    assert made[:2] == [1, 0] and all(map(math.isnan, made[2:]))
+
+
+def test_answers_to_chats_are_messages_and_a_function_may_name_what_it_wants() -> None:
+    chat = [{"role": "user", "content": "hi"}]
+
+    def polite(completions: list[list[dict[str, str]]]) -> list[float]:
+        return [float(messages[0]["content"] == "hello") for messages in completions]
+
+    rollouts = Rollouts([[1]], prompts=[chat], completions=["hello"])
+    assert rewards(polite).grade(rollouts).sequence_rewards().tolist() == [1]
+
+
+def test_it_runs_where_an_event_loop_runs() -> None:
+    async def notebook() -> list[float]:
+        return list(rewards(slow).grade(sampled()).sequence_rewards().tolist())
+
+    assert asyncio.run(notebook()) == [0.5] * 4
+
+
+def test_errors_name_the_function() -> None:
+    def short(completions: list[str], **kwargs: Any) -> list[float]:
+        return [1.0]
+
+    with pytest.raises(ValueError, match="short returned 1 rewards for 4 completions"):
+        rewards(short).grade(sampled())
+    with pytest.raises(ValueError, match="these rollouts have none"):
+        rewards(length).grade(sampled().replace(completions=None))
+    with pytest.raises(ValueError, match="1 weights for 2 functions"):
+        rewards(length, right, weights=[1])
+    with pytest.raises(ValueError, match="at least one function"):
+        rewards()
+    with pytest.raises(TypeError, match="remote_grup"):
+        rewards(length, remote_grup="x")

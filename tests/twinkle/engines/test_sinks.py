@@ -1,0 +1,61 @@
+"""Sinks: what is written can be read again, and a library that is not there is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from twinkle.engines import JSONLSink, MLflowSink, TensorBoardSink, WandbSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from twinkle.engines.sinks import Sink
+
+
+def test_lines_of_json_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "metrics.jsonl"
+    sink: Sink = JSONLSink(path)
+    sink.log({"loss": torch.tensor(0.5), "tokens": np.int64(7), "sync": {"seconds": 1.25, "lag": {"worst": 3}}}, step=1)
+    sink.log({"loss": math.nan, "high": math.inf, "low": -math.inf}, step=2)
+    JSONLSink(path).log({"loss": 0.25}, step=3)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1, "loss": 0.5, "tokens": 7, "sync/seconds": 1.25, "sync/lag/worst": 3},
+        {"step": 2, "loss": "NaN", "high": "Infinity", "low": "-Infinity"},
+        {"step": 3, "loss": 0.25},
+    ]
+
+
+@pytest.mark.parametrize("value", ["high", None, [1.0], torch.ones(2), np.ones(2)])
+def test_a_metric_that_is_no_number_is_refused(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(TypeError, match="metric outer/loss is a"):
+        JSONLSink(path).log({"fine": 1.0, "outer": {"loss": value}}, step=1)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("library", "make"),
+    [
+        ("tensorboard", lambda folder: TensorBoardSink(folder)),
+        ("wandb", lambda folder: WandbSink(project="test", mode="offline", dir=folder)),
+        ("mlflow", lambda folder: MLflowSink(run_name="test")),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named(
+    library: str, make: Callable[[Path], Sink], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec(library) is not None:
+        monkeypatch.chdir(tmp_path)
+        make(tmp_path).log({"loss": 0.5}, step=1)
+        assert any(tmp_path.rglob("*"))
+        return
+    with pytest.raises(ImportError, match=f"pip install {library}"):
+        make(tmp_path)
