@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle.engines.advantage import advantages
+    from twinkle.engines.checkpoint import load, save
     from twinkle.engines.grading import rewards
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
@@ -28,7 +29,9 @@ __all__ = [
     "TransformersSampler",
     "WandbSink",
     "advantages",
+    "load",
     "rewards",
+    "save",
 ]
 
 _HOMES = {
@@ -42,7 +45,9 @@ _HOMES = {
     "TransformersSampler": "transformers_sampler",
     "WandbSink": "sinks",
     "advantages": "advantage",
+    "load": "checkpoint",
     "rewards": "grading",
+    "save": "checkpoint",
 }
 """The module of each name; a module has another name than what it defines, so that neither hides the other."""
 

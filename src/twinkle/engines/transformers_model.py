@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from twinkle import DeviceMesh
-    from twinkle.engines.objective import Normalize
+    from twinkle.engines.losses import Normalization
     from twinkle.engines.padded import Padded
     from twinkle.engines.pretrained import Source
     from twinkle.engines.rollouts import Rollouts
@@ -92,7 +92,7 @@ class TransformersModel:
         self,
         batch: Rollouts | Mapping[str, object],
         loss: str | Callable[..., Tensor] = "cross_entropy",
-        normalize: Normalize = "token",
+        normalize: Normalization = "token",
         **options: float,
     ) -> dict[str, float]:
         """Add the gradients of a batch to those since the last step.
@@ -121,7 +121,7 @@ class TransformersModel:
             if is_filler:
                 (0.0 * logprobs.sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
                 continue
-            total, count = share(function(logprobs, padded), padded["mask"], normalize)
+            total, count = share(function(logprobs, padded), padded, normalize)
             total.backward()  # type: ignore[no-untyped-call]
             parts = (total.item(), count, float(padded["mask"].sum()))
             totals = [sum(pair) for pair in zip(totals, parts, strict=True)]
@@ -197,6 +197,28 @@ class TransformersModel:
         from twinkle.engines.export import export
 
         export(self._model, self.weights(), folder)
+
+    @remote_function(dispatch="all", collect="first", sync=True)
+    def save_state(self, folder: str) -> None:
+        """Write weights, optimizer, schedule and generator; each rank writes its part. `twinkle.engines.save` calls it.
+
+        Raises:
+            ValueError: If gradients wait for a step.
+        """
+        from twinkle.engines.model_state import write_state
+
+        if self._counted:
+            raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
+        write_state(folder, self._model, self._optimizer, self._schedule)
+
+    @remote_function(dispatch="all", collect="first", sync=True)
+    def load_state(self, folder: str) -> None:
+        """Read what `save_state` wrote, on this mesh or another; gradients are forgotten."""
+        from twinkle.engines.model_state import read_state
+
+        self._optimizer.zero_grad()
+        self._counted = 0.0
+        read_state(folder, self._model, self._optimizer, self._schedule)
 
     def _in_step(self, batch: Rollouts | Mapping[str, object]) -> Iterator[tuple[Padded, bool]]:
         """This rank's micro-batches, and fillers up to the largest number of any data rank, on the device.

@@ -8,9 +8,10 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ import twinkle
 from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import TransformersModel
 
+Program: TypeAlias = Callable[[Path, DeviceMesh], None]
 CASES: dict[str, tuple[str, Any, float | None, Any]] = {
     "llama-sgd": ("llama", sgd, None, "token"),
     "qwen2-sgd": ("qwen2", sgd, None, "token"),
@@ -61,16 +63,21 @@ def run_case(name: str, mesh: DeviceMesh, folder: Path) -> None:
     torch.save((figures, logprobs, weights), folder / f"{name}-{dist.get_rank()}.pt")
 
 
-def run_rank(rank: int, folder: Path, sizes: tuple[int, ...], port: int) -> None:
+def train_all(folder: Path, mesh: DeviceMesh) -> None:
+    own = folder / "x".join(str(mesh.size(dim)) for dim in ("dp", "fsdp", "tp"))
+    own.mkdir(exist_ok=True)
+    with twinkle.session("local", groups=[DeviceGroup("trainer", mesh.world_size, "CPU")]):
+        for name in CASES:
+            run_case(name, mesh, own)
+
+
+def run_rank(rank: int, folder: Path, sizes: tuple[int, ...], port: int, program: Program) -> None:
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(prod(sizes))}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dp, fsdp, tp = sizes
-    mesh = DeviceMesh.from_sizes(dp_size=dp, fsdp_size=fsdp, tp_size=tp, device_type="cpu")
-    with twinkle.session("local", groups=[DeviceGroup("trainer", prod(sizes), "CPU")]):
-        for name in CASES:
-            run_case(name, mesh, folder)
+    program(folder, DeviceMesh.from_sizes(dp_size=dp, fsdp_size=fsdp, tp_size=tp, device_type="cpu"))
     dist.destroy_process_group()
 
 
@@ -80,14 +87,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def run_layouts(folder: Path, layouts: list[str], program: Program) -> None:
+    """Run a program on the ranks of each layout, one layout after the other."""
     fork = multiprocessing.get_context("fork")
-    for layout in sys.argv[2:]:
+    for layout in layouts:
         sizes = tuple(map(int, layout.split("x")))
-        (folder / layout).mkdir()
         port = free_port()
-        ranks = [fork.Process(target=run_rank, args=(i, folder / layout, sizes, port)) for i in range(prod(sizes))]
+        ranks = [fork.Process(target=run_rank, args=(i, folder, sizes, port, program)) for i in range(prod(sizes))]
         for process in ranks:
             process.start()
         for process in ranks:
@@ -97,4 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_layouts(Path(sys.argv[1]), sys.argv[2:], train_all)

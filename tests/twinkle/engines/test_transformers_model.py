@@ -193,7 +193,7 @@ def test_options_out_of_range_are_errors(options: dict[str, Any], message: str) 
 
 def test_unknown_losses_and_columns_are_errors() -> None:
     model = one()
-    with pytest.raises(ValueError, match="loss='mse' is none of 'cross_entropy'"):
+    with pytest.raises(ValueError, match="loss='mse' is none of 'cispo', 'cross_entropy'"):
         model.forward_backward(ragged(2, 1), "mse")
     with pytest.raises(ValueError, match="normalize='row' is none of 'token', 'sequence'"):
         model.forward_backward(ragged(2, 1), normalize="row")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES, Tra
 from twinkle_remote.backends.support import weights_arrived
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from twinkle_ray.weights.controller.attempt import Attempt
@@ -117,6 +117,14 @@ class WeightSync:
     def version(self) -> int:
         """Version of the target's weights: the number of syncs that worked."""
         return self._version
+
+    def state_dict(self) -> dict[str, int]:
+        """The version, for a checkpoint."""
+        return {"version": self._version}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from the version of a checkpoint: the next sync that works publishes the one after it."""
+        self._version = state["version"]
 
     @property
     def delivery(self) -> WeightDelivery | None:

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import Build, adamw, halving, ragged
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.tensor import DTensor
+
+import twinkle
+from twinkle import DataLoader, DeviceGroup, WeightSync
+from twinkle.engines import TransformersModel, TransformersSampler, load, save
+
+ROWS = [{name: column[0] for name, column in ragged(1, seed).items()} for seed in range(20)]
+
+
+def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def new_loader() -> Any:
+    return DataLoader(ROWS, batch_size=4, shuffle=True, seed=3, collate_fn=collate)
+
+
+def new_model(**options: Any) -> TransformersModel:
+    return TransformersModel(Build("qwen2"), **{"optimizer": adamw, "schedule": halving, **options})
+
+
+def train(model: TransformersModel, loader: Any, steps: int) -> list[float]:
+    losses: list[float] = []
+    while len(losses) < steps:
+        for batch in loader:
+            losses.append(model.forward_backward(batch)["loss"])
+            model.step()
+            if len(losses) == steps:
+                break
+    return losses
+
+
+def values(model: TransformersModel) -> dict[str, torch.Tensor]:
+    return {
+        name: (weight.full_tensor() if isinstance(weight, DTensor) else weight).clone()
+        for name, weight in model.weights().items()
+    }
+
+
+def test_a_resumed_training_equals_the_undisturbed_one(tmp_path: Path) -> None:
+    undisturbed = new_model()
+    losses = train(undisturbed, new_loader(), 9)
+    model, loader = new_model(), new_loader()
+    before = train(model, loader, 4)
+    save(tmp_path, model=model, loader=loader)
+    train(model, loader, 1)  # lost
+    again, position = new_model(), new_loader()
+    torch.manual_seed(99)
+    assert load(tmp_path, model=again, loader=position) == tmp_path / "checkpoint-00000001"
+    assert before + train(again, position, 5) == losses
+    expected = values(undisturbed)
+    assert all(torch.equal(weight, expected[name]) for name, weight in values(again).items())
+
+
+def test_the_newest_whole_checkpoint_is_found_and_old_ones_go(tmp_path: Path) -> None:
+    model, loader = new_model(), new_loader()
+    assert load(tmp_path / "none", model=model) is None
+    for _ in range(4):
+        train(model, loader, 1)
+        save(tmp_path, model=model, loader=loader, keep=3)
+    names = [f"checkpoint-0000000{i}" for i in (2, 3, 4)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    data = next((tmp_path / names[2] / "model").glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-1])
+    (tmp_path / names[1] / "manifest.json").unlink()
+    shutil.copytree(tmp_path / names[0], tmp_path / ".checkpoint-00000005")  # interrupted before it had its name
+    assert load(tmp_path, loader=new_loader()) == tmp_path / names[0]
+    assert save(tmp_path, model=model, keep=1) == tmp_path / names[1]
+    assert load(tmp_path, model=model) == tmp_path / names[1]
+    with pytest.raises(ValueError, match="has no state of loader"):
+        load(tmp_path, loader=new_loader())
+
+
+def test_versions_go_on(tmp_path: Path) -> None:
+    with twinkle.session("local", groups=[DeviceGroup("all", 1, "CPU")]):
+        model = new_model(remote_group="all")
+        sync = WeightSync(model, TransformersSampler(Build("qwen2"), remote_group="all"))
+        assert (sync(), sync()) == (1, 2)
+        save(tmp_path, model=model, sync=sync)
+        resumed = WeightSync(model, TransformersSampler(Build("qwen2"), remote_group="all"))
+        load(tmp_path, sync=resumed)
+        assert (resumed.version, resumed()) == (2, 3)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_adapters_are_saved_without_the_model(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    lora = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    model = new_model(lora=lora)
+    train(model, new_loader(), 2)
+    path = save(tmp_path, model=model)
+    saved = FileSystemReader(path / "model").read_metadata().state_dict_metadata
+    weights = [name for name in saved if name.startswith("model.")]
+    assert len(weights) == 4 and all("lora_" in name for name in weights)
+    again = new_model(lora=lora)
+    load(tmp_path, model=again)
+    expected = values(model)
+    assert all(torch.equal(weight, expected[name]) for name, weight in values(again).items())
+
+
+def test_what_cannot_be_saved_or_read_is_an_error(tmp_path: Path) -> None:
+    model = new_model()
+    model.forward_backward(ragged(2, 1))
+    with pytest.raises(ValueError, match="a checkpoint holds no gradients"):
+        save(tmp_path, model=model)
+    with pytest.raises(ValueError, match="keep=0"):
+        save(tmp_path, model=model, keep=0)
+    model.step()
+    save(tmp_path, model=model)
+    with pytest.raises(ValueError, match="the checkpoint has a schedule, but this model no schedule"):
+        load(tmp_path, model=new_model(schedule=None))
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(1000)
+def test_another_mesh_reads_it(tmp_path: Path) -> None:
+    """Written by 2 x 2 x 1 after two steps, read by 1 x 2 x 2 and by this process, each of which makes two more."""
+    program = [sys.executable, str(Path(__file__).parent / "run_checkpoint.py"), str(tmp_path), "2x2x1", "1x2x2"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=840, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "checkpoint-00000002").is_dir() and not list(tmp_path.glob(".checkpoint*"))
+    here, loader = new_model(), new_loader()
+    train(here, loader, 4)
+    read, position = new_model(), new_loader()
+    load(tmp_path, model=read, loader=position)
+    assert position.state_dict() == loader.state_dict()
+    expected = values(here)
+    for name, weight in values(read).items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-5)
+    losses = train(here, loader, 2)
+    assert train(read, position, 2) == pytest.approx(losses, rel=1e-4)
