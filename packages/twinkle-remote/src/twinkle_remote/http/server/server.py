@@ -245,6 +245,8 @@ def _config(gate: Gate, connections: Connections, tls: tuple[str, str] | None) -
 def _bound(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
+        sock = socket.create_server((host, port), family=family, backlog=512)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else an answer of two writes waits for 40 ms
+        return sock
     except OSError as error:
         raise BackendError(f"the server cannot listen at {host}:{port}: {error.strerror or error}") from None
