@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote import on, remote_class, remote_function, session
+from twinkle_remote import initialize, on, remote_class, remote_function, session
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, DispatchError
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.wire.decode import decode
 from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -270,6 +271,9 @@ def test_a_client_is_told_what_it_did_wrong(raw: Raw) -> None:
     ):
         pass
     with session("http", address=address, token=ONE):
+        with pytest.raises(AlreadyInitializedError, match="token: another one before") as caught_again:
+            initialize("http", address=address, token=TWO)
+        assert not any(token in text for token in (ONE, TWO) for text in (str(caught_again.value), repr(running())))
         with pytest.raises(DispatchError, match="is not served"):
             on("group").create(Unserved)
         with pytest.raises(DispatchError, match="100000"):

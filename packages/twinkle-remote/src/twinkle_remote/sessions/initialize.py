@@ -192,8 +192,12 @@ def session(
 def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
     changed = [key for key in before.keys() | now.keys() if before.get(key) != now.get(key)]
     if changed:
-        listing = "; ".join(f"{key}: {before.get(key)!r} before, {now.get(key)!r} now" for key in sorted(changed))
+        listing = "; ".join(f"{key}: {_shown(key, before)} before, {_shown(key, now)} now" for key in sorted(changed))
         raise AlreadyInitializedError(f"twinkle is initialized with other arguments ({listing}); call shutdown() first")
+
+
+def _shown(key: str, arguments: dict[str, Any]) -> str:
+    return "another one" if key == "token" else repr(arguments.get(key))
 
 
 def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:

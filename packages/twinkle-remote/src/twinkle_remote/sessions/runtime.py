@@ -52,7 +52,7 @@ class Runtime:
     mesh: DeviceMesh | None = None
     lazy_collect: bool = True
     max_in_flight: int = MAX_IN_FLIGHT
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict, repr=False)  # a token may be among them
     stats: Stats = field(default_factory=Stats)
     in_flight: PendingCalls = field(init=False)
     streams: OpenStreams = field(default_factory=OpenStreams)
