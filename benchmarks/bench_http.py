@@ -96,11 +96,11 @@ def measure(address: str, port: int, calls: int) -> None:
     """Print the figures."""
     pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=4)
     array = np.ones(BYTES, dtype=np.uint8)
-    view = memoryview(array)
+    view = array.data
     headers = {"content-length": str(BYTES)}
 
     def up() -> Any:
-        parts = (view[at : at + (1 << 20)] for at in range(0, BYTES, 1 << 20))
+        parts: Any = (view[at : at + (1 << 20)] for at in range(0, BYTES, 1 << 20))
         return pool.request("POST", "/", body=parts, headers=headers)
 
     with session("http", address=address, token=TOKEN):
@@ -137,7 +137,8 @@ def main() -> None:
     process = context.Process(target=serving, args=(far, done))
     process.start()
     try:
-        measure(*near.recv(), options.calls)
+        address, port = near.recv()
+        measure(address, port, options.calls)
     finally:
         done.set()
         process.join(60)

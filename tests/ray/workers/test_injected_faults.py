@@ -243,7 +243,7 @@ def test_a_group_is_rebuilt_on_request(program: Callable[..., Any]) -> None:
 
             @twinkle.remote_function(dispatch="all")
             def ask(self):
-                return self.keeper.told().result()
+                return twinkle.get(self.keeper.told())
 
         groups = [DeviceGroup("actor", 2, "CPU"), DeviceGroup("asker", 1, "CPU")]
         twinkle.initialize("ray", groups=groups, lazy_collect=False, restart="group")

@@ -264,7 +264,7 @@ class RayGroup:
             self.deaths.setdefault(reply.rank, reply.name)
             if reply.died_in is not None:
                 message = f"it was lost before this call, during {reply.died_in}; {failure.message}"
-                failure = replace(failure, message=message)
+                failure = replace(failure, message=message, repeated=True)
         return Outcome(reply.rank, failure=failure)
 
     def _wire(self, task: Task) -> tuple[Any, int]:

@@ -56,6 +56,7 @@ class Failure:
         died: The worker ended before it answered, and no method raised.
         unanswered: The worker is alive, but its answer is lost: the call may or may not have run.
         upstream: This rank did not run, because the call of one of its arguments failed.
+        repeated: An earlier failure has told of this worker's death.
         live: The exception itself, in backends that share the process.
     """
 
@@ -69,11 +70,12 @@ class Failure:
     died: bool = False
     unanswered: bool = False
     upstream: bool = False
+    repeated: bool = False
     live: BaseException | None = None
 
     def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
         texts = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
-        return Failure, (*texts, self.pickled, self.died, self.unanswered, self.upstream)
+        return Failure, (*texts, self.pickled, self.died, self.unanswered, self.upstream, self.repeated)
 
     def as_upstream(self) -> Failure:
         """The same failure, for the calls that take the failed result as an argument."""

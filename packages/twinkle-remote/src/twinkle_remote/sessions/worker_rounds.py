@@ -141,7 +141,8 @@ class WorkerRounds:
         if failure.died:
             self._deaths.append((rank, failure))
         what = "died" if failure.died else f"did not answer ({failure.type_name}: {failure.message})"
-        _log.warning("%s %s: whether it had calls of its own in flight is not known", self._label(rank), what)
+        level = logging.INFO if failure.repeated else logging.WARNING
+        _log.log(level, "%s %s: whether it had calls of its own in flight is not known", self._label(rank), what)
 
     def _add_death(self, rank: _Rank, failure: Failure, name: str) -> None:
         failure = replace(failure, method=name)
