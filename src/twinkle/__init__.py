@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         RemoteCallError,
         Replicate,
         RowsInfo,
-        Server,
         SessionLostError,
         Stream,
         StreamStats,
@@ -66,13 +65,14 @@ if TYPE_CHECKING:
         release,
         remote_class,
         remote_function,
-        serve,
         session,
         shutdown,
         stats,
         stream,
         submit,
     )
+    from twinkle_remote import Server as Server
+    from twinkle_remote import serve as serve
 
 __version__ = "0.1.0"
 
@@ -99,7 +99,6 @@ __all__ = [
     "RemoteCallError",
     "Replicate",
     "RowsInfo",
-    "Server",
     "SessionLostError",
     "Shard",
     "Shards",
@@ -131,7 +130,6 @@ __all__ = [
     "remote_function",
     "restart",
     "sample_seed",
-    "serve",
     "session",
     "shutdown",
     "stats",
@@ -142,17 +140,20 @@ __all__ = [
 
 _PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_ray", "twinkle_data")  # the last one loads torch
 
+_OF_EXTRAS = ("Server", "serve")  # not in `__all__`: without the extra `http` a star import would fail
+
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in __all__ and name not in _OF_EXTRAS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    package = next(package for package in map(import_module, _PACKAGES) if name in package.__all__)
+    homes = ("twinkle_remote",) if name in _OF_EXTRAS else _PACKAGES
+    package = next(package for package in map(import_module, homes) if name in package.__all__ or name in _OF_EXTRAS)
     value: object = getattr(package, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_OF_EXTRAS})

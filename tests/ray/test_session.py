@@ -276,6 +276,8 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
                 return sorted(name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_", "PYTHONHASH")))
 
         if __name__ == "__main__":
+            for name in [name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_"))]:
+                del os.environ[name]  # another test may have set it, and the cluster's processes inherit it
             cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
             mine = {"HF_HOME": "canary-1", "HF_TOKEN": "canary-2", "MY_VAR": "canary-3", "NCCL_DEBUG": "canary-4"}
             os.environ.update(mine, PYTHONHASHSEED="0")

@@ -39,7 +39,8 @@ from twinkle_remote.values.taught import register_splitter
 
 if TYPE_CHECKING:
     from twinkle_remote.http.registered import register_type
-    from twinkle_remote.http.server.server import Server, serve
+    from twinkle_remote.http.server.server import Server as Server
+    from twinkle_remote.http.server.server import serve as serve
     from twinkle_remote.streams.stream import Stream, stream
     from twinkle_remote.streams.told import RowsInfo, StreamStats
 
@@ -62,7 +63,6 @@ __all__ = [
     "Replicate",
     "ReplyLostError",
     "RowsInfo",
-    "Server",
     "SessionLostError",
     "Splitter",
     "Stream",
@@ -84,7 +84,6 @@ __all__ = [
     "remote_class",
     "remote_function",
     "run_on_workers",
-    "serve",
     "session",
     "shutdown",
     "stats",
@@ -93,6 +92,7 @@ __all__ = [
     "submit_on_workers",
 ]
 
+# `Server` and `serve` are not in `__all__`: without the extra `http` a star import would fail.
 _LAZY = {
     "RowsInfo": "twinkle_remote.streams.told",
     "Server": "twinkle_remote.http.server.server",
@@ -121,4 +121,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_LAZY})
