@@ -7,7 +7,7 @@ UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
 BIN := .venv/bin
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-python setup lint typecheck unit packaging bench lock clean
+.PHONY: demo test test-fast test-python setup lint typecheck unit packaging bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -34,9 +34,16 @@ lint: setup
 typecheck: setup
 	$(BIN)/mypy
 
+# Every test of these folders is marked by tests/conftest.py, and reading their modules takes seconds.
+APART := --ignore tests/ray --ignore tests/examples
+
 unit: setup
-	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" --numprocesses 2 --dist worksteal
-	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(APART) --numprocesses 2 --dist worksteal --durations 20
+	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile --durations 20
+
+# While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
+test-fast: setup
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" $(APART) --numprocesses 2 --dist worksteal
 
 # What needs no cluster, on another interpreter, in an environment of its own: make test-python PYTHON=python3.13
 OTHER := .cache/$(notdir $(PYTHON))
@@ -49,7 +56,7 @@ test-python: .tools/uv-$(UV_VERSION)/bin/uv
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
-	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging
+	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging tests/packaging
 
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python "$$file"; done

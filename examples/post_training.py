@@ -2,11 +2,18 @@
 
 python examples/post_training.py                # twelve workers on a Ray cluster that it starts and ends
 python examples/post_training.py --mode local   # the same program in one process
+python examples/post_training.py --ahead 64     # samplers work ahead of the GRPO loop, by the same lines
+
+The same program over HTTP: the workers at a server, the loop elsewhere. Both take the token from TWINKLE_TOKEN.
+
+python examples/post_training.py --serve 8765                                     # where the hardware is
+python examples/post_training.py --mode http --address http://127.0.0.1:8765
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import zlib
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
@@ -31,6 +38,11 @@ PROMPT = 8  # words of a prompt
 GROUP = 8  # texts for each prompt, whose rewards are compared
 PASSES = 2  # steps of the actor on each batch of texts
 CLIP = 0.2  # largest relative change of the probability of a word
+STREAMED: dict[str, Any] = {"rows": 16, "order": "arrival", "max_lag": 4, "chunk": 2}  # chunk: prompts of one call
+
+
+Prompt = tuple[int, str]
+"""The step for which it was read, and its text."""
 
 
 @dataclass
@@ -52,10 +64,11 @@ class Sampler:
         self.model = TinyGPT(size, seed).to(self.device)
 
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def sample(self, prompts: list[str], step: int) -> Rollouts:
-        given = torch.tensor([encode(p, self.size.vocabulary) for p in prompts], dtype=torch.long).reshape(-1, PROMPT)
+    def sample(self, prompts: list[Prompt]) -> Rollouts:
+        given = torch.tensor([encode(p, self.size.vocabulary) for _, p in prompts], dtype=torch.long)
+        given = given.reshape(-1, PROMPT)
         # Each text has a seed of its own, so that the layout does not change what is written.
-        seeds = [zlib.crc32(f"{self.seed}/{step}/{prompt}/{i}".encode()) for prompt in prompts for i in range(GROUP)]
+        seeds = [zlib.crc32(f"{self.seed}/{step}/{text}/{i}".encode()) for step, text in prompts for i in range(GROUP)]
         draws = torch.empty(len(seeds), self.size.context - PROMPT)
         for row, seed in zip(draws, seeds, strict=True):
             row.uniform_(generator=torch.Generator().manual_seed(seed))
@@ -71,7 +84,7 @@ class Sampler:
 
 @remote_class()
 class Rewards:
-    """Grades a text by the share of its phrases that occur in the reference, relative to those of its prompt."""
+    """Grades a text by its phrases that are real and new, relative to the other texts of its prompt."""
 
     def __init__(self, size: Size, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.size = size
@@ -138,27 +151,61 @@ class Options:
     """The options of the command line."""
 
     mode: str = "ray"
+    address: str = ""
     sft_steps: int = 120
     steps: int = 20
+    ahead: int = 0
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The groups of workers, and the mesh of each component."""
+
+    copies: DeviceMesh
+    split: DeviceMesh
+    groups: tuple[DeviceGroup, ...]
+
+
+def layout(mode: str) -> Layout:
+    """Four samplers, and an actor of eight workers; of four on a node of eight GPUs."""
+    gpus = torch.cuda.device_count()
+    device = "cuda" if gpus >= (1 if mode == "local" else 8) else "cpu"
+    replicas = 1 if device == "cuda" and 8 <= gpus < 12 else 2  # on a node of eight GPUs four of them train
+    copies = DeviceMesh.from_sizes(dp_size=4, device_type=device)
+    split = DeviceMesh.from_sizes(dp_size=replicas, pp_size=2, tp_size=2, device_type=device)
+    return Layout(copies, split, (DeviceGroup("sampler", 4, device), DeviceGroup("actor", split.world_size, device)))
+
+
+def start(options: Options, groups: tuple[DeviceGroup, ...]) -> None:
+    """Start the session, or join the server's."""
+    given: dict[str, Any] = {"start_timeout": 600} if options.mode == "ray" else {}  # twelve share the CPUs
+    if options.mode == "http":
+        given = {"address": options.address, "token": os.environ.get("TWINKLE_TOKEN", "")}
+    twinkle.initialize(options.mode, groups=list(groups), seed=options.seed, **given)
+
+
+def serve(options: Options, port: int) -> None:
+    """Serve the components to loops elsewhere, until SIGTERM or Ctrl-C."""
+    start(options, layout(options.mode).groups)
+    with twinkle.serve([Sampler, Rewards, Actor], port=port, token=os.environ.get("TWINKLE_TOKEN")) as server:
+        print(server.address, flush=True)
+        server.wait()
+    twinkle.shutdown()
 
 
 def train(options: Options, size: Size) -> History:
     """Run the loop and return the figures of the run."""
-    seed, history = options.seed, History(options.mode)
-    gpus = torch.cuda.device_count()
-    device = "cuda" if gpus >= (1 if options.mode == "local" else 8) else "cpu"
-    replicas = 1 if device == "cuda" and 8 <= gpus < 12 else 2  # on a node of eight GPUs four of them train
-    copies = DeviceMesh.from_sizes(dp_size=4, device_type=device)
-    split = DeviceMesh.from_sizes(dp_size=replicas, pp_size=2, tp_size=2, device_type=device)
+    seed, history, places = options.seed, History(options.mode), layout(options.mode)
+    copies, split = places.copies, places.split
     placement(options.mode, {"sampler, rewards": copies, "actor": split})
 
-    groups = [DeviceGroup("sampler", 4, device), DeviceGroup("actor", split.world_size, device)]
     texts = DataLoader(passages(size.context, every=4), batch_size=64, shuffle=True, seed=seed)
     prompts = DataLoader(passages(PROMPT, every=4), batch_size=16, shuffle=True, seed=seed)
+    real = [encode(text, size.vocabulary) for text in passages(size.context - PROMPT + 2, every=500)]
+    history.reference = sum(share_of_real_phrases(ids, size.vocabulary) for ids in real) / len(real)
     with history.phase("start"):
-        patience: dict[str, Any] = {"start_timeout": 600} if options.mode == "ray" else {}  # twelve share the CPUs
-        twinkle.initialize(options.mode, groups=groups, seed=seed, **patience)
+        start(options, places.groups)
         sampler = Sampler(size, seed, device_mesh=copies, remote_group="sampler")
         rewards = Rewards(size, device_mesh=copies, remote_group="sampler")
         actor = Actor(size, seed, device_mesh=split, remote_group="actor")
@@ -172,18 +219,23 @@ def train(options: Options, size: Size) -> History:
         sync()
         history.before = some_texts(sampler, size)
 
-    with history.phase("GRPO"), progress("GRPO", options.steps) as show:
-        for step, batch in enumerate(batches(prompts, options.steps)):
-            rollouts = sampler.sample(batch, step)
-            metrics = actor.update(rewards.grade(rollouts))
+    read = ([(step, text) for text in batch] for step, batch in enumerate(batches(prompts, options.steps)))
+    with (
+        history.phase("GRPO"),
+        progress("GRPO", options.steps) as show,
+        twinkle.stream(read, sampler.sample, rewards.grade, ahead=options.ahead, **STREAMED) as rollouts,
+    ):
+        for batch in rollouts:
+            metrics = actor.update(batch)
             history.rewards.append(metrics["reward"])
             with history.phase("of which weight sync"):
                 sync()
             show(loss=metrics["loss"], reward=metrics["reward"])
+        history.stream = rollouts.stats()
         history.after = some_texts(sampler, size)
 
-    assert sync.plan is not None
-    history.weight_bytes = sum(sync.plan.sent(split.world_size)) * sync.version
+    assert sync.delivery is not None
+    history.weight_bytes = sync.delivery.moved * sync.version
     history.calls = twinkle.stats()
     twinkle.shutdown()
     return history
@@ -197,20 +249,26 @@ def batches(loader: DataLoader[Batch[str]], steps: int) -> Iterator[Batch[str]]:
 def some_texts(sampler: Sampler, size: Size) -> list[str]:
     """A text for each of a few prompts, the same prompts and draws at every call."""
     prompts = passages(PROMPT, every=15_000)[:4]
-    words = sampler.sample(prompts, -1).words[:, 0].tolist()
+    words = sampler.sample([(-1, prompt) for prompt in prompts]).words[:, 0].tolist()
     return [f"{prompt} | {decode(text[PROMPT:], size.vocabulary)}" for prompt, text in zip(prompts, words, strict=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     defaults = Options()
-    parser.add_argument("--mode", choices=("ray", "local"), default=defaults.mode)
+    parser.add_argument("--mode", choices=("ray", "local", "http"), default=defaults.mode)
+    parser.add_argument("--address", default=defaults.address, help="URL of the server, for --mode http")
+    parser.add_argument("--serve", type=int, metavar="PORT", help="serve the components instead of training")
     parser.add_argument("--sft-steps", type=int, default=defaults.sft_steps, help="supervised steps on the text")
     parser.add_argument("--steps", type=int, default=defaults.steps, help="GRPO steps")
+    parser.add_argument("--ahead", type=int, default=defaults.ahead, help="prompts at work ahead of the GRPO loop")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for curves and figures")
     arguments = vars(parser.parse_args())
-    folder = arguments.pop("out").resolve()
+    folder, port = arguments.pop("out").resolve(), arguments.pop("serve")
+    if port is not None:
+        serve(Options(**arguments), port)
+        return
     report(train(Options(**arguments), Size()), folder)
 
 

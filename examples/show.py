@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twinkle import DeviceMesh
-    from twinkle_remote import CallRecord
+    from twinkle_remote import CallRecord, StreamStats
 
 console = Console()
 
@@ -32,21 +32,25 @@ class History:
         mode: Mode of the run.
         losses: Mean loss of each supervised step, in nats per word.
         rewards: Mean reward of each GRPO step.
+        reference: Mean reward of the reference's own texts.
         before: A text for each of a few prompts, written before GRPO.
         after: The same, afterwards.
         seconds: Time of each phase on the driver.
         weight_bytes: Bytes of weights that left the actor's workers for the sampler's.
         calls: The record of every call.
+        stream: The figures of the stream of rollouts.
     """
 
     mode: str
     losses: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    reference: float = 0.0
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     weight_bytes: int = 0
     calls: Sequence[CallRecord] = ()
+    stream: StreamStats | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -82,6 +86,8 @@ def report(history: History, folder: Path) -> None:
         console.rule(f"[bold]{title}[/]", align="left")
         for text in texts:
             console.print(text, markup=False, highlight=False)
+    console.rule("[bold]stream of rollouts[/]", align="left")
+    console.print(str(history.stream), markup=False, highlight=False)
     console.print(_times(history), _hand_overs(history))
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"losses": history.losses, "rewards": history.rewards, "seconds": history.seconds}
@@ -90,6 +96,8 @@ def report(history: History, folder: Path) -> None:
     for name, values in (("loss", history.losses), ("reward", history.rewards)):
         if values:
             console.print(f"{name} {values[0]:.3f} -> {values[-1]:.3f}")
+    if history.rewards:
+        console.print(f"success: a reward on its way to {history.reference:.3f}, which the reference's own texts get")
     console.print(f"curves: {folder / 'post_training.png'}", soft_wrap=True)
 
 
@@ -142,7 +150,7 @@ def curves(history: History, path: Path) -> None:
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     drawn = (
         ("Supervised: loss", "nats per word", history.losses, "tab:blue"),
-        ("GRPO: reward", "share of phrases that are real", history.rewards, "tab:orange"),
+        ("GRPO: reward", "phrases that are real and new", history.rewards, "tab:orange"),
     )
     for axis, (title, label, values, colour) in zip(axes, drawn, strict=True):
         axis.plot(range(1, len(values) + 1), values, color=colour)

@@ -61,7 +61,7 @@ class SplitGPT:
         if not len(words) or len(words) % self.micro_batches:
             raise ValueError(
                 f"{len(words)} rows on one data rank do not make {self.micro_batches} equal micro-batches; "
-                f"a multiple of {self.micro_batches} would"
+                f"a multiple of {self.micro_batches} would do"
             )
         columns = {name: column.to(self.device) for name, column in rows.items()}
         self._loss = lambda logits, index: loss(logits, {name: column[index] for name, column in columns.items()})

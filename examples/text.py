@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 from pydoc_data import topics
 from typing import TYPE_CHECKING
 
@@ -56,13 +57,18 @@ def _phrases(size: int) -> frozenset[tuple[int, int, int]]:
 
 
 def share_of_real_phrases(ids: Sequence[int], size: int) -> float:
-    """The share of three-word phrases that occur in the reference, word for word.
+    """The share of three-word phrases that occur in the reference and are new, times the share of distinct words.
 
-    A repeated phrase counts once, and a phrase with an unknown word does not count.
+    A phrase is new if both of its pairs of words occur for the first time in the text, so going round in circles ("is
+    an object is an error is an ...") does not pay. A phrase with an unknown word does not count.
 
     Args:
         ids: At least three ids.
         size: Size of the vocabulary.
     """
+    pairs = list(pairwise(ids))
+    new = [pair not in pairs[:i] for i, pair in enumerate(pairs)]
     phrases = list(zip(ids, ids[1:], ids[2:], strict=False))
-    return len(_phrases(size).intersection(phrases)) / len(phrases)
+    real = _phrases(size)
+    counts = [phrase in real and a and b for phrase, a, b in zip(phrases, new, new[1:], strict=False)]
+    return sum(counts) / len(phrases) * len(set(ids)) / len(ids)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         WeightSyncError,
         WeightSyncTimeoutError,
         restart,
-        write_timeline,
     )
     from twinkle_remote import (
         CallTimeoutError,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
         Replicate,
         RowsInfo,
         SessionLostError,
+        StageStats,
         Stream,
         StreamStats,
         TwinkleError,
@@ -65,11 +65,13 @@ if TYPE_CHECKING:
         release,
         remote_class,
         remote_function,
+        rows_info,
         session,
         shutdown,
         stats,
         stream,
         submit,
+        write_timeline,
     )
     from twinkle_remote import Server as Server
     from twinkle_remote import serve as serve
@@ -103,6 +105,7 @@ __all__ = [
     "Shard",
     "Shards",
     "SingleProcessCollective",
+    "StageStats",
     "Stream",
     "StreamStats",
     "SyncHandle",
@@ -129,6 +132,7 @@ __all__ = [
     "remote_class",
     "remote_function",
     "restart",
+    "rows_info",
     "sample_seed",
     "session",
     "shutdown",

@@ -185,6 +185,7 @@ open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").write(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_launched_processes_divide_over_all_ranks(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(LAUNCHED)

@@ -28,8 +28,18 @@ def test_passages_start_where_they_should() -> None:
 def test_the_reward_counts_real_phrases_once() -> None:
     size = len(set(reference_words())) + 1
     real = encode(" ".join(reference_words()[100:110]), size)
-    assert share_of_real_phrases(real, size) == 1.0
+    distinct = len(set(real)) / len(real)
+    assert share_of_real_phrases(real, size) == distinct > 0.8
     assert share_of_real_phrases([*real[:3], *real[:3], *real[:3]], size) < 0.5
     assert share_of_real_phrases([0] * 10, size) == 0.0
     backwards = real[::-1]
     assert share_of_real_phrases(backwards, size) < share_of_real_phrases(real, size)
+
+
+def test_going_round_in_circles_does_not_pay() -> None:
+    circle = encode(
+        "the class of the value of the class is an object is an exception is an attribute is an instance", 1024
+    )
+    said = encode("for the value of a class object this method should be used in an instance of the built", 1024)
+    assert share_of_real_phrases(circle, 1024) < 0.3
+    assert share_of_real_phrases(said, 1024) > 0.4

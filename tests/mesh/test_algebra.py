@@ -182,13 +182,13 @@ def test_errors_of_views(views: dict[str, tuple[str, ...]], said: str) -> None:
 def test_errors_of_the_other_operations() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4, tp_size=2)
     cases: dict[str, Callable[[], DeviceMesh]] = {
-        "the mesh has no dim or view 'pp'; 'dp' or 'tp' would": lambda: mesh["pp"],
+        "the mesh has no dim or view 'pp'; 'dp' or 'tp' would do": lambda: mesh["pp"],
         "already holds 'dp'": lambda: mesh["dp", "dp"],
-        "the mesh has no dim 'pp'; 'dp' or 'tp' would": lambda: mesh.at(pp=0),
+        "the mesh has no dim 'pp'; 'dp' or 'tp' would do": lambda: mesh.at(pp=0),
         "dp=4 is outside [0, 3]": lambda: mesh.at(dp=4),
         "name='tp' is the name of a dim that stays": lambda: mesh.flatten("dp", name="tp"),
         "flatten needs at least one dim": lambda: mesh.flatten(()),
-        "a=3 = 3 does not make up dp_size=4; sizes that multiply to 4 would": lambda: mesh.unflatten("dp", {"a": 3}),
+        "a=3 = 3 does not make up dp_size=4; sizes that multiply to 4 would do": lambda: mesh.unflatten("dp", {"a": 3}),
         "a=3 = 3 does not make up": lambda: mesh.unflatten("dp", {"a": 3, "b": -1}),
         "no sizes = 1 does not make up": lambda: mesh.unflatten("dp", {}),
         "a=-1 and b=-1: only one size": lambda: mesh.unflatten("dp", {"a": -1, "b": -1}),

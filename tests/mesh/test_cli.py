@@ -44,11 +44,15 @@ def test_experts_orders_and_many_groups(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--world-size 8 --tp 3", "twinkle mesh: tp_size=3 does not divide world_size=8; 1, 2, 4 or 8 would\n"),
+        ("--world-size 8 --tp 3", "twinkle mesh: tp_size=3 does not divide world_size=8; 1, 2, 4 or 8 would do\n"),
         ("--dp 2 --rank 2", "twinkle mesh: rank=2 is not in the mesh, whose ranks are [0, 1]\n"),
-        ("--dp 4 --nodes 3", "twinkle mesh: nodes=3 does not divide the 4 ranks evenly; 1, 2 or 4 would\n"),
-        ("--dp 4 --bytes -1", "twinkle mesh: bytes=-1 must be at least 0; 0 would\n"),
-        ("--vpp 2", "twinkle mesh: vpp_size=2 needs pp_size > 1, but pp_size=1; vpp_size=1 would\n"),
+        ("--dp 4 --nodes 3", "twinkle mesh: nodes=3 does not divide the 4 ranks evenly; 1, 2 or 4 would do\n"),
+        ("--dp 4 --bytes -1", "twinkle mesh: bytes=-1 must be at least 0; 0 would do\n"),
+        (
+            "--dp 8 --nodes 4,5",
+            "twinkle mesh: --nodes 4,5 has 9 ranks, but the mesh has 8; sizes that add up to 8 would do\n",
+        ),
+        ("--vpp 2", "twinkle mesh: vpp_size=2 needs pp_size > 1, but pp_size=1; vpp_size=1 would do\n"),
     ],
 )
 def test_wrong_sizes_say_what_would_do_and_exit_2(
@@ -64,6 +68,9 @@ def test_wrong_sizes_say_what_would_do_and_exit_2(
     [
         ("--nodes two", "'two' is not a number of nodes such as 2, or the ranks on each such as 8,8,4"),
         ("--bytes 1.5X", "'1.5X' is not an amount such as 4096, 512M or 1.5G"),
+        ("--bytes inf", "'inf' is not an amount such as 4096, 512M or 1.5G"),
+        ("--bytes nan", "'nan' is not an amount such as 4096, 512M or 1.5G"),
+        ("--bytes 1e308G", "'1e308G' is not an amount such as 4096, 512M or 1.5G"),
         ("--dp two", "invalid int value: 'two'"),
     ],
 )
@@ -79,6 +86,47 @@ def test_tp_across_nodes_is_a_warning(capsys: pytest.CaptureFixture[str]) -> Non
     shown = capsys.readouterr()
     assert shown.err.startswith("twinkle mesh: warning: tp_size=4 crosses nodes: group [0, 1, 2, 3] lies on 2 of")
     assert "on 2 unequal nodes" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--fsdp 8 --dp 2 --nodes 2", "fsdp=8 crosses nodes: group [0, 2, 4, 6, 8, 10, 12, 14] lies on 2 nodes"),
+        ("--fsdp 8 --dp 2 --nodes 2", "; --order fsdp-dp would keep them inside\n"),
+        ("--fsdp 16 --nodes 2", "; --fsdp 8 --dp 2 --order fsdp-dp would keep them inside\n"),
+        ("--cp 4 --dp 2 --order dp-cp --nodes 2", "; --order cp-dp would keep them inside\n"),
+        ("--dp 8 --ep 8 --nodes 2", "ep=8 crosses nodes: group [0, 1, 2, 3, 4, 5, 6, 7] lies on 2 nodes"),
+        ("--dp 8 --ep 8 --nodes 2", "; --ep 4 would keep them inside\n"),
+    ],
+)
+def test_sharding_across_nodes_is_a_warning(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert twinkle_mesh(*arguments.split()) == 0
+    shown = capsys.readouterr().err
+    assert shown.startswith("twinkle mesh: warning: ") and said in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--fsdp 8 --dp 2 --nodes 2",
+        "--fsdp 16 --nodes 2",
+        "--cp 4 --dp 2 --order dp-cp --nodes 2",
+        "--dp 8 --ep 8 --nodes 2",
+    ],
+)
+def test_what_the_warning_says_keeps_the_groups_inside(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    twinkle_mesh(*arguments.split())
+    mend = capsys.readouterr().err.partition("; ")[2].removesuffix(" would keep them inside\n").split()
+    assert twinkle_mesh(*arguments.split(), *mend) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("width", [30, 60, 90])
+def test_no_line_is_wider_than_asked(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert twinkle_mesh("--dp", "8", "--tp", "8", "--ep", "4", "--nodes", "8", "--width", str(width)) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+    assert twinkle_mesh("--dp", "8", "--tp", "8", "--width", "4") == 2
+    assert "width=4 is too narrow for this mesh" in capsys.readouterr().err
 
 
 def test_the_picture_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

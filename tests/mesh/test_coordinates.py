@@ -146,7 +146,7 @@ def test_numpy_integers_are_ranks_and_sizes() -> None:
     [
         ({"tp": 4}, "tp=4 is outside [0, 1]; the dims are dp=2, tp=2"),
         ({"tp": -1}, "tp=-1 is outside [0, 1]"),
-        ({"pp": 0}, "the mesh has no dim 'pp'; 'dp' or 'tp' would"),
+        ({"pp": 0}, "the mesh has no dim 'pp'; 'dp' or 'tp' would do"),
         ({"dp": 1}, "rank_at needs tp= as well, in [0, 1]"),
     ],
 )
@@ -158,5 +158,5 @@ def test_errors_of_rank_at(coords: dict[str, int], said: str) -> None:
 def test_an_unknown_dim_is_an_error() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=2)
     for look in (mesh.group, mesh.groups):
-        with pytest.raises(ValueError, match="the mesh has no dim or view 'ddp'; 'dp' would"):
+        with pytest.raises(ValueError, match="the mesh has no dim or view 'ddp'; 'dp' would do"):
             look("ddp")

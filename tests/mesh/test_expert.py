@@ -155,9 +155,12 @@ def test_experts_that_cut_across_the_dense_sizes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"order": "tp-xp"}, "order='tp-xp' holds 'xp'; tp, cp, ep, dp, pp or fsdp would"),
-        ({"order": "tp-dp-tp"}, "order='tp-dp-tp' names 'tp' twice; once would"),
-        ({"order": "tp-dp", "pp_size": 2}, "order='tp-dp' does not place pp, which is larger than 1; 'tp-dp-pp' would"),
+        ({"order": "tp-xp"}, "order='tp-xp' holds 'xp'; tp, cp, ep, dp, pp or fsdp would do"),
+        ({"order": "tp-dp-tp"}, "order='tp-dp-tp' names 'tp' twice; once would do"),
+        (
+            {"order": "tp-dp", "pp_size": 2},
+            "order='tp-dp' does not place pp, which is larger than 1; 'tp-dp-pp' would do",
+        ),
         ({"order": "tp-dp", "dp_size": 2, "ep_size": 2}, "order='tp-dp' does not place ep"),
         ({"order": ""}, "order='' holds ''"),
     ],

@@ -52,7 +52,7 @@ def test_equal_nodes_by_number_or_by_size() -> None:
     [
         ({}, "with_nodes needs either nodes= or ranks_per_node="),
         ({"nodes": 2, "ranks_per_node": 8}, "with_nodes needs either nodes= or ranks_per_node="),
-        ({"nodes": 3}, "nodes=3 does not divide the 16 ranks evenly; 1, 2, 4 or 8 would"),
+        ({"nodes": 3}, "nodes=3 does not divide the 16 ranks evenly; 1, 2, 4 or 8 would do"),
         ({"nodes": 0}, "nodes=0 must be at least 1"),
         ({"nodes": [8, 4]}, "nodes=(8, 4) hold 12 ranks, but the mesh's highest rank is 15; nodes with 16 ranks"),
         ({"nodes": [16, 0]}, "the number of ranks on a node=0 must be at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import queue
 import shutil
@@ -42,6 +43,13 @@ def ray_cluster() -> Iterator[None]:
     cluster = Cluster(None, num_cpus=16)
     yield
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    """What processes by forkserver find loaded: this process has one such server, and its first list counts for all."""
+    shared = ["pytest", "torch", "torch.distributed.tensor", "twinkle_ray.collective", "twinkle_ray.weights"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(shared)
 
 
 @pytest.fixture(scope="module")

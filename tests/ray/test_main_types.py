@@ -1,4 +1,4 @@
-"""Types that only the program itself knows: those of `__main__`, of an IPython session, and what it taught of them."""
+"""Types that only the program itself knows: those of `__main__`, of an IPython session, and their splitters."""
 
 from __future__ import annotations
 

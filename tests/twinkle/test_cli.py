@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+
 import pytest
 
 import twinkle
 from twinkle.cli import main
+from twinkle.cli.ray_findings import ray_findings
+
+
+def twinkle_command(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "twinkle", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **variables},
+    )
+
+
+def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: twinkle ") and "doctor" in shown
+
+
+def test_terminals_without_unicode_get_ascii() -> None:
+    command = twinkle_command("mesh", "--dp", "2", "--tp", "2", "--nodes", "2", LC_ALL="C", PYTHONIOENCODING="ascii")
+    out, err = command.communicate(timeout=60)
+    assert (command.returncode, err) == (0, b"")
+    assert b"+===+===+" in out and b"| 0 | 1 | node 0" in out
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    command = twinkle_command("mesh", "--dp", "512", "--tp", "8", PYTHONUNBUFFERED="1")
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.close()
+    assert command.wait(60) == 141
+    assert command.stderr.read() == b""
+    command.stderr.close()
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +64,33 @@ def test_doctor_lists_versions_backends_and_devices(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert code == (1 if any(line.startswith("!") for line in lines) else 0)
     told = {line[2:].split("  ")[0] for line in lines}
+    assert {"ports", "memory", "clock", "open files", "RAY_ADDRESS", "object store"} <= told
     assert {"python", "twinkle-mesh", "ray", "torch", "backend local", "backend threads", "backend ray", "CPUs"} <= told
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "unset RAY_ADDRESS, or start the cluster: ray start --head"),
+        ("ray://head:10001", "Ray's remote client cannot place workers"),
+        ("head", "write host:port or auto, or unset it"),
+    ],
+)
+def test_an_address_that_cannot_be_joined_has_a_remedy(address: str, said: str) -> None:
+    [found] = [finding for finding in ray_findings({"RAY_ADDRESS": address}) if finding.what == "RAY_ADDRESS"]
+    assert said in found.remedy
+
+
+def test_an_address_that_answers_has_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = next(iter(ray_findings({"RAY_ADDRESS": f"127.0.0.1:{server.getsockname()[1]}"})))
+    assert found.found.endswith("answers: a session joins it") and not found.remedy
+
+
+def test_variables_of_a_launcher_have_a_remedy() -> None:
+    found = {finding.what: finding for finding in ray_findings({"RANK": "0", "RAY_TOKEN": "secret"})}
+    assert found["launcher"].remedy == "unset RANK WORLD_SIZE"
+    assert found["Ray's variables"].found == "RAY_TOKEN"
 
 
 def test_mesh_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:

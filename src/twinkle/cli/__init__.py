@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import twinkle
-from twinkle.cli import doctor, mesh
+from twinkle.cli import doctor, mesh, replay, serve, stub
+from twinkle.cli.plain_output import stand_ins_for_missing_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_PIPE_CLOSED = 141  # the convention of shells: 128 + the number of SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,13 +24,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; None reads those of the process.
 
     Returns:
-        The exit code: 0 done, 1 a check failed, 2 bad arguments.
+        The exit code: 0 done, 1 a check failed, 2 bad arguments, 141 nobody reads the output any more.
     """
+    stand_ins_for_missing_characters(sys.stdout, sys.stderr)
     parser = argparse.ArgumentParser(prog="twinkle", description=twinkle.__doc__.partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"twinkle {twinkle.__version__}")
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (mesh, doctor):
+    parser.set_defaults(run=None)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in (mesh, serve, stub, replay, doctor):
         command.add_parser(subparsers)
-    args = parser.parse_args(argv)
-    code: int = args.run(args)
+    try:
+        args = parser.parse_args(argv)
+        if args.run is None:
+            parser.print_help()
+        code: int = 0 if args.run is None else args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would raise again at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
     return code

@@ -1,14 +1,16 @@
-"""`twinkle doctor`: reports versions, devices and limits of this machine, and what to fix."""
+"""`twinkle doctor`: reports versions, devices, limits and settings of this machine, and what to mend."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
-import socket
 import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from twinkle.cli.finding import Finding
+from twinkle.cli.host_findings import host_findings
+from twinkle.cli.ray_findings import ray_findings
 
 if TYPE_CHECKING:
     import argparse
@@ -24,22 +26,7 @@ _DISTRIBUTIONS = (
     "torch",
     "numpy",
 )
-_MIN_SHARED_GIB = 1.0
-_MIN_OPEN_FILES = 4096
-
-
-class Finding(NamedTuple):
-    """One line of the report.
-
-    Attributes:
-        what: What was checked.
-        found: What was found.
-        remedy: What to do; empty when all is well.
-    """
-
-    what: str
-    found: str
-    remedy: str = ""
+_FROM_SOURCE = "install it where the others came from: a checkout, a folder of wheels or a git URL"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,13 +37,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; 1 when something needs a remedy."""
-    findings = [*_versions(), *_backends(), *_devices(), *_host()]
+    environment = dict(os.environ)  # before Ray is loaded, which sets variables of its own
+    findings = [*_versions(), *_backends(), *_devices(), *host_findings(), *ray_findings(environment)]
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         print(f"{'!' if finding.remedy else ' '} {finding.what:<{width}}  {finding.found}")
         if finding.remedy:
             print(f"  {'':<{width}}  -> {finding.remedy}")
-    return 1 if any(finding.remedy for finding in findings) else 0
+    count = sum(bool(finding.remedy) for finding in findings)
+    print(f"\n{count} to mend, marked by !" if count else "\nnothing stands in the way")
+    return 1 if count else 0
 
 
 def _versions() -> Iterator[Finding]:
@@ -65,7 +55,8 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, "not installed", f"pip install {name}")
+            ours = name.startswith("twinkle-")
+            yield Finding(name, "not installed", _FROM_SOURCE if ours else f"pip install {name}")
 
 
 def _backends() -> Iterator[Finding]:
@@ -91,22 +82,3 @@ def _devices() -> Iterator[Finding]:
     yield Finding(
         "collectives", f"gloo{' and nccl' if nccl else ''}", "install a torch with NCCL" if count and not nccl else ""
     )
-
-
-def _host() -> Iterator[Finding]:
-    name = socket.gethostname()
-    try:
-        yield Finding("host name", f"{name} is {socket.gethostbyname(name)}")
-    except OSError as error:
-        yield Finding("host name", f"{name} does not resolve: {error}", "add it to /etc/hosts: workers meet by name")
-    if os.path.isdir("/dev/shm"):
-        free = shutil.disk_usage("/dev/shm").free / 2**30
-        remedy = f"give it {_MIN_SHARED_GIB:g} GiB or more: Ray keeps objects there" if free < _MIN_SHARED_GIB else ""
-        yield Finding("shared memory", f"{free:.1f} GiB free in /dev/shm", remedy)
-    if sys.platform != "win32":
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        low = 0 <= soft < _MIN_OPEN_FILES
-        remedy = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}: each worker holds many sockets" if low else ""
-        yield Finding("open files", f"limit {soft}", remedy)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shutil
 import sys
 import warnings
 from importlib.util import find_spec
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from twinkle.cli.node_crossing import crossing_warnings
 from twinkle_mesh import DeviceMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TypeVar
 
     Number = TypeVar("Number", int, float)
@@ -28,6 +32,7 @@ _SIZES = {
     "vpp": "virtual stages per pipeline rank",
 }
 _MOST_GROUPS = 8
+_WIDTH = 110  # where the output is no terminal
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,27 +58,32 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--bytes", type=_bytes, default=2**30, metavar="B", help="what one group moves, such as 512M (1G)"
     )
+    parser.add_argument("--width", type=int, metavar="N", help=f"columns; those of the terminal ({_WIDTH} without one)")
     parser.add_argument("--svg", metavar="FILE", help="write the picture to a file as well")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print a mesh; return 2 for sizes that do not fit, with a remedy on stderr."""
+    width = args.width if args.width is not None else _terminal_width()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            mesh = _mesh(args)
-            picture = mesh.describe(args.rank)
+            mesh = _mesh(vars(args))
+            _check_nodes(mesh, args.nodes)
+            picture = mesh.describe(args.rank, width=width)
             figures = mesh.explain(bytes=args.bytes)
+        crossings = [] if mesh.nodes is None else list(crossing_warnings(mesh, _quietly, vars(args)))
         drawn = mesh.svg(args.rank) if args.svg else ""
     except ValueError as error:
         print(f"twinkle mesh: {error}", file=sys.stderr)
         return 2
-    for warning in caught:
-        print(f"twinkle mesh: warning: {warning.message}", file=sys.stderr)
+    for warning in (*[each.message for each in caught], *crossings):
+        print(f"twinkle mesh: warning: {warning}", file=sys.stderr)
     _show(picture)
-    print(_groups(mesh))
-    print(f"\n{str(figures).partition(chr(10))[2]}")
+    print("\n".join(_within(_groups(mesh), width)))
+    print()
+    print("\n".join(_figures(str(figures), width)))
     if args.svg:
         try:
             with open(args.svg, "w", encoding="utf-8") as file:
@@ -84,18 +94,56 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _mesh(args: argparse.Namespace) -> DeviceMesh:
-    sizes = {f"{name}_size": getattr(args, name) for name in _SIZES}
-    mesh = DeviceMesh.from_sizes(
-        world_size=args.world_size,
-        device_type=args.device_type,
-        sequence_parallel=args.sequence_parallel,
-        order=args.order,
-        **sizes,
-    )
-    if args.nodes is None and args.ranks_per_node is None:
+def _mesh(given: Mapping[str, object]) -> DeviceMesh:
+    """The mesh of the command's arguments, by their names."""
+    fields = {f"{name}_size": given[name] for name in _SIZES}
+    fields |= {name: given[name] for name in ("world_size", "device_type", "sequence_parallel", "order")}
+    mesh = DeviceMesh.from_sizes(**fields)  # type: ignore[arg-type]  # from_sizes checks each of them
+    if given["nodes"] is None and given["ranks_per_node"] is None:
         return mesh
-    return mesh.with_nodes(args.nodes, ranks_per_node=args.ranks_per_node)
+    return mesh.with_nodes(given["nodes"], ranks_per_node=given["ranks_per_node"])  # type: ignore[arg-type]  # likewise
+
+
+def _quietly(given: Mapping[str, object]) -> DeviceMesh:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _mesh(given)
+
+
+def _check_nodes(mesh: DeviceMesh, nodes: int | list[int] | None) -> None:
+    """Raise for sizes of nodes that do not add up to the world; a mesh itself may be on some of its nodes' ranks."""
+    if isinstance(nodes, list) and sum(nodes) > mesh.world_size:
+        listed = ",".join(map(str, nodes))
+        raise ValueError(
+            f"--nodes {listed} has {sum(nodes)} ranks, but the mesh has {mesh.world_size}; "
+            f"sizes that add up to {mesh.world_size} would do"
+        )
+
+
+def _terminal_width() -> int:
+    return shutil.get_terminal_size((_WIDTH, 24)).columns if sys.stdout.isatty() else _WIDTH
+
+
+def _within(text: str, width: int) -> Iterator[str]:
+    """The lines of a text, cut at spaces into lines that are at most `width` long."""
+    for line in text.splitlines():
+        inside = len(line) - len(line.lstrip())
+        further = " " * (inside + 2) if width > inside + 12 else ""
+        yield from wrap(line, width, subsequent_indent=further) if len(line) > width else [line]
+
+
+def _figures(table: str, width: int) -> Iterator[str]:
+    """The table of figures; where it is too wide, a paragraph for each dim."""
+    _, head, *rows, note = table.splitlines()
+    if max(map(len, (head, *rows))) <= width:
+        yield from (head, *rows)
+    else:
+        names = [name.strip() for name in head.split("  ") if name.strip()]
+        for row in rows:
+            cells = [cell.strip() for cell in row.split("  ") if cell.strip()]
+            pairs = ", ".join(f"{name} {cell}" for name, cell in zip(names[1:], cells[1:], strict=True))
+            yield from _within(f"{cells[0]}: {pairs}", width)
+    yield from _within(note, width)
 
 
 def _groups(mesh: DeviceMesh) -> str:
@@ -137,7 +185,11 @@ def _bytes(text: str) -> int:
     units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     unit = text[-1:].upper()
     number = text[:-1] if unit in units else text
-    return round(_number(number, float, "an amount such as 4096, 512M or 1.5G") * units.get(unit, 1))
+    meant = "an amount such as 4096, 512M or 1.5G"
+    amount = _number(number, float, meant) * units.get(unit, 1)
+    if not math.isfinite(amount):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {meant}")
+    return round(amount)
 
 
 def _number(text: str, read: Callable[[str], Number], meant: str) -> Number:

@@ -9,11 +9,13 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle.engines.advantage import advantages
+    from twinkle.engines.agreement import mismatch
     from twinkle.engines.checkpoint import load, save
     from twinkle.engines.grading import rewards
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
     from twinkle.engines.sinks import JSONLSink, MLflowSink, TensorBoardSink, WandbSink
+    from twinkle.engines.supervision import supervised
     from twinkle.engines.throughput import Throughput
     from twinkle.engines.transformers_model import TransformersModel
     from twinkle.engines.transformers_sampler import TransformersSampler
@@ -30,8 +32,10 @@ __all__ = [
     "WandbSink",
     "advantages",
     "load",
+    "mismatch",
     "rewards",
     "save",
+    "supervised",
 ]
 
 _HOMES = {
@@ -46,8 +50,10 @@ _HOMES = {
     "WandbSink": "sinks",
     "advantages": "advantage",
     "load": "checkpoint",
+    "mismatch": "agreement",
     "rewards": "grading",
     "save": "checkpoint",
+    "supervised": "supervision",
 }
 """The module of each name; a module has another name than what it defines, so that neither hides the other."""
 

@@ -106,7 +106,7 @@ def check_tensor_parallel(model: PreTrainedModel, tp_size: int) -> None:
         fit = [str(size) for size in range(1, min(counts) + 1) if not any(count % size for count in counts)]
         raise ValueError(
             f"tp_size={tp_size} does not divide the {counts[0]} attention heads and {counts[1]} key-value heads of "
-            f"{kind}; {' or '.join(fit)} would"
+            f"{kind}; {' or '.join(fit)} would do"
         )
 
 

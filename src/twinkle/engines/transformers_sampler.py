@@ -28,6 +28,7 @@ class TransformersSampler:
     Args:
         model: A folder or a hub's name; a config, for random weights; or a function that builds the model.
         tokenizer: A tokenizer, or the folder or name of one; None for the one in the model's folder, if there is one.
+        params: How to draw in calls that do not say it, such as those of a stream.
         lora: Adapters that a `TransformersModel` with the same ones trains.
         dtype: Dtype of the weights.
         micro_batch_size: Sequences written at once; None for all of them.
@@ -44,6 +45,7 @@ class TransformersSampler:
         model: Source,
         *,
         tokenizer: PreTrainedTokenizerBase | str | PathLike[str] | None = None,
+        params: SamplingParams | None = None,
         lora: PeftConfig | None = None,
         dtype: str = "float32",
         micro_batch_size: int | None = None,
@@ -60,30 +62,34 @@ class TransformersSampler:
         self._tokenizer = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
         self._ends = only_ends(self._model, self._tokenizer)
+        self._params = params
         self._micro_batch_size = micro_batch_size
         self._version = 0
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
-    def sample(self, prompts: Sequence[Any], params: SamplingParams) -> Rollouts:
+    def sample(self, prompts: Sequence[Any], params: SamplingParams | None = None) -> Rollouts:
         """Write sequences to prompts, in the order of the prompts.
 
         Args:
             prompts: Texts; chats, as lists of mappings with "role" and "content"; token ids; or mappings with one of
                 these as "prompt", whose other keys become columns.
-            params: How to draw; `params.n` sequences for each prompt.
+            params: How to draw; `params.n` sequences for each prompt. None takes those of the sampler.
 
         Returns:
             A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
             tells the answer's tokens; log-probabilities are the model's own, without temperature.
 
         Raises:
-            ValueError: A prompt has no tokens, or texts need a tokenizer.
+            ValueError: A prompt has no tokens, texts need a tokenizer, or there are no parameters.
         """
         import torch
 
         from twinkle.engines.answers import to_rollouts
         from twinkle.engines.prompts import split_columns, to_ids
 
+        params = params or self._params
+        if params is None:
+            raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
         if params.stop and self._tokenizer is None:
             raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
         seed = int(torch.randint(2**62, ())) if params.seed is None else params.seed

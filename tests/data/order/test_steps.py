@@ -40,6 +40,7 @@ STRETCHES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STRETCHES, st.integers(1, 70), st.integers(0, 2**64 - 1), st.booleans())
 @settings(max_examples=1000, deadline=None)
 def test_interrupted_runs_lose_repeat_and_reorder_nothing(

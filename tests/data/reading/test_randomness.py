@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -277,12 +278,17 @@ print([list(batch) for batch in DataLoader(Late(), batch_size=4)])
 """
 
 
-def test_libraries_that_are_imported_later_are_seeded_too() -> None:
-    told = [
-        subprocess.run([sys.executable, "-c", LATE_IMPORTS], capture_output=True, text=True, check=True, timeout=300)
-        for _ in range(2)
-    ]
-    assert told[0].stdout == told[1].stdout != ""
+class Early(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+@pytest.mark.slow
+def test_libraries_that_are_imported_later_are_seeded_as_those_imported_before() -> None:
+    told = subprocess.run([sys.executable, "-c", LATE_IMPORTS], capture_output=True, text=True, check=True, timeout=300)
+    loader: DataLoader[Any] = DataLoader(Early(), batch_size=4)
+    batches = [list(batch) for batch in loader]
+    assert told.stdout.strip() == str(batches[:2])
 
 
 class Nested(Augmented):
@@ -385,6 +391,20 @@ def test_a_thread_that_draws_meanwhile_is_told_of() -> None:
         assert epoch_of(Augmented(), num_workers=1) == REFERENCE
         epoch_of(Augmented(), sample_seeds=False)
         assert len(list(DataLoader(list(range(24)), batch_size=4))) == 6
+
+
+class Slow(Augmented):
+    def __getitem__(self, index: int) -> Draws:
+        time.sleep(0.02)
+        return super().__getitem__(index)
+
+
+def test_a_thread_that_begins_to_draw_later_is_told_of_too() -> None:
+    loader: DataLoader[Batch[Draws]] = DataLoader(Slow(), batch_size=4)
+    for _ in range(5):
+        next(loader)
+    with drawing_thread(), pytest.warns(RuntimeWarning, match="another thread draws from the global generator of ran"):
+        next(loader)
 
 
 class BetweenSteps(torch.utils.data.Dataset[list[str]]):

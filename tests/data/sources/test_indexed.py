@@ -117,6 +117,7 @@ def test_digests_tell_apart(pair: tuple[object, object]) -> None:
     assert digest(pair[0]) == digest(pair[0])
 
 
+@pytest.mark.slow
 def test_digests_are_the_same_everywhere() -> None:
     value = "[{'a': [1, 2.5, None], 'b': 'x'}, b'y', np.arange(3), torch.ones(2, dtype=torch.bfloat16), object()]"
     program = f"import numpy as np, torch; from twinkle_data.sources.fingerprint import digest; print(digest({value}))"

@@ -233,6 +233,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_more_shards_than_file_descriptors(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(FILES.replace("\\\\", "\\"))

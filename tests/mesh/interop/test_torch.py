@@ -292,6 +292,7 @@ WORKER = """
 """
 
 
+@pytest.mark.slow
 def test_real_groups_reduce_what_the_mesh_says(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(WORKER), str(tmp_path / "store")],

@@ -153,7 +153,7 @@ def test_no_line_is_wider_than_asked(mesh: DeviceMesh, on_nodes: bool, width: in
     try:
         picture = mesh.describe(rank, width=width)
     except ValueError as error:
-        [said] = re.findall(rf"^width={width} is too narrow for this mesh; (\d+) would$", str(error))
+        [said] = re.findall(rf"^width={width} is too narrow for this mesh; (\d+) would do$", str(error))
         width = int(said)
         picture = mesh.describe(rank, width=width)
     assert max(map(len, picture.splitlines())) <= width
@@ -196,6 +196,11 @@ def test_the_svg_marks_nodes_and_the_rank() -> None:
     texts = [element.text for element in root.iter(f"{namespace}text")]
     assert "node 1" in texts
     assert "[3]  dp=1 tp=1  data rank 1 of 2  node 1" in texts
+
+
+def test_a_notebook_shows_the_svg() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+    assert mesh._repr_svg_() == mesh.svg()
 
 
 def test_a_large_svg_is_folded() -> None:

@@ -47,7 +47,6 @@ def run_in_processes(
     world_size: int, function: Callable[..., Any], *arguments: object, lost: Sequence[int] = ()
 ) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.collective"])
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
@@ -89,5 +88,5 @@ def run_in_processes(
 
 
 @pytest.fixture
-def run_ranks() -> RunRanks:
+def run_ranks(fork_server: None) -> RunRanks:
     return run_in_processes

@@ -314,13 +314,13 @@ def test_a_lost_peer_is_an_error_within_the_deadline_that_names_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 8, 3, 0, "cpu"), "local_world_size=3 does not divide world_size=8; 1, 2, 4, 8 would"),
-        ((0, 8, 4, 0, "cpu", None, None, 3), "tp_size=3 does not divide world_size=8; 1, 2, 4, 8 would"),
-        ((0, 8, 4, 0, "cpu", None, None, 8), "tp_size=8 does not divide local_world_size=4; 1, 2, 4 would"),
+        ((0, 8, 3, 0, "cpu"), "local_world_size=3 does not divide world_size=8; 1, 2, 4, 8 would do"),
+        ((0, 8, 4, 0, "cpu", None, None, 3), "tp_size=3 does not divide world_size=8; 1, 2, 4, 8 would do"),
+        ((0, 8, 4, 0, "cpu", None, None, 8), "tp_size=8 does not divide local_world_size=4; 1, 2, 4 would do"),
         (
             (0, 8, 4, 0, "cpu", None, None, 2, 3),
             "sharding_world_size=3 times tp_size=2 does not divide world_size=8; "
-            "a sharding_world_size of 1, 2, 4 would",
+            "a sharding_world_size of 1, 2, 4 would do",
         ),
         ((0, 8, 4, 0, "cpu", None, None, 0), "tp_size must be at least 1, got 0"),
         ((0, 8, 4, 0, "cpu", None, None, 2, 0), "sharding_world_size must be at least 1, got 0"),

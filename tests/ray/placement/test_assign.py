@@ -74,7 +74,7 @@ def test_visible_devices(ranks: int | list[int], visible: str | None, expected: 
         ([DeviceGroup("a", [0, 8], "GPU")], (8,), r"names GPU \[8\], and the cluster has 8, counted from 0"),
         ([DeviceGroup("a", [1], "GPU"), DeviceGroup("b", [1, 2], "GPU")], (8,), "'a' and 'b' both name GPU 1"),
         ([DeviceGroup("a", [0, 1, 2, 3], "GPU", gpus_per_worker=2)], (3, 3), r"devices \[2, 3\] are on several nodes"),
-        ([DeviceGroup("a", [5], "GPU", visible_devices="2,3")], (8,), "0 to 1 would"),
+        ([DeviceGroup("a", [5], "GPU", visible_devices="2,3")], (8,), "0 to 1 would do"),
         ([DeviceGroup("a", 1, "CPU")], (), "the cluster has no nodes"),
     ],
 )

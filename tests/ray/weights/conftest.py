@@ -99,7 +99,6 @@ class ProcessWorkers:
     def __init__(self, name: str, build: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> None:
         self.name, self.size = name, len(arguments)
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["torch", "torch.distributed.tensor", "twinkle_ray.weights"])
         self.build, self.arguments = build, arguments
         started = [self.launch(rank) for rank in range(self.size)]
         self.processes = [process for process, _ in started]
@@ -164,7 +163,7 @@ def alive(component: object) -> bool:
 
 
 @pytest.fixture(scope="module")
-def process_workers() -> Iterator[Callable[..., ProcessWorkers]]:
+def process_workers(fork_server: None) -> Iterator[Callable[..., ProcessWorkers]]:
     built: list[ProcessWorkers] = []
 
     def build(name: str, component: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> ProcessWorkers:

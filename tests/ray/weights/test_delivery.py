@@ -157,7 +157,7 @@ def test_a_sync_tells_what_it_delivered() -> None:
     assert first.sent == first.received and set(first.sent) == {"a", "b", "none"}
     assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in first.sent.values())
     assert sync() == 2
-    assert sync.delivery == WeightDelivery(2, (), first.sent, first.sent)
+    assert sync.delivery == WeightDelivery(2, (), first.sent, first.sent, first.moved)
     actor.add(["b"], 1.0)
     assert sync.start().result() == 3
     third = sync.delivery
@@ -165,10 +165,10 @@ def test_a_sync_tells_what_it_delivered() -> None:
     assert third.sent["a"] == first.sent["a"] and third.sent["b"] != first.sent["b"]
     with_one = WeightSync(*pair([start] * 3, [zeros(a=(2, 3), b=4, none=0)] * 2))
     assert with_one() == 1
-    assert with_one.delivery == WeightDelivery(1, ("a", "b"), first.sent, first.sent)
+    assert with_one.delivery == WeightDelivery(1, ("a", "b"), first.sent, first.sent, first.moved)
     actor_of_one = with_one.delivery
     assert with_one() == 2
-    assert with_one.delivery == WeightDelivery(2, (), {}, {}) and actor_of_one.changed == ("a", "b")
+    assert with_one.delivery == WeightDelivery(2, (), {}, {}, first.moved) and actor_of_one.changed == ("a", "b")
 
 
 def test_values_that_a_conversion_changes_are_compared_as_the_target_has_them() -> None:

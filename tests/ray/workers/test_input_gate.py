@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -39,6 +40,10 @@ class Maker:
     def fails(self, number: int) -> None:
         raise KeyError(number)
 
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def waits(self, number: int) -> None:
+        time.sleep(5.0)
+
 
 def refs(inputs: InputReplies) -> tuple[list[Any], list[Any]]:
     """The refs of the inputs and of the watched replies."""
@@ -75,14 +80,15 @@ def test_each_task_is_given_its_own_pieces_and_the_first_failure_ends_all(ray_se
             assert share.values[1].pieces == (), "what all tasks read is there once"
             pieces = store.get(share.values[1].listing)[0]
             assert [store.get(*piece)[0] for piece in pieces] == [float(INPUTS + i) for i in range(INPUTS)]
-        pending = calls([maker.rows] * 3 + [maker.fails])
+        pending = calls([maker.rows] * 3 + [maker.fails, maker.waits])
         bad = replies(pending)
-        for inputs in (InputReplies(bad, (), plan), InputReplies(bad[:3], bad[3:], plan)):
+        for inputs in (InputReplies(bad[:4], (), plan), InputReplies(bad[4:], bad[3:4], plan)):
             failed = ray.get(list(waiting.answers(inputs, refs)), timeout=120)
             found = [outcome_from_wire(one).failure for one in failed]
             assert [one is not None and one.type_name for one in found] == ["KeyError"] * 8
+        assert not pending[4].done(), "the failure of a watched answer ends the wait for an input"
         with pytest.raises(KeyError):
-            pending[-1].wait()
+            pending[3].wait()
     finally:
         waiting.close()
 

@@ -8,18 +8,24 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = """
     import json
+    import os
+    import signal
     import sys
+    import threading
+    import time
     from pathlib import Path
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote import PlacementError, current_worker, remote_class, remote_function, session, submit
 
-    RANK = int(__import__("os").environ["RANK"])
+    RANK = int(os.environ["RANK"])
     TOLD = {}
 
 
@@ -100,16 +106,45 @@ PROGRAM = """
         again = Actor(remote_group="any", device_mesh=DeviceMesh.from_sizes(dp_size=2))
         TOLD["again"] = again.rows([1, 2])
     Path(sys.argv[1], f"{RANK}.json").write_text(json.dumps(TOLD))
+
+
+    @remote_class()
+    class Waiting:
+        @remote_function(dispatch="all", collect="none", lazy_collect=False)
+        def wait_on_rank_1(self):
+            until = time.monotonic() + 60
+            while RANK == 1 and not SEEN.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+
+
+    SEEN = Path(sys.argv[1], "seen")
+    with session("local", groups=[DeviceGroup("actor", 2, "CPU")]):
+        waiting = Waiting(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        if RANK == 0:
+            threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+        began = time.monotonic()
+        try:
+            waiting.wait_on_rank_1()
+        except KeyboardInterrupt:
+            SEEN.write_text(str(time.monotonic() - began))
 """
 
 
-def test_processes_of_one_program_go_on_with_the_same_values(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the program's two processes wrote, one run for all tests: a launcher and its processes take seconds."""
+    folder = tmp_path_factory.mktemp("ran")
+    path = folder / "program.py"
     path.write_text(textwrap.dedent(PROGRAM))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*launch, str(path), str(tmp_path)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*launch, str(path), str(folder)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    return folder
+
+
+@pytest.mark.slow
+def test_processes_of_one_program_go_on_with_the_same_values(ran: Path) -> None:
+    told = [json.loads((ran / f"{rank}.json").read_text()) for rank in range(2)]
     one = dict(told[0])
     assert one.pop("plain") == 0 and told[1].pop("plain") == 1 and told[1].pop("alone") == 1
     assert one == told[1]
@@ -123,38 +158,6 @@ def test_processes_of_one_program_go_on_with_the_same_values(tmp_path: Path) -> 
     assert one["end"] == [[8, 0], [9, 1]] and one["again"] == [[1, 0], [2, 1]]
 
 
-INTERRUPTED = """
-import os, signal, sys, threading, time
-from pathlib import Path
-from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import remote_class, remote_function, session
-
-RANK, folder = int(os.environ["RANK"]), Path(sys.argv[1])
-
-@remote_class()
-class Actor:
-    @remote_function(dispatch="all", collect="none", lazy_collect=False)
-    def wait_on_rank_1(self):
-        until = time.monotonic() + 60
-        while RANK == 1 and not (folder / "seen").exists() and time.monotonic() < until:
-            time.sleep(0.05)
-
-with session("local", groups=[DeviceGroup("actor", 2, "CPU")]):
-    actor = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
-    if RANK == 0:
-        threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
-    began = time.monotonic()
-    try:
-        actor.wait_on_rank_1()
-    except KeyboardInterrupt:
-        (folder / "seen").write_text(str(time.monotonic() - began))
-"""
-
-
-def test_an_interrupt_is_seen_by_a_process_that_waits_for_another(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(INTERRUPTED)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*launch, str(path), str(tmp_path)], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert float((tmp_path / "seen").read_text()) < 10
+@pytest.mark.slow
+def test_an_interrupt_is_seen_by_a_process_that_waits_for_another(ran: Path) -> None:
+    assert float((ran / "seen").read_text()) < 10

@@ -204,6 +204,7 @@ class Waiting:
         everyone.wait()
 
 
+@pytest.mark.slow
 def test_a_busy_constructor_is_waited_for_however_long_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "_IDLE_SECONDS", 1.0)
 

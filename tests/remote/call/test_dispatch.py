@@ -36,6 +36,7 @@ def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int],
     return given, back
 
 
+@pytest.mark.slow
 @given(data=st.data(), rows=st.integers(0, 13))
 @pytest.mark.parametrize("how", ["slice_dp", "slice"])
 def test_collecting_what_was_dispatched_gives_it_back(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from twinkle_remote import RemoteCallError
 from twinkle_remote.conformance.subjects.faults import FieldsError, LockedError, NeedyError
-from twinkle_remote.failures.reraise import as_both
+from twinkle_remote.failures.reraise import combined_error
 from twinkle_remote.failures.travel import error_to_bytes
 
 
@@ -55,7 +55,7 @@ def test_the_text_is_not_written_twice() -> None:
 
 @pytest.mark.parametrize("error", [NeedyError(7, detail="why"), FieldsError("bias"), LockedError("held")])
 def test_what_went_through_two_calls_travels_as_well(error: Exception) -> None:
-    outer = journey(as_both(journey(error), "told", ()))
+    outer = journey(combined_error(journey(error), "told", ()))
     assert isinstance(outer, type(error)) and isinstance(outer, RemoteCallError) and str(outer) == "told"
     assert repr(outer.args[:1]) == repr(error.args[:1])
     names = {"detail": "why", "field": "bias", "name": "held"}

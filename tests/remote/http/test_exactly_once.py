@@ -44,6 +44,8 @@ class Proxy:
         self.cuts = 0
         self.passed = 0
         self.left: Callable[[], int | None] = lambda: None
+        self.silent = 0  # connections to come whose answers do not arrive, and which stay open
+        self.fell_silent = 0
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.place = f"127.0.0.1:{self._socket.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -61,11 +63,19 @@ class Proxy:
 
     def _join(self, near: socket.socket, far: socket.socket) -> None:
         left = [self.left()]
+        silent = self.silent > 0
+        self.silent -= silent
         with near, far:
-            back = threading.Thread(target=self._pass, args=(far, near, left), daemon=True)
+            back = threading.Thread(target=self._drop if silent else self._pass, args=(far, near, left), daemon=True)
             back.start()
             self._pass(near, far, left)
             back.join()
+
+    def _drop(self, source: socket.socket, target: socket.socket, left: list[int | None]) -> None:
+        self.fell_silent += 1
+        with contextlib.suppress(OSError):
+            while source.recv(65536):
+                continue
 
     def _pass(self, source: socket.socket, target: socket.socket, left: list[int | None]) -> None:
         with contextlib.suppress(OSError):
@@ -95,6 +105,7 @@ def options(proxy: Proxy) -> dict[str, Any]:
     return {"address": f"http://{proxy.place}", "token": TOKEN}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_each_call_takes_effect_once_over_connections_that_are_cut(proxy: Proxy, seed: int) -> None:
     draw = random.Random(seed)
@@ -112,6 +123,21 @@ def test_each_call_takes_effect_once_over_connections_that_are_cut(proxy: Proxy,
         proxy.left = lambda: None
         assert counter.current == 60
     assert proxy.cuts >= 20
+
+
+def test_a_call_whose_answer_never_comes_is_sent_again_and_runs_once(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twinkle_remote.http.client.connection._READ_SECONDS", 1.0)
+    with session("http", **options(proxy)):
+        counter = on("two").create(Counter)
+        for count in range(1, 4):
+            proxy.left = lambda: 0  # so that the next connection is a new one
+            with contextlib.suppress(OSError):
+                socket.create_connection((proxy.place.split(":")[0], int(proxy.place.split(":")[1]))).close()
+            proxy.left, proxy.silent = (lambda: None), 1
+            assert [get(submit(counter.add)) for _ in range(4)][-1] == 4 * count
+    assert proxy.fell_silent >= 1
 
 
 def test_a_lazy_chain_moves_no_payload_through_the_client(proxy: Proxy) -> None:
@@ -133,6 +159,7 @@ def test_a_lazy_chain_moves_no_payload_through_the_client(proxy: Proxy) -> None:
         assert len(get(lazy)) == array.nbytes <= proxy.passed - before <= 1.01 * array.nbytes + 20_000
 
 
+@pytest.mark.slow
 def test_results_that_are_dropped_are_forgotten_by_the_server(proxy: Proxy) -> None:
     with session("http", **options(proxy)):
         counter = on("two").create(Counter)

@@ -7,7 +7,10 @@ import threading
 import pytest
 
 from twinkle_remote import on, remote_class, remote_function, submit
+from twinkle_remote.call.start import start
+from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
+from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.pending_calls import names_of
 from twinkle_remote.sessions.runtime import running
 
@@ -27,6 +30,10 @@ class Service:
     def work(self) -> int:
         self.calls += 1
         return self.calls
+
+    @remote_function(dispatch="all")
+    def fails(self) -> None:
+        raise KeyError("on every rank")
 
     @remote_function(dispatch="all", collect="first")
     def many(self, other: Service, count: int) -> int:
@@ -59,3 +66,17 @@ def test_calls_are_named_once() -> None:
     submit(service.work)
     assert names_of(running().in_flight.calls()) == "3 calls (Service.serve, Service.work)"
     until.set()
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_failure_before_the_caller_waits_for_it_is_logged_only_without_one(
+    held: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = component_of(on("two").create(Service))
+    assert component is not None
+    call = start(component, "method", "fails", "Service.fails", FunctionSpec(dispatch="all"), held=held)
+    while not call.done():
+        running().backend.wait([call.reply(0), call.reply(1)], 60)
+    assert ["no caller waited for it" in record.getMessage() for record in caplog.records] == [True] * (not held)
+    with pytest.raises(KeyError, match="on every rank"):
+        call.wait()

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinkle_remote import on
+from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.protocol import Failure, Outcome
-from twinkle_remote.sessions.stats import CallRecord, Stats
+from twinkle_remote.sessions.runtime import stats as stats_of_session
+from twinkle_remote.sessions.stats import CallRecord, CallRecords, Stats
 
 SECONDS = st.floats(0.0, 100.0)
 
@@ -32,11 +35,12 @@ def answers(draw: st.DrawFn) -> list[Outcome]:
     ]
 
 
-@given(given_=answers(), forgotten=st.booleans())
-def test_sums_are_those_of_the_answers(given_: list[Outcome], forgotten: bool) -> None:
+@given(given_=answers(), cut=st.integers(0, 5), forgotten=st.booleans())
+def test_sums_are_those_of_the_answers(given_: list[Outcome], cut: int, forgotten: bool) -> None:
     record = CallRecord("A.b", "a", len(given_), submitted=1000.0)
-    for outcome in given_:
-        record.add(outcome)
+    for together in (given_[:cut], given_[cut:]):
+        if together:
+            record.add(together)
     assert record.worker_fetched == {one.rank: one.fetched for one in given_}
     assert record.produced == {one.rank: one.produced for one in given_}
     assert record.started == {one.rank: one.started for one in given_}
@@ -60,13 +64,13 @@ def test_the_latest_calls_keep_figures_by_rank() -> None:
     for number in range(8):
         record = stats.open(f"A.{number}", "a", 4)
         for rank in range(4):
-            record.add(Outcome(rank, produced=1))
+            record.add([Outcome(rank, produced=1)])
     kept = stats.records()
     assert [record.method for record in kept] == ["A.3", "A.4", "A.5", "A.6", "A.7"]
     assert [len(record.produced) for record in kept] == [0, 0, 0, 4, 4]
     assert [record.bytes_produced for record in kept] == [4] * 5
     wide = stats.open("A.wide", "a", 100)
-    wide.add(Outcome(7, produced=1))
+    wide.add([Outcome(7, produced=1)])
     assert wide.produced == {7: 1}, "the latest call keeps them, however many its workers are"
 
 
@@ -79,9 +83,25 @@ def test_the_figures_of_ten_thousand_calls_take_less_than_ten_megabytes(workers:
     try:
         for _ in range(1_000):
             record = stats.open("A.b", "a", workers)
-            for outcome in outcomes:
-                record.add(outcome)
+            record.add(outcomes)
         grown = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert grown < 1e6, grown
+
+
+def test_records_print_a_row_for_each_method(threads: None) -> None:
+    echo = on("two").create(Echo)
+    for value in (1, 2):
+        assert echo.rows([value, value]) == [value, value]
+    found = stats_of_session()
+    assert [record.method for record in found[-2:]] == ["Echo.rows", "Echo.rows"]
+    head, *rows, _ = str(found).splitlines()
+    assert head.split()[:4] == ["method", "group", "calls", "failed"]
+    told = {row.split()[0]: row.split()[1:4] for row in rows}
+    assert told["Echo.rows"] == ["two[2]", "2", "0"] and told["Echo.__init__"] == ["two[2]", "1", "0"]
+    assert max(map(len, rows)) <= len(head)
+
+
+def test_no_records_print_a_head() -> None:
+    assert str(CallRecords()).startswith("method")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import threading
 import time
 from dataclasses import dataclass, field
@@ -212,7 +211,7 @@ def test_lazy_batches_of_a_source_stay_on_their_workers(apart: Maker) -> None:
 
 
 def test_one_process_is_synchronous_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    import twinkle_remote.streams.stream as module
+    import twinkle_remote.streams.runs_apart as module
 
     module._said.clear()
     with session("local"), caplog.at_level(logging.WARNING):
@@ -278,33 +277,3 @@ def test_named_arguments_of_a_stage_are_its_rows(apart: Maker) -> None:
         assert rows_of_all(batches) == list(range(30))
     with pytest.raises(TypeError, match="yields items"):
         stream(Source(), apart.items)
-
-
-@remote_class()
-class Sleeper:
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def sleep(self, seconds: list[float]) -> list[float]:
-        time.sleep(sum(seconds))
-        return seconds
-
-
-def test_explain_predicts_what_sleeping_workers_show() -> None:
-    draw = random.Random(0)
-    seconds = [min(0.6, 0.03 * draw.lognormvariate(0.0, 1.0)) for _ in range(240)]
-    source = [seconds[at : at + 8] for at in range(0, len(seconds), 8)]
-    with session("threads", groups=[DeviceGroup("sleepers", 4, "CPU")]):
-        sleeper = on("sleepers", DeviceMesh.from_sizes(dp_size=4)).create(Sleeper)
-        batches = stream(source, sleeper.sleep, rows=8, ahead=32, order="arrival", max_lag=4)
-        with pytest.raises(ValueError, match=r"no durations of Sleeper\.sleep"):
-            batches.explain()
-        predicted = batches.explain({"Sleeper.sleep": seconds}, training=0.005, rows=len(seconds))
-        with batches:
-            for batch in batches:
-                get(batch)
-                time.sleep(0.04)
-                batches.publish()
-        shown, measured = batches.stats(), batches.explain(rows=len(seconds))
-    for run in (predicted, measured):  # timings under load: the benchmark measures closer
-        assert run.rows_per_second == pytest.approx(shown.rows_per_second, rel=0.35)
-    assert predicted.worst_lag <= 4
-    assert shown.worst_lag <= 4

@@ -84,6 +84,7 @@ def told(processes: Sequence[subprocess.Popen[str]]) -> list[Any]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["local", "threads"])
 def test_numpy_and_torch_are_seeded_where_they_are_loaded_later(tmp_path: Path, mode: str) -> None:
     assert told([start(tmp_path, SESSION, mode, "7")]) == [expected(7)]
@@ -101,6 +102,7 @@ def test_launched_processes_draw_alike(tmp_path: Path) -> None:
     assert both == [[expected(9)] * 2] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", ["", "import numpy, torch; numpy.random.rand(3); torch.rand(3)"])
 def test_a_later_seed_counts(tmp_path: Path, loaded: str) -> None:
     program = f"""
@@ -113,6 +115,7 @@ def test_a_later_seed_counts(tmp_path: Path, loaded: str) -> None:
     assert told([start(tmp_path, DRAWS + program)]) == [expected(2)]
 
 
+@pytest.mark.slow
 def test_after_the_session_modules_are_left_alone(tmp_path: Path) -> None:
     program = """
     import twinkle_remote as twinkle
@@ -126,6 +129,7 @@ def test_after_the_session_modules_are_left_alone(tmp_path: Path) -> None:
     assert told([start(tmp_path, DRAWS + program)]) != [3]
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_had_stays_so_and_one_that_is_had_is_itself(tmp_path: Path) -> None:
     program = """
     import importlib.util

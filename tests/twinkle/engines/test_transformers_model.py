@@ -213,7 +213,7 @@ def test_meshes_that_divide_otherwise_are_errors_with_the_sizes_that_work(field:
 def test_tensor_parallel_sizes_divide_the_heads() -> None:
     with pytest.raises(ValueError, match="tp_size=4 does not divide the 4 attention heads and 2 key-value heads"):
         check_tensor_parallel(Build("llama")(), 4)
-    with pytest.raises(ValueError, match="; 1 or 2 would"):
+    with pytest.raises(ValueError, match="; 1 or 2 would do"):
         check_tensor_parallel(Build("llama")(), 3)
 
 

@@ -54,6 +54,15 @@ def test_an_answer_depends_on_its_seed_and_prompt_alone() -> None:
         assert len(twinkle.get(split.sample([], params))) == 0
 
 
+def test_the_samplers_own_params_are_those_of_calls_without() -> None:
+    params = SamplingParams(n=2, max_new_tokens=5, seed=1)
+    sampler = TransformersSampler(Build("llama"), params=params)
+    assert sampler.sample(IDS) == sampler.sample(IDS, params)
+    assert sampler.sample(IDS, SamplingParams(max_new_tokens=3)).counts == [1] * 4
+    with pytest.raises(ValueError, match="sample\\(\\) has no parameters"):
+        TransformersSampler(Build("llama")).sample(IDS)
+
+
 def test_without_a_seed_answers_differ() -> None:
     sampler = TransformersSampler(Build("llama"))
     params = SamplingParams(max_new_tokens=12)

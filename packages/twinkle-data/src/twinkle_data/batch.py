@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
+from twinkle_remote import register_type
 from twinkle_remote.values import register_splitter
 
 if TYPE_CHECKING:
@@ -122,4 +123,22 @@ class _BatchSplitter:
         )
 
 
+def _to_plain(batch: Batch[Any]) -> list[Any]:
+    return [list(batch), batch.epoch, batch.position, batch.indices, batch.valid, batch.sharded]
+
+
+def _from_plain(plain: list[Any]) -> Batch[Any]:
+    samples, epoch, position, indices, valid, sharded = plain
+    if not isinstance(samples, list) or type(sharded) is not bool or not _are(int, [epoch, position, *indices]):
+        raise ValueError("a batch is samples, epoch, position, indices, flags, and whether it is one rank's share")
+    if not _are(bool, valid):
+        raise ValueError("a batch has a flag for each sample")
+    return _rebuild(samples, epoch, position, indices, valid, sharded)
+
+
+def _are(kind: type, values: list[Any]) -> bool:
+    return all(type(value) is kind for value in values)
+
+
 register_splitter(Batch, _BatchSplitter())
+register_type(Batch, to_plain=_to_plain, from_plain=_from_plain)

@@ -191,6 +191,7 @@ class Attributes(NamedDims):
 
 def _device_type(device_type: object) -> str:
     if not isinstance(device_type, str) or not device_type.strip().isalnum():
-        raise ValueError(f"device_type={device_type!r} must be torch's name of a device; 'cuda', 'cpu' or 'npu' would")
+        problem = f"device_type={device_type!r} must be torch's name of a device"
+        raise RuleError(problem, {"device_type": ["cuda", "cpu", "npu"]}, named=False)
     kind = device_type.strip().lower()
     return "cuda" if kind == "gpu" else kind

@@ -30,7 +30,7 @@ def balanced_slice(total: int, parts: int, index: int) -> slice:
         whole_number("index", index),
     )
     if total < 0:
-        raise ValueError(f"total_length={total} must be at least 0; 0 would")
+        raise ValueError(f"total_length={total} must be at least 0; 0 would do")
     if not 0 <= index < parts:
         raise ValueError(f"index={index} is outside [0, {parts - 1}], the {parts} parts")
     share, longer = divmod(total, parts)

@@ -101,7 +101,8 @@ def _checked(fields: Mapping[str, object]) -> dict[str, object]:
 
 def _device_type(device_type: object) -> str:
     if not isinstance(device_type, str) or not device_type.strip().isalnum():
-        raise ValueError(f"device_type={device_type!r} must name the hardware; GPU, CPU or NPU would")
+        problem = f"device_type={device_type!r} must name the hardware"
+        raise RuleError(problem, {"device_type": ["GPU", "CPU", "NPU"]}, named=False)
     kind = device_type.strip().upper()
     return _ALIASES.get(kind, kind)
 
@@ -156,6 +157,8 @@ def _share(gpus_per_worker: object, count: int, kind: str) -> int:
     except ValueError:
         raise ValueError(f"gpus_per_worker={gpus_per_worker!r} must be a whole number of at least 1") from None
     if kind == "CPU" and share != 1:
-        raise ValueError(f"gpus_per_worker={share} needs devices; a CPU group takes 1")
+        raise RuleError(
+            f"gpus_per_worker={share} needs devices, which a CPU group has not", {"gpus_per_worker": [1]}, named=False
+        )
     check_divides("gpus_per_worker", share, count, f"ranks={count}")
     return share

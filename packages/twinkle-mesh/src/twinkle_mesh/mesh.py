@@ -207,6 +207,10 @@ class DeviceMesh(Algebra):
 
         return svg(self, rank)
 
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows of a mesh."""
+        return self.svg()
+
     def to_torch(self) -> TorchDeviceMesh:
         """Build a `torch.distributed.DeviceMesh` of the same ranks, with the views as flattened dims.
 

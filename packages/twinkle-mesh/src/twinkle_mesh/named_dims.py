@@ -34,7 +34,7 @@ class NamedDims:
         if len(names) != len(layout.shape):
             raise ValueError(
                 f"dim_names={names} names {len(names)} dims, but the ranks have the shape {layout.shape}; "
-                f"{len(layout.shape)} names would"
+                f"{len(layout.shape)} names would do"
             )
         _set(self, "_layout", layout)
         _set(self, "dim_names", names)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str) -> Mesh:
     """Return the mesh with its nodes; see `DeviceMesh.with_nodes`."""
     if tp_crossing not in ("warn", "refuse", "allow"):
-        raise ValueError(f"tp_crossing={tp_crossing!r} must be one of three; 'warn', 'refuse' or 'allow' would")
+        raise ValueError(f"tp_crossing={tp_crossing!r} must be one of three; 'warn', 'refuse' or 'allow' would do")
 
     def build(fields: Mapping[str, object]) -> tuple[Mesh, str | None]:
         held = _checked(mesh, fields["nodes"], fields["ranks_per_node"])

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend
     from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, Meshes, SingleProcessCollective
     from twinkle_ray.restarting import restart
-    from twinkle_ray.telemetry.timeline import write_timeline
     from twinkle_ray.weights import (
         ManifestError,
         Shard,
@@ -37,7 +36,6 @@ __all__ = [
     "WeightSyncError",
     "WeightSyncTimeoutError",
     "restart",
-    "write_timeline",
 ]
 
 _HOMES = {
@@ -55,7 +53,6 @@ _HOMES = {
     "WeightSyncError": "weights",
     "WeightSyncTimeoutError": "weights",
     "restart": "restarting",
-    "write_timeline": "telemetry.timeline",
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.cluster import Cluster
-from twinkle_ray.cluster.pulse import HEAD, Pulse, places_of
+from twinkle_ray.cluster.node_monitor import HEAD, NodeMonitor, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
@@ -19,6 +19,7 @@ from twinkle_ray.telemetry.metrics import Exporter
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.node_agent import start_agents
 from twinkle_ray.workers.replay import rebuild
+from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol import SessionDefaults
 
@@ -83,7 +84,7 @@ class RayBackend:
         self._defaults = SessionDefaults()
         self._end_waiting: Callable[[], None] = lambda: None
         self._logs: WorkerLogs | None = None
-        self._pulse: Pulse | None = None
+        self._monitor: NodeMonitor | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, options=ray_options)
@@ -97,6 +98,8 @@ class RayBackend:
             raise
 
     def _start(self, groups: Sequence[DeviceGroup]) -> RayGroups:
+        listed = ", ".join(f"{group.name} ({group.num_workers} x {group.device_type})" for group in groups)
+        tell_start(f"placing {listed}")
         self._reservation = Reservation(groups, self._placement_timeout)
         for group in groups:
             self._actor_sets[group.name] = ActorSet(group, self._reservation.places[group.name])
@@ -108,9 +111,12 @@ class RayBackend:
         nodes = sorted({here, *(member.node for group in ready for member in group.members)})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
         self._connect_all(ready)
-        self._pulse = Pulse(places_of(nodes))
-        running = RayGroups(ready, RayStore(), self._agents, self._pulse)
+        self._monitor = NodeMonitor(places_of(nodes))
+        running = RayGroups(ready, RayStore(), self._agents, self._monitor)
         self._end_waiting = running.close
+        workers = sum(len(group.members) for group in ready)
+        count = len({member.node for group in ready for member in group.members})
+        tell_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
         return running
 
     def _assign_ranks(self, actor_set: ActorSet) -> RayGroup:
@@ -156,25 +162,61 @@ class RayBackend:
                 f"group {name!r} cannot be restarted: its components' constructor arguments were not kept; "
                 'initialize("ray", restart="group") keeps them'
             )
-        why = None if self._pulse is None else self._pulse.lost(HEAD)
+        why = None if self._monitor is None else self._monitor.lost(HEAD)
         if why is not None:
             raise TwinkleError(f"group {name!r} cannot be restarted: {why}; shutdown() and initialize() start anew")
         actor_set = self._actor_sets[name]
         for actor in actor_set.actors:
             ray.kill(actor, no_restart=True)
-        self._reservation.give_back([name])
+        self._reservation.free([name])
         self._reservation.take([actor_set.group], self._placement_timeout)
         fresh = self._actor_sets[name] = ActorSet(actor_set.group, self._reservation.places[name])
         fresh.locate(self.start_timeout)
         group = self._assign_ranks(fresh)
-        if self._pulse is not None:
-            self._pulse.watch(places_of({member.node for member in group.members}))
+        if self._monitor is not None:
+            self._monitor.watch(places_of({member.node for member in group.members}))
         self._groups.replace(group)
         everyone = self._groups.all()
         connecting = {other.name: [self._connect(member, everyone) for member in other.members] for other in everyone}
         # The other groups need no wait: their actors run this before any later call.
         get_within(connecting[name], self.start_timeout, _UNCONNECTED)
         rebuild(self._groups, group, old.created, self.start_timeout)
+
+    @property
+    def can_revive(self) -> bool:
+        """Whether `initialize` was given `restart="group"`."""
+        return self._can_restart
+
+    def revive(self, name: str, ranks: Sequence[int]) -> None:
+        """Start other workers in the places of some ranks of a group, and construct its components on them again.
+
+        The other workers of the group go on. No call is repeated.
+
+        Args:
+            name: Name of the group.
+            ranks: Ranks whose workers are ended, or have ended.
+
+        Raises:
+            PlacementError: The workers did not start.
+            RemoteCallError: A constructor or a `restore` raised.
+        """
+        group, actor_set = self.group(name), self._actor_sets[name]
+        group.renew(actor_set.renew(ranks, self.start_timeout))
+        if self._logs is not None:
+            self._logs.add_labels(actor_set.labels())
+        self._groups.replace(group)
+        everyone = self._groups.all()
+        connecting = {
+            (other.name, member.info.rank): self._connect(member, everyone)
+            for other in everyone
+            for member in other.members
+        }
+        get_within([connecting[name, rank] for rank in ranks], self.start_timeout, _UNCONNECTED)
+        created = {
+            instance: {rank: made for rank, made in by_rank.items() if rank in ranks}
+            for instance, by_rank in group.created.items()
+        }
+        rebuild(self._groups, group, {name: made for name, made in created.items() if made}, self.start_timeout)
 
     @property
     def store(self) -> RayStore:
@@ -188,6 +230,10 @@ class RayBackend:
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Wait until at least one reply is done."""
         return self._groups.wait(replies, timeout)
+
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Call a function when a reply is done, in a thread of Ray."""
+        return self._groups.when_done(reply, notify)
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
@@ -214,20 +260,20 @@ class RayBackend:
                 *self._agents.values(),
             ]:
                 ray.kill(actor, no_restart=True)
-            self._give_back()
+            self._free()
         self._actor_sets, self._reservation, self._agents = {}, None, {}
-        forget_raylet()
         self._cluster.close()
+        forget_raylet()
 
-    def _give_back(self) -> None:
+    def _free(self) -> None:
         """Free what was reserved; without the cluster's head this would hang."""
-        pulse, self._pulse = self._pulse, None
-        if pulse is not None and self._reservation is not None:
-            pulse.during(self._reservation.give_back)
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None and self._reservation is not None:
+            monitor.during(self._reservation.free)
         elif self._reservation is not None:
-            self._reservation.give_back()
-        if pulse is not None:
-            pulse.close()
+            self._reservation.free()
+        if monitor is not None:
+            monitor.close()
 
     def _end_logs(self) -> None:
         """Wait for the last lines of the workers that still answer."""

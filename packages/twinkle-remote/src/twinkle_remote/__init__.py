@@ -34,15 +34,21 @@ from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.sessions.initialize import initialize, session, shutdown
 from twinkle_remote.sessions.runtime import stats
 from twinkle_remote.sessions.stats import CallRecord
+from twinkle_remote.sessions.timeline import write_timeline
+from twinkle_remote.values.registered_splitters import register_splitter
 from twinkle_remote.values.rows import ReducibleSplitter, Splitter
-from twinkle_remote.values.taught import register_splitter
 
 if TYPE_CHECKING:
     from twinkle_remote.http.registered import register_type
+    from twinkle_remote.http.server.serve import serve as serve
     from twinkle_remote.http.server.server import Server as Server
-    from twinkle_remote.http.server.server import serve as serve
+    from twinkle_remote.http.stub.fetch import stub_of as stub_of
+    from twinkle_remote.streams.batch_info import rows_info
     from twinkle_remote.streams.stream import Stream, stream
-    from twinkle_remote.streams.told import RowsInfo, StreamStats
+    from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
+    from twinkle_remote.streams.told import RowsInfo
+    from twinkle_remote.worker.failed_call import FailedCall
+    from twinkle_remote.worker.replay import replay
 
 __version__ = "0.1.0"
 
@@ -54,6 +60,7 @@ __all__ = [
     "CallTimeoutError",
     "CollectError",
     "DispatchError",
+    "FailedCall",
     "Lazy",
     "NotInitializedError",
     "PlacementError",
@@ -65,6 +72,7 @@ __all__ = [
     "RowsInfo",
     "SessionLostError",
     "Splitter",
+    "StageStats",
     "Stream",
     "StreamStats",
     "TwinkleError",
@@ -83,6 +91,8 @@ __all__ = [
     "release",
     "remote_class",
     "remote_function",
+    "replay",
+    "rows_info",
     "run_on_workers",
     "session",
     "shutdown",
@@ -90,17 +100,23 @@ __all__ = [
     "stream",
     "submit",
     "submit_on_workers",
+    "write_timeline",
 ]
 
-# `Server` and `serve` are not in `__all__`: without the extra `http` a star import would fail.
+# `Server`, `serve` and `stub_of` are not in `__all__`: without the extra `http` a star import would fail.
 _LAZY = {
+    "FailedCall": "twinkle_remote.worker.failed_call",
     "RowsInfo": "twinkle_remote.streams.told",
     "Server": "twinkle_remote.http.server.server",
+    "StageStats": "twinkle_remote.streams.telemetry.stream_stats",
     "Stream": "twinkle_remote.streams.stream",
-    "StreamStats": "twinkle_remote.streams.told",
+    "StreamStats": "twinkle_remote.streams.telemetry.stream_stats",
     "register_type": "twinkle_remote.http.registered",
-    "serve": "twinkle_remote.http.server.server",
+    "replay": "twinkle_remote.worker.replay",
+    "rows_info": "twinkle_remote.streams.batch_info",
+    "serve": "twinkle_remote.http.server.serve",
     "stream": "twinkle_remote.streams.stream",
+    "stub_of": "twinkle_remote.http.stub.fetch",
 }
 
 

@@ -70,6 +70,7 @@ parts = st.recursive(
 nodes = st.lists(st.tuples(st.sampled_from(TAGS.split()), st.lists(parts, max_size=4)), max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(parts, nodes, st.lists(st.binary(max_size=80), max_size=3))
 def test_any_tree_is_a_value_or_an_error(root: Any, made: list[tuple[str, list[Any]]], buffers: list[bytes]) -> None:

@@ -126,6 +126,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(values, st.integers(1, 5000))
 def test_every_value_comes_back_as_it_was(value: Any, size: int) -> None:

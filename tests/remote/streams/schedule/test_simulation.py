@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from twinkle_remote.streams.rules import StreamRules
-from twinkle_remote.streams.schedule.simulation import SimulatedRun, simulate
+from twinkle_remote.streams.schedule.load import Load, SimulatedRun
+from twinkle_remote.streams.schedule.simulation import simulate
 
 SLOTS, BATCH, FAR = 64, 32, 10**6
 
@@ -23,7 +24,7 @@ def simulated(**options: Any) -> tuple[SimulatedRun, float]:
     seconds = [min(20.0, draw.lognormvariate(0.0, 1.0)) for _ in range(600 * BATCH)]
     mean = fmean(seconds)
     rules = StreamRules(rows=BATCH, **options)
-    return simulate(rules, [SLOTS], [0], lambda row, stage: seconds[row], mean / SLOTS, len(seconds)), mean
+    return simulate(rules, [SLOTS], [0], Load(lambda row, stage: seconds[row], [mean / SLOTS], len(seconds))), mean
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,34 @@ def test_what_is_too_old_is_dropped_or_made_again() -> None:
 
 def test_stages_overlap() -> None:
     rules = StreamRules(rows=4, ahead=16)
-    run = simulate(rules, [4, 2], [0, 1], lambda row, stage: (2.0, 1.0)[stage], 0.25, 400)
+    run = simulate(rules, [4, 2], [0, 1], Load(lambda row, stage: (2.0, 1.0)[stage], [0.25], 400))
     assert run.rows_per_second == pytest.approx(2.0, rel=0.05)
     assert run.busy == pytest.approx([1.0, 1.0], abs=0.05)
     assert run.training == pytest.approx(0.5, abs=0.03)
+
+
+def test_whole_calls_take_as_long_as_their_slowest_shares() -> None:
+    seconds = [1.0, 2.0, 4.0, 8.0, 1.0, 1.0]
+    load = Load(lambda row, stage: seconds[row], [0.5], 6, versions=0.5, reading=0.25, read=2)
+    run = simulate(StreamRules(rows=4), [2], [0], load)
+    assert run.seconds == pytest.approx((12.0 + 2.0 + 0.5) + (1.0 + 1.0 + 0.5))
+    assert (run.rows, run.batches, run.versions, run.lag) == (6, 2, 1, {0: 6})
+    assert run.busy == pytest.approx([17.0 / (2 * run.seconds)])
+    two = simulate(StreamRules(rows=4), [2, 1], [0, 1], Load(lambda row, stage: seconds[row], [0.0], 4))
+    assert two.seconds == pytest.approx(12.0 + 15.0)
+
+
+@pytest.mark.parametrize(("width", "seconds", "busy"), [(1, 12.0, 1.0), (3, 4.0, 1.0), (2, 6.0, 1.0)])
+def test_a_rank_runs_as_many_calls_at_a_time_as_it_can(width: int, seconds: float, busy: float) -> None:
+    rules = StreamRules(rows=1, ahead=11, at_once=3, order="arrival")
+    run = simulate(rules, [1], [0], Load(lambda row, stage: 1.0, [0.0], 12), [width])
+    assert run.seconds == pytest.approx(seconds)
+    assert run.busy == pytest.approx([busy])
+    assert (run.made, run.worked) == ([12], [12.0])
+
+
+def test_stages_on_the_same_workers_wait_for_one_another() -> None:
+    rules = StreamRules(rows=1, ahead=11, at_once=2)
+    run = simulate(rules, [1], [0, 0], Load(lambda row, stage: (1.0, 3.0)[stage], [0.0], 10))
+    assert run.seconds == pytest.approx(40.0)
+    assert run.busy == pytest.approx([0.25, 0.75])

@@ -109,7 +109,7 @@ class Problem:
         return error
 
 
-class Served:
+class StepDataset:
     """The dataset that torch's DataLoader gets: a `StepKey` reads a step; everything else goes to the user's dataset.
 
     So `get_worker_info().dataset` in a loader process reads and sets attributes of the user's dataset.
@@ -131,7 +131,7 @@ class Served:
         return self._reader
 
     def __setstate__(self, reader: StepReader) -> None:
-        Served.__init__(self, reader)
+        StepDataset.__init__(self, reader)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -164,7 +164,7 @@ class Served:
             return Message(_pickled(Problem.of(refusal)), is_problem=True)
 
 
-class Beginning:
+class WorkerInit:
     """Watches the parent and runs the user's `worker_init_fn`; every step answers with its error, if it raised one.
 
     Args:

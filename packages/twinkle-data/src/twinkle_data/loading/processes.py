@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import LoaderProcessError
-from twinkle_data.loading.process_messages import Beginning, Message, Served, StepKey
+from twinkle_data.loading.process_messages import Message, StepDataset, StepKey, WorkerInit
 from twinkle_data.loading.process_start import in_a_thread, recording_context, unlisted
 from twinkle_data.order.permutation import derive
 from twinkle_data.whole_number import whole_number
@@ -162,14 +162,14 @@ class Processes:
         generator = torch.Generator()
         generator.manual_seed(derive(*self._key, *((first.epoch, first.position) if first else ())) >> 1)
         loader: Any = DataLoader(
-            Served(self._reader),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
+            StepDataset(self._reader),  # type: ignore[arg-type]  # a dataset is anything with [] once batching is off
             batch_size=None,
             sampler=_Steps(self._steps, self._asked),
             num_workers=1 if self._one_by_one else options.num_workers,
             collate_fn=_as_it_is,
             pin_memory=options.pin_memory and torch.accelerator.is_available(),
             timeout=_TICK_S,
-            worker_init_fn=Beginning(options.worker_init_fn),
+            worker_init_fn=WorkerInit(options.worker_init_fn),
             multiprocessing_context=context,
             generator=generator,
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,

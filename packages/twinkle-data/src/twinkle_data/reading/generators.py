@@ -19,8 +19,8 @@ from numpy.random import mtrand  # numpy's own stubs do not export its two funct
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CHECK_EVERY = 64  # steps
-_CHECK_S = 0.0005
+_CHECK_SHARE = 0.01  # of the time that samples are read: about 100 draws of a thread meet samples before one is found
+_CHECK_S = 0.0005  # at least
 
 _DREW_MEANWHILE = (
     "another thread draws from the global generator of {drew} while a DataLoader reads samples in this process. All "
@@ -39,6 +39,8 @@ class GlobalGenerators:
     def __init__(self) -> None:
         self._own = np.random.MT19937(0)
         self._steps = 0
+        self._taken = 0.0
+        self._unchecked_s = 0.0  # time that samples were read since the last check
         self._program: tuple[Any, Any, Any, Any] | None = None
         self._restored: tuple[Any, Any, Any, Any] | None = None
 
@@ -46,9 +48,8 @@ class GlobalGenerators:
         """Save the program's states; in a loader process, check that nothing drew since they were restored."""
         from torch import default_generator
 
-        self._steps += 1
-        if threading.active_count() > 1 and (self._steps & (self._steps - 1) == 0 or self._steps % _CHECK_EVERY == 0):
-            _check_other_threads()
+        if threading.active_count() > 1:
+            self._check_other_threads()
         # numpy drops a saved normal deviate when its bit generator is exchanged.
         stored = np.random.get_state(legacy=False)
         numpys = mtrand.get_bit_generator()
@@ -56,6 +57,7 @@ class GlobalGenerators:
         self._program = numpys, stored, random.getstate(), default_generator.get_state()
         if self._restored is not None:
             _warn_if_drawn([name for name, equal in _equal(self._restored, self._program) if not equal])
+        self._taken = time.perf_counter()
 
     def put_back(self) -> None:
         """Restore the program's states."""
@@ -63,6 +65,7 @@ class GlobalGenerators:
         from torch.utils.data import get_worker_info
 
         assert self._program is not None
+        self._unchecked_s += time.perf_counter() - self._taken
         numpys, stored, pythons, torchs = self._program
         # The program draws between two steps, and the main thread of a loader process does not.
         self._restored = None if get_worker_info() is None else self._program
@@ -73,6 +76,17 @@ class GlobalGenerators:
         if stored["has_gauss"]:
             current = np.random.get_state(legacy=False)
             np.random.set_state({**current, "has_gauss": 1, "gauss": stored["gauss"]})
+
+    def _check_other_threads(self) -> None:
+        """Warn if a thread draws within a share of the time that samples were read; more often at the first steps."""
+        self._steps += 1
+        seconds = _CHECK_SHARE * self._unchecked_s
+        if seconds < _CHECK_S and self._steps & (self._steps - 1):
+            return
+        self._unchecked_s = 0.0
+        with find_draws() as drew:
+            time.sleep(max(seconds, _CHECK_S))
+        _warn_if_drawn(drew)
 
     def seed(self, key: int) -> None:
         """Seed all three.
@@ -102,12 +116,6 @@ def find_draws() -> Iterator[list[str]]:
     yield found
     after = _states()
     found += [name for name, state in before.items() if state != after[name]]
-
-
-def _check_other_threads() -> None:
-    with find_draws() as drew:
-        time.sleep(_CHECK_S)
-    _warn_if_drawn(drew)
 
 
 def _warn_if_drawn(drew: list[str]) -> None:

@@ -36,7 +36,7 @@ def check_data_dims(given: Sequence[str], names: Iterable[str]) -> None:
     if not set(given) <= set(dims):
         raise ValueError(f"data_dims={given} names a dim that the mesh does not have; {would(map(repr, dims))}")
     if len(set(given)) != len(given):
-        raise ValueError(f"data_dims={given} names a dim twice; once would")
+        raise ValueError(f"data_dims={given} names a dim twice; once would do")
     for name in given:
         if name in SAME_DATA:
             raise ValueError(f"data_dims={given} holds {name!r}, whose ranks see the same samples; leave it out")

@@ -151,4 +151,4 @@ def _refuse(config: str, sizes: Mapping[str, int], fields: tuple[str, ...]) -> N
     for field in fields:
         if sizes[field] > 1:
             problem = f"{field}_size={sizes[field]} is not supported with {config}"
-            raise RuleError(problem, {f"{field}_size": [1]}, would="would do")
+            raise RuleError(problem, {f"{field}_size": [1]})

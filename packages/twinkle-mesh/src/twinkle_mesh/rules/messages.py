@@ -33,8 +33,8 @@ def nearest_divisors(number: int, wanted: int) -> list[int]:
 
 
 def would(names: Iterable[object]) -> str:
-    """Return `1, 2 or 4 would`."""
-    return f"{join_or(names)} would"
+    """Return `1, 2 or 4 would do`."""
+    return f"{join_or(names)} would do"
 
 
 def preview(values: Iterable[object], limit: int = 8) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .messages import would
+from .rule_error import RuleError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
         if token not in _TOKENS:
             raise ValueError(f"order={order!r} holds {token!r}; {would(_TOKENS)}, joined by '-'")
         if tokens.count(token) > 1:
-            raise ValueError(f"order={order!r} names {token!r} twice; once would")
+            raise ValueError(f"order={order!r} names {token!r} twice; once would do")
     needed = [*given, *(["ep"] if ep_size > 1 else [])]
     missing = [name for name in needed if name not in tokens and name != "fsdp"]
     if missing:
         longer = "-".join([order, *missing])
-        raise ValueError(f"order={order!r} does not place {missing[0]}, which is larger than 1; {longer!r} would")
+        raise RuleError(
+            f"order={order!r} does not place {missing[0]}, which is larger than 1", {"order": [longer]}, named=False
+        )
     tokens += [name for name in _TOKENS if name not in tokens]
     outward = tokens[::-1]
     return (

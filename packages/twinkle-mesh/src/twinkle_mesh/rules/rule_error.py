@@ -18,7 +18,6 @@ class RuleError(ValueError):
         options: For each field, the values that satisfy the rule, the nearest first.
         named: Whether the offer repeats the name of the field that `problem` starts with.
         most: How many values of a field the error offers at most.
-        would: The last words of the offer.
     """
 
     def __init__(
@@ -28,13 +27,11 @@ class RuleError(ValueError):
         *,
         named: bool = True,
         most: int = 4,
-        would: str = "would",
     ) -> None:
         self.problem = problem
         self.options = options
         self.named = named
         self.most = most
-        self.would = would
         super().__init__(f"{problem}; {self._offer({field: list(values[:most]) for field, values in options.items()})}")
 
     def fitting(self, build: Callable[[Mapping[str, Any]], object], fields: Mapping[str, Any]) -> ValueError:
@@ -46,32 +43,83 @@ class RuleError(ValueError):
         """
         found: dict[str, list[object]] = {}
         first: tuple[str, object, str] | None = None
+        nested: list[tuple[dict[str, object], RuleError]] = []
         for field, values in self.options.items():
             for value in values:
                 if len(found.get(field, ())) == self.most:
                     break
                 try:
                     build({**fields, field: value})
+                except RuleError as error:
+                    first = first or (field, value, error.problem)
+                    nested.append(({field: value}, error))
                 except ValueError as error:
-                    first = first or (field, value, error.problem if isinstance(error, RuleError) else str(error))
+                    first = first or (field, value, str(error))
                 else:
                     found.setdefault(field, []).append(value)
         if found or first is None:
             return ValueError(f"{self.problem}; {self._offer(found)}")
+        changes = _together(build, fields, nested)
+        if changes:
+            return ValueError(f"{self.problem}; {' and '.join(_named(*each) for each in changes.items())} would do")
         field, value, problem = first
-        return ValueError(f"{self.problem}; with {field}={value} instead, {problem}")
+        return ValueError(f"{self.problem}; with {_named(field, value)} instead, {problem}")
 
     def _offer(self, options: Mapping[str, list[object]]) -> str:
         ordered = {field: sorted(values, key=_size) for field, values in options.items() if values}
         if not self.named:
-            offer = join_or(*ordered.values())
+            offer = join_or(map(_shown, *ordered.values()))
         elif all(len(values) == 1 for values in ordered.values()):
-            offer = join_or(f"{field}={value}" for field, [value] in ordered.items())
+            offer = join_or(_named(field, value) for field, [value] in ordered.items())
         else:
-            offer = "; or ".join(f"{field}={join_or(values)}" for field, values in ordered.items())
-        return f"{offer} {self.would}"
+            offer = "; or ".join(f"{field}={join_or(map(_shown, values))}" for field, values in ordered.items())
+        return f"{offer} would do"
+
+
+def _together(
+    build: Callable[[Mapping[str, Any]], object],
+    fields: Mapping[str, Any],
+    tried: Sequence[tuple[dict[str, object], RuleError]],
+) -> dict[str, object]:
+    """Return the first changes of several fields that `build` accepts together; empty where a few tries find none.
+
+    Args:
+        build: As for `RuleError.fitting`.
+        fields: Likewise.
+        tried: Changes, each with the rule that breaks with it.
+    """
+    for _ in range(_MOST_FIELDS - 1):
+        further: list[tuple[dict[str, object], RuleError]] = []
+        for changes, error in tried[:_MOST_TRIES]:
+            for field, values in error.options.items():
+                for value in values[:_MOST_TRIES]:
+                    # A field that was changed already is left: the offers of two rules could take turns.
+                    if field in changes:
+                        continue
+                    together = {**changes, field: value}
+                    try:
+                        build({**fields, **together})
+                    except RuleError as next_error:
+                        further.append((together, next_error))
+                    except ValueError:
+                        continue
+                    else:
+                        return together
+        tried = further
+    return {}
+
+
+_MOST_FIELDS = 4
+_MOST_TRIES = 32
+
+
+def _named(field: str, value: object) -> str:
+    return f"{field}={_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    return repr(value)
 
 
 def _size(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+    return value if isinstance(value, int) else 0

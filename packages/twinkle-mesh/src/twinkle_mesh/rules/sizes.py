@@ -106,7 +106,7 @@ def fill_sizes(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]
     if total % known or (known != total and not open_names) or not filled:
         listed = " * ".join(f"{name}={size}" for name, size in filled.items() if size != -1) or "no sizes"
         raise ValueError(
-            f"{listed} = {known} does not make up {dim}_size={total}; sizes that multiply to {total} would"
+            f"{listed} = {known} does not make up {dim}_size={total}; sizes that multiply to {total} would do"
         )
     filled.update(dict.fromkeys(open_names, total // known))
     return filled

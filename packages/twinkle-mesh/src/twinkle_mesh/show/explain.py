@@ -82,7 +82,7 @@ def explain(mesh: DataParallel, size: int) -> MeshExplanation:
     """Report on a mesh; see `DeviceMesh.explain`."""
     moved = whole_number("bytes", size)
     if moved < 0:
-        raise ValueError(f"bytes={moved} must be at least 0; 0 would")
+        raise ValueError(f"bytes={moved} must be at least 0; 0 would do")
     reports = [_report(mesh, dim, moved) for dim in mesh.dim_names]
     if mesh.ulysses_size > 1:
         reports.append(_figures("ulysses", mesh.ulysses_size, mesh.world_size, _ulysses_nodes(mesh), moved))

@@ -48,7 +48,7 @@ def describe(mesh: DataParallel, rank: int | None, width: int) -> Picture:
         needed = min(needed or widest, widest)
         if widest <= width:
             return _picture(shown, grids, width)
-    raise ValueError(f"width={width} is too narrow for this mesh; {needed} would")
+    raise ValueError(f"width={width} is too narrow for this mesh; {needed} would do")
 
 
 def _picture(shown: Drawing, grids: tuple[tuple[str, str], ...], width: int) -> Picture:

@@ -11,10 +11,12 @@ import ray
 
 from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
+from twinkle_ray.cluster.leaving import check_left, leave_ray
 from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
 from twinkle_ray.cluster.watchdog import Watchdog
+from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ _GIVEN_UP = "node timed out during startup"
 _ATTEMPTS = 3
 _OWN = "local"
 _WITHOUT_HEAD = (
-    600  # seconds without a head after which Ray ends this process without an error; `Pulse` notices after three
+    600  # seconds without a head after which Ray ends this process without an error; `NodeMonitor` notices after three
 )
 _MOST_SPARE_CPUS = 8  # Ray starts a process for each CPU
 
@@ -42,11 +44,13 @@ class Cluster:
         options: Further arguments of `ray.init`.
 
     Raises:
-        BackendError: A cluster of its own did not start; the message has the last errors of its processes.
+        BackendError: A cluster of its own did not start; the message has the last errors of its processes. Or this
+            process is still connected to an earlier one.
     """
 
     def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
         check_not_forked()
+        check_left()
         self._watchdog: Watchdog | None = None
         self._folder: Path | None = None
         self._joined_before = ray.is_initialized()
@@ -60,9 +64,11 @@ class Cluster:
                 "a machine of the cluster, with its address as host:port, or 'auto'"
             )
         if address != _OWN:
+            tell_start(f"joining the Ray cluster at {address}")
             tighten_token()
             ray.init(address=address, **arguments)
             return
+        tell_start("starting a Ray cluster on this host; it ends with the session")
         make_token()
         own = {
             "num_cpus": num_cpus + min(os.cpu_count() or 1, _MOST_SPARE_CPUS),
@@ -115,6 +121,6 @@ class Cluster:
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.let_go_on()
-        ray.shutdown()
+        leave_ray()
         if watchdog is not None:
             watchdog.close()

@@ -37,6 +37,16 @@ class Raylet:
                 "and with it the object store and every worker: end the session, and start another one"
             )
 
+    def problem(self) -> str | None:
+        """Why it does not answer: it has ended, or is stopped; None if it runs."""
+        name = f"the raylet of this node (Ray's own process, {self._pid})"
+        if self._ended.poll(0):
+            return f"{name} has ended"
+        with suppress(OSError, IndexError):  # it ended meanwhile
+            if Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                return f"{name} is stopped (SIGSTOP); SIGCONT lets it go on"
+        return None
+
     def close(self) -> None:
         """Stop watching it."""
         os.close(self._descriptor)
@@ -63,6 +73,11 @@ def forget_raylet() -> None:
     watched, _watched = _watched, None
     if watched is not None:
         watched.close()
+
+
+def raylet_problem() -> str | None:
+    """Why the raylet of this node does not answer; None if it runs, or is not watched."""
+    return None if _watched is None else _watched.problem()
 
 
 def check_raylet() -> None:

@@ -135,14 +135,16 @@ class Diagnostics:
     def _explained(self, signature: Signature, number: int, error: Exception) -> CollectiveError:
         """The error, with how the ranks differ, or which of them do not answer a roll call."""
         first = str(error).partition("\n")[0]
-        head = f"{signature} failed on rank {self._rank} of the group {list(self._ranks)}: {first}"
+        where = f"{signature} failed on rank {self._rank} of the group {list(self._ranks)}"
+        head = f"{where}: {first}"
         try:
             if self._is_gloo:
                 close_connections(self._group, self._rank, len(self._ranks))
             self._log.give_up()
             return self._judged(head, number)
         except (RuntimeError, dist.DistError):
-            return CollectiveError(f"{head}; the store is gone, and with it the process that held it")
+            why = "killed, or ended by Gloo because it received more than it expects"
+            return CollectiveError(f"{where}: the process of the store is gone: {why} ({first})")
 
     def _judged(self, head: str, number: int) -> CollectiveError:
         """Wait for the others, `ROLL_CALL_SECONDS` at most; a plain difference is told at once."""

@@ -61,7 +61,7 @@ def parallel_shape(
         fitting = ", ".join(str(size) for size in _divisors(world_size // tp_size))
         raise ValueError(
             f"sharding_world_size={shard} times tp_size={tp_size} does not divide world_size={world_size}; "
-            f"a sharding_world_size of {fitting} would"
+            f"a sharding_world_size of {fitting} would do"
         )
     return world_size // (shard * tp_size), shard, tp_size
 
@@ -173,7 +173,7 @@ def create_groups(
 def _divides(name: str, value: int, whole_name: str, whole: int) -> None:
     if whole % value:
         fitting = ", ".join(str(size) for size in _divisors(whole))
-        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; {fitting} would")
+        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; {fitting} would do")
 
 
 def _divisors(whole: int) -> list[int]:

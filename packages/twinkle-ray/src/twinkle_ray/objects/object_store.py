@@ -142,8 +142,8 @@ class RayStore:
 
     def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
         check_raylet()
-        taught_none = values.taught() is None  # an agent does not have the splitters that a program registered
-        cut_there = self.agent is not None and stored.node != self._node and taught_none
+        none_registered = values.registered_splitters() is None  # an agent does not have these splitters
+        cut_there = self.agent is not None and stored.node != self._node and none_registered
         if cut_there and start is not None and stop is not None:
             try:
                 (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, start, stop))

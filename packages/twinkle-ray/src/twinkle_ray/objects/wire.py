@@ -28,7 +28,7 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
         It, and its size in bytes.
     """
     parts = _of_task(task)
-    plain = task.kind == "method" and task.taught is None
+    plain = task.kind == "method" and task.splitters is None
     if plain and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
         data = pickle.dumps(parts, protocol=5)  # plain values do not need `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:

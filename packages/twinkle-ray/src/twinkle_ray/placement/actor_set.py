@@ -36,10 +36,9 @@ class ActorSet:
     def __init__(self, group: DeviceGroup, reserved: Sequence[Reserved]) -> None:
         self.group = group
         self.reserved = reserved
-        remote: Any = ray.remote  # its types lack `concurrency_groups`
-        actor_class = remote(concurrency_groups={CONTROL: CONTROL_THREADS})(RankActor)
-        self.actors: list[Any] = [actor_class.options(**one.options(), **_OPTIONS).remote() for one in reserved]
+        self.actors: list[Any] = [_start(one) for one in reserved]
         self.locations: list[WorkerLocation] = []
+        self._assignments: list[RankAssignment] = []
 
     def locate(self, timeout: float) -> None:
         """Wait until every actor has reported its location, and bring them into the order of their ranks.
@@ -47,13 +46,7 @@ class ActorSet:
         Raises:
             PlacementError: One did not start, or does not have the devices that it should.
         """
-        kind = self.group.device_type
-        retried = {"max_task_retries": ATTEMPTS}  # requests to a worker without a rank may run twice
-        asked = [
-            actor.locate.options(**retried).remote(kind, one.devices)
-            for actor, one in zip(self.actors, self.reserved, strict=True)
-        ]
-        self.locations = get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start")
+        self.locations = self._locate(self.actors, self.reserved, timeout)
         order = rank_order(self.locations, self.reserved)
         self.locations = [self.locations[i] for i in order]
         self.actors = [self.actors[i] for i in order]
@@ -85,17 +78,50 @@ class ActorSet:
         name, size = self.group.name, len(self.actors)
         shared = {**environment, **rendezvous(self.locations, port)}
         shared.update(hidden_devices(self.group.device_type))
-        assigned = []
-        for rank, (actor, local) in enumerate(zip(self.actors, local_ranks(self.locations), strict=True)):
-            own = {**shared, **local, "RANK": str(rank)}
-            assignment = RankAssignment(name, rank, size, seed, own, import_paths())
-            assigned.append(actor.assign_rank.options(max_task_retries=ATTEMPTS).remote(assignment))
-        stacks = get_within(assigned, timeout, what)
-        infos = [WorkerInfo(name, rank, size, at.host, at.pid) for rank, at in enumerate(self.locations)]
-        nodes = [at.node_id for at in self.locations]
-        alive = [actor.alive.remote() for actor in self.actors]
-        members = [Member(*fields) for fields in zip(self.actors, infos, nodes, stacks, alive, strict=True)]
-        return RayGroup(name, members, is_driver=True, replay=replay)
+        self._assignments = [
+            RankAssignment(name, rank, size, seed, {**shared, **local, "RANK": str(rank)}, import_paths())
+            for rank, local in enumerate(local_ranks(self.locations))
+        ]
+        return RayGroup(name, self._members(range(size), timeout), is_driver=True, replay=replay)
+
+    def renew(self, ranks: Sequence[int], timeout: float) -> Sequence[Member]:
+        """Start other workers in the places of some ranks, which are ended, and give them these ranks.
+
+        Raises:
+            PlacementError: One did not start, or does not have the devices that it should.
+        """
+        for rank in ranks:
+            ray.kill(self.actors[rank], no_restart=True)
+            self.actors[rank] = _start(self.reserved[rank])
+        places = [self.reserved[rank] for rank in ranks]
+        for rank, at in zip(ranks, self._locate([self.actors[rank] for rank in ranks], places, timeout), strict=True):
+            self.locations[rank] = at
+        self._check_devices()
+        return self._members(ranks, timeout)
+
+    def _locate(self, actors: Sequence[Any], reserved: Sequence[Reserved], timeout: float) -> list[WorkerLocation]:
+        kind = self.group.device_type
+        retried = {"max_task_retries": ATTEMPTS}  # requests to a worker without a rank may run twice
+        asked = [
+            actor.locate.options(**retried).remote(kind, one.devices)
+            for actor, one in zip(actors, reserved, strict=True)
+        ]
+        return get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start")
+
+    def _members(self, ranks: Sequence[int], timeout: float) -> list[Member]:
+        """Give workers their ranks."""
+        assigned = [
+            self.actors[rank].assign_rank.options(max_task_retries=ATTEMPTS).remote(self._assignments[rank])
+            for rank in ranks
+        ]
+        name, size = self.group.name, len(self.actors)
+        stacks = get_within(assigned, timeout, f"the workers of group {name!r} did not take their ranks")
+        members = []
+        for rank, stack in zip(ranks, stacks, strict=True):
+            actor, at = self.actors[rank], self.locations[rank]
+            info = WorkerInfo(name, rank, size, at.host, at.pid)
+            members.append(Member(actor, info, at.node_id, stack, actor.alive.remote()))
+        return members
 
     def _check_devices(self) -> None:
         variable = visibility_variable(self.group.device_type)
@@ -107,6 +133,13 @@ class ActorSet:
                     f"a worker of group {self.group.name!r} on {at.host} should have {self.group.gpus_per_worker} "
                     f"{self.group.device_type}, but was given {list(at.devices)} and sees {variable}={at.visible!r}"
                 )
+
+
+def _start(reserved: Reserved) -> Any:
+    """An actor in a reserved place."""
+    remote: Any = ray.remote  # its types lack `concurrency_groups`
+    actor_class = remote(concurrency_groups={CONTROL: CONTROL_THREADS})(RankActor)
+    return actor_class.options(**reserved.options(), **_OPTIONS).remote()
 
 
 def check_unique(actor_sets: Sequence[ActorSet]) -> None:

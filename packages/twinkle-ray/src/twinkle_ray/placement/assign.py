@@ -105,7 +105,7 @@ def named_devices(group: DeviceGroup) -> Sequence[int] | None:
         return [visible[index] for index in held]
     raise InfeasibleError(
         f"group {group.name!r}: ranks={list(held)} are neither among visible_devices={group.visible_devices!r} nor do "
-        f"they count within it, as 0 to {len(visible) - 1} would"
+        f"they count within it, as 0 to {len(visible) - 1} would do"
     )
 
 

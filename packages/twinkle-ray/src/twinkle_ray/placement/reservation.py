@@ -80,19 +80,19 @@ class Reservation:
             try:
                 self._take(groups, assign(groups, nodes), nodes, until)
             except BusyError as error:
-                self.give_back(names)
+                self.free(names)
                 if time.monotonic() >= until:
                     raise PlacementError(f"the groups found no place within {timeout:g} s; {error}") from None
                 time.sleep(_POLL)
             except BaseException as error:
-                self.give_back(names)
+                self.free(names)
                 if isinstance(error, InfeasibleError):
                     raise PlacementError(f"the cluster cannot hold the groups; {error}") from None
                 raise
             else:
                 return
 
-    def give_back(self, names: Sequence[str] | None = None, timeout: float = 5.0) -> None:
+    def free(self, names: Sequence[str] | None = None, timeout: float = 5.0) -> None:
         """Free what groups hold, all of it by default, and wait until it is free."""
         held = [one for name in list(self._held if names is None else names) for one in self._held.pop(name, [])]
         for reserved in held:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.telemetry.printable import printable
+from twinkle_remote.backends.support import worker_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -172,3 +173,4 @@ class WorkerLogs:
 
 def _print(line: str, is_error: bool) -> None:
     print(line, file=sys.stderr if is_error else sys.stdout, flush=True)
+    worker_line(line, is_error)

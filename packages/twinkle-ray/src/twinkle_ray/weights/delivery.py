@@ -25,12 +25,14 @@ class WeightDelivery:
         changed: Target names of the tensors that have other values than before on some rank, in the source's order.
         sent: By target name, a digest of the values that the source sent; empty where `check` makes none.
         received: The same for the values in the target's tensors after the write.
+        moved: Bytes that left the source's ranks; a block counts once, however many ranks receive it.
     """
 
     version: int
     changed: tuple[str, ...]
     sent: Mapping[str, str] = field(default_factory=dict, repr=False)
     received: Mapping[str, str] = field(default_factory=dict, repr=False)
+    moved: int = 0
 
 
 def changed_names(plan: TransferPlan, bits: int) -> tuple[str, ...]:

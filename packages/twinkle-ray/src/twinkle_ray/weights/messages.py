@@ -39,6 +39,7 @@ class SyncCommand:
         detached: Return once the buckets are packed, and send them in the background.
         checksum: Make a CRC-32 of each bucket at both ends.
         reversible: Keep the old values until the commit is final.
+        in_flight: The target holds what arrives, and writes it between two of its calls.
         depth: Rounds in flight.
     """
 
@@ -48,6 +49,7 @@ class SyncCommand:
     detached: bool = False
     checksum: bool = False
     reversible: bool = True
+    in_flight: bool = False
     depth: int = 8
 
     def phase(self, step: str) -> Phase:

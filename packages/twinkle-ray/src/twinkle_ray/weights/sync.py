@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from twinkle_ray.weights.controller.controller import Check, Controller, SyncOptions
-from twinkle_ray.weights.controller.participants import participants_of
+from twinkle_ray.weights.controller.donation import donate
+from twinkle_ray.weights.controller.participants import RemoteParticipants, participants_of
+from twinkle_ray.weights.controller.served_controller import ServedController
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.planning.manifest import MatchOptions, Rename, Select
 from twinkle_ray.weights.planning.routes import Transport, check_transport
 from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES, TransferPlan, check_bucket_bytes
-from twinkle_remote.backends.support import weights_arrived
+from twinkle_ray.weights.served_weights import ServedWeights
+from twinkle_remote.backends.support import component_of, publishing, running, session_tool, takes_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from twinkle_ray.weights.controller.attempt import Attempt
+    from twinkle_ray.weights.controller.participants import Participants
+    from twinkle_ray.weights.controller.protocol import SyncController
     from twinkle_ray.weights.delivery import WeightDelivery
+    from twinkle_ray.weights.messages import Side
+    from twinkle_remote.backends.support import WorkersOf
+    from twinkle_remote.protocol import Component
+
+
+_PATIENCE = 5.0  # times as long as giving weights took, a rank waits for the next sync before it is given them again
 
 
 class WeightSync:
@@ -75,7 +86,12 @@ class WeightSync:
         check_bucket_bytes(bucket_bytes)
         if check not in get_args(Check):
             raise ValueError(f"check={check!r} is none of {', '.join(map(repr, get_args(Check)))}")
-        options = SyncOptions(
+        self._timeout = timeout
+        self._target = target
+        given = {"bucket_bytes": bucket_bytes, "timeout": timeout, "rename": rename, "select": select}
+        given |= {"convert": convert, "check": check, "checksum": checksum, "keep_old": keep_old}
+        tool = session_tool("weight_sync", source, target, **given, transport=transport, silence=silence)
+        self._options = SyncOptions(
             bucket_bytes=bucket_bytes,
             timeout=timeout,
             match_options=MatchOptions(rename, select, convert),
@@ -85,21 +101,41 @@ class WeightSync:
             transport=transport,
             silence=silence,
         )
-        self._timeout = timeout
-        self._target = target
-        self._controller = Controller({"source": participants_of(source), "target": participants_of(target)}, options)
         self._version = 0
+        self._began = 0.0
+        self._turn = threading.Condition()
+        self._busy = False
+        self._ranks: RemoteParticipants | None = None
+        if tool is not None:
+            self._controller: SyncController = ServedController(tool)
+            self._served = ServedWeights(tool, target, self, lambda: self._version)
+        else:
+            sides: dict[Side, Participants] = {"source": participants_of(source), "target": participants_of(target)}
+            self._controller = Controller(sides, self._options)
+            own = sides["target"]
+            if isinstance(own, RemoteParticipants):
+                self._ranks = own
+                running().weights.add(own.component, self)
         self._delivery: WeightDelivery | None = None
         self._open: SyncHandle | None = None
 
     def __call__(self) -> int:
         """Sync, and return the new version: 1 after the first sync that worked, then 2, ...
 
+        Where the target works for an open stream with `ahead=n`, this returns when all of its living ranks hold the
+        version; each writes it between two calls, and a rank that cannot fails the next sync. Ranks whose workers have
+        ended are left out.
+
         Raises:
             ManifestError: If the sides do not describe the same weights; nothing has moved.
             WeightSyncError: If the sync failed; the target has the weights that it had.
         """
-        return self._begin(detached=False).result()
+        while True:
+            try:
+                return self._begin(detached=False).result()
+            except WeightSyncError:
+                if not self._controller.goes_on_without():
+                    raise
 
     def start(self) -> SyncHandle:
         """Begin a sync, and return once the source's buckets are packed.
@@ -133,7 +169,7 @@ class WeightSync:
 
     @property
     def plan(self) -> TransferPlan | None:
-        """The plan of the latest sync; None before the first, and after one that failed."""
+        """The plan of the latest sync; None before the first, after one that failed, and over HTTP."""
         sync_plan = self._controller.sync_plan
         return None if sync_plan is None else sync_plan.plan
 
@@ -147,6 +183,7 @@ class WeightSync:
             self._controller.close(time.monotonic() + self._timeout)
         finally:
             self._open = None
+            self._end_turn()
 
     def __enter__(self) -> WeightSync:
         return self
@@ -157,21 +194,106 @@ class WeightSync:
         if error is None:
             self.close()
 
+    def leave_out(self, workers: WorkersOf) -> None:
+        """Leave ranks of the target out of syncs, because their workers are started again, or are drained."""
+        with self._turn:
+            self._own.left_out |= self._own.indices(*workers)
+
+    def take_back(self, workers: WorkersOf) -> None:
+        """Let ranks of the target take part again; the next sync finds out whether they live."""
+        with self._turn:
+            self._own.left_out -= self._own.indices(*workers)
+
+    def join(self, handle: object) -> None:
+        """Give another component what the target is given, from now on."""
+        component = component_of(handle)
+        assert component is not None
+        with self._turn:
+            self._await_turn(time.monotonic() + self._timeout)
+            self._own.join(handle)
+            running().weights.add(component, self)
+            self._controller.forget()
+
+    def part(self, component: Component) -> None:
+        """Give a component that joined nothing any more."""
+        with self._turn:
+            self._await_turn(time.monotonic() + self._timeout)
+            self._own.part(component)
+            self._controller.forget()
+
+    def bring_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
+        """Give ranks that are left out the weights of other ranks; without any, all get a new version.
+
+        Args:
+            workers: Ranks of the target that run nothing.
+            donors: The ranks of one replica of the target.
+
+        Raises:
+            WeightSyncError: It failed; the ranks are still left out.
+        """
+        until = time.monotonic() + self._timeout
+        takers = self._own.indices(*workers)
+        while donors is not None and self._version:
+            version, began = self._version, time.monotonic()
+            donate(self._own.some(*donors), self._own.some(*workers), version, self._options)
+            with self._turn:
+                self._await_turn(until)
+                self.take_back(workers)
+                if self._version == version or self._reaches(takers, _PATIENCE * (time.monotonic() - began)):
+                    return
+                self.leave_out(workers)
+        self.take_back(workers)
+        if self._version:
+            try:
+                self()
+            except BaseException:
+                self.leave_out(workers)
+                raise
+
+    def _reaches(self, takers: frozenset[int], seconds: float) -> bool:
+        """Whether another sync gets to these ranks soon; called with the lock."""
+        version, own = self._version, self._own
+        return self._turn.wait_for(lambda: self._version > version and takers <= set(own.living), seconds)
+
+    @property
+    def _own(self) -> RemoteParticipants:
+        assert self._ranks is not None, "only a component has ranks"
+        return self._ranks
+
+    def _await_turn(self, until: float) -> None:
+        """Wait until no sync is under way; called with the lock."""
+        while self._busy:
+            if not self._turn.wait(max(0.0, until - time.monotonic())):
+                raise WeightSyncError(f"another sync into this component was under way for {self._timeout:g} s")
+
+    def _end_turn(self) -> None:
+        with self._turn:
+            self._busy = False
+            self._turn.notify_all()
+
     def _begin(self, *, detached: bool) -> SyncHandle:
         if self._open is not None:
             raise WeightSyncError("an earlier sync is not finished: call its result() first")
         deadline = time.monotonic() + self._timeout
+        self._began = time.time()
+        with self._turn:
+            self._await_turn(deadline)
+            self._busy = True
         with self._forget_on_error():
-            return SyncHandle(self, self._controller.begin(self._version + 1, deadline, detached=detached))
+            in_flight = takes_in_flight(self._target)
+            attempt = self._controller.begin(self._version + 1, deadline, detached=detached, in_flight=in_flight)
+            return SyncHandle(self, attempt)
 
-    def _finish(self, attempt: Attempt) -> int:
+    def _finish(self, attempt: Any) -> int:
         with self._forget_on_error():
             self._delivery = self._controller.commit(attempt)
-        self._version = attempt.command.version
-        weights_arrived(self._target)
+        with publishing(self._target, self._began):
+            self._controller.publish(attempt)
+            self._version = self._delivery.version
         with self._forget_on_error():
             self._controller.finalize(attempt)
-        return self._version
+        self._end_turn()
+        return self._delivery.version
 
     @contextmanager
     def _forget_on_error(self) -> Iterator[None]:
@@ -181,6 +303,7 @@ class WeightSync:
         except BaseException:
             self._controller.forget()
             self._open = None
+            self._end_turn()
             raise
 
 
@@ -192,7 +315,7 @@ class SyncHandle:
         attempt: The attempt that it has begun.
     """
 
-    def __init__(self, sync: WeightSync, attempt: Attempt) -> None:
+    def __init__(self, sync: WeightSync, attempt: Any) -> None:
         self._sync, self._attempt = sync, attempt
         self._version: int | None = None
         self._error: Exception | None = None

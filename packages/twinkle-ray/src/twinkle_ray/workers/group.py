@@ -14,6 +14,7 @@ from twinkle_ray.workers.loop_sender import LoopCall, LoopSender
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
 from twinkle_ray.workers.promises import LOST
+from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
 
@@ -154,12 +155,9 @@ class RayGroup:
         self._replay = replay
         self._lock = threading.Lock()
         self.created: dict[str, dict[int, tuple[Task, InputReplies]]] = {}
-        self.members = tuple(members)
         self._is_driver = is_driver
-        self._run = [member.actor.run for member in self.members]
-        self._run_gated = [member.actor.run_gated for member in self.members]
-        self._run_and_cache = [member.actor.run_and_cache for member in self.members]
-        self._run_cached = [member.actor.run_cached for member in self.members]
+        self._former: set[str] = set()
+        self._take_members(members)
         self._cached: dict[int, bytes] = {}
         self._requests: dict[int, int] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
@@ -169,6 +167,24 @@ class RayGroup:
         self.waiting: WaitingInputs | None = None
         self.agents: Mapping[str, Any] = {}
         self._sender = LoopSender([member.alive for member in self.members])
+
+    def _take_members(self, members: Sequence[Member]) -> None:
+        self.members = tuple(members)
+        self._run = [member.actor.run for member in self.members]
+        self._run_gated = [member.actor.run_gated for member in self.members]
+        self._run_and_cache = [member.actor.run_and_cache for member in self.members]
+        self._run_cached = [member.actor.run_cached for member in self.members]
+
+    def renew(self, members: Sequence[Member]) -> None:
+        """Have other workers in the places of those of their ranks, which have ended."""
+        fresh = {member.info.rank: member for member in members}
+        with self._lock:
+            self._former.update(self.members[rank].actor._actor_id.hex() for rank in fresh)
+            self._take_members([fresh.get(rank, member) for rank, member in enumerate(self.members)])
+            for rank, member in fresh.items():
+                self._cached.pop(rank, None)
+                self.deaths.pop(rank, None)
+                self._sender.renew(rank, member.alive)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayGroup, (self._name, self.members)
@@ -199,6 +215,8 @@ class RayGroup:
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
         """Send a task to a rank; a task that ranks share is pickled once."""
         if task.kind == "create":
+            if self._is_driver and task.instance not in self._meshes:
+                tell_start(f"constructing {task.name.partition('.')[0]} on {self._name}")
             self._meshes[task.instance] = task.mesh
             if self._replay:
                 self.created.setdefault(task.instance, {})[rank] = task, inputs
@@ -206,6 +224,9 @@ class RayGroup:
             self.created.pop(task.instance, None)
             self._meshes.pop(task.instance, None)
         wire, sent = self._wire(task)
+        if task.beside and self.waiting is not None and self._sender.runs_beside(rank):
+            call = self._sender.send_beside(self.waiting, self.members[rank].actor, rank, wire)
+            return RayReply(self, rank, call.answer, task, sent, on_loop=call)
         if task.on_loop or inputs or not self._is_driver or type(wire) is not bytes or sent > _LARGEST_CACHED:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
@@ -224,6 +245,12 @@ class RayGroup:
             self._cached.pop(rank, None)
             count = self._requests[rank] = self._requests.get(rank, 0) + 1
             return RayReply(self, rank, self._run_and_cache[rank].remote(wire), task, sent, (wire, count))
+
+    def open_beside(self, ranks: Sequence[int]) -> None:
+        """Have ranks run tasks beside the others from now on: Ray gives a busy actor no other work."""
+        if self.waiting is not None:
+            for rank in ranks:
+                self._sender.open_beside(self.waiting, self.members[rank].actor, rank)
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops; returns at once."""
@@ -256,7 +283,8 @@ class RayGroup:
         mesh = self._meshes.get(reply.instance)
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
         member = self.members[reply.rank]
-        own = member.actor._actor_id.hex()
+        ended = getattr(error, "actor_id", None)
+        own = ended if ended in self._former else member.actor._actor_id.hex()  # a worker that had this rank before
         unsure = isinstance(error, ray.exceptions.ActorUnavailableError)
         lives = unsure and is_known_to_live(Process(member.node, member.info.pid, member.stack), self.agents)
         failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name, lives=lives)

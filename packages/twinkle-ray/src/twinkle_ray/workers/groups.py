@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.forks import leave_to_parent
-from twinkle_ray.cluster.pulse import HEAD
+from twinkle_ray.cluster.node_monitor import HEAD
 from twinkle_ray.workers.group import RayReply
 from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from twinkle_ray.cluster.pulse import Pulse
+    from twinkle_ray.cluster.node_monitor import NodeMonitor
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
@@ -32,16 +32,16 @@ class RayGroups:
         groups: The groups.
         store: The store of this process.
         agents: The nodes' agents by node id, where there are several nodes.
-        pulse: Notices a lost head and lost nodes; None on workers.
+        monitor: Notices a lost head and lost nodes; None on workers.
     """
 
     start_timeout: float | None = None
 
     def __init__(
-        self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any], pulse: Pulse | None = None
+        self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any], monitor: NodeMonitor | None = None
     ) -> None:
         self._store = store
-        self._pulse = pulse
+        self._monitor = monitor
         self._agents = agents
         self._waiting = WaitingInputs()
         self._groups: dict[str, RayGroup] = {}
@@ -53,7 +53,7 @@ class RayGroups:
         return tuple(self._groups.values())
 
     def replace(self, group: RayGroup) -> None:
-        """Replace the group of the same name."""
+        """Replace the group of the same name, or take in that it has other workers."""
         self._groups[group.name] = group
         labels = {member.actor._actor_id.hex(): member.info.label() for one in self.all() for member in one.members}
         for one in self.all():
@@ -106,11 +106,11 @@ class RayGroups:
 
     def _lost(self, replies: Iterable[RayReply]) -> dict[RayReply, str]:
         """For each reply that cannot arrive any more, the reason."""
-        pulse = self._pulse
-        if pulse is None or not pulse.has_lost:
+        monitor = self._monitor
+        if monitor is None or not monitor.has_lost:
             return {}
-        head = pulse.lost(HEAD)
-        reasons = {reply: head or pulse.lost(reply.group.members[reply.rank].node) for reply in replies}
+        head = monitor.lost(HEAD)
+        reasons = {reply: head or monitor.lost(reply.group.members[reply.rank].node) for reply in replies}
         return {reply: why for reply, why in reasons.items() if why is not None}
 
     def _give_up(self, replies: Iterable[RayReply]) -> bool:
@@ -120,6 +120,12 @@ class RayGroups:
             error = ray.exceptions.NodeDiedError(why)  # type: ignore[no-untyped-call]  # Ray's own gap
             reply.outcome = reply.group.lost(reply, error)
         return bool(lost)
+
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Call a function when a reply is done, in a thread of Ray."""
+        assert isinstance(reply, RayReply)
+        reply.ref.future().add_done_callback(lambda _: notify())
+        return True
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""

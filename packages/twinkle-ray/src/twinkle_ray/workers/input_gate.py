@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire
 from twinkle_ray.workers.promises import Promises, answer_or_failure
+from twinkle_ray.workers.task_boxes import TaskBoxes
 from twinkle_remote.backends.support import plan_hand_over
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 
 
-class InputGate(Promises):
+class InputGate(Promises, TaskBoxes):
     """An actor on the caller's node, in which any number of calls may wait."""
 
     def __init__(self) -> None:
-        super().__init__()
+        Promises.__init__(self)
+        TaskBoxes.__init__(self)
         self._store = RayStore("the gate of a caller")
 
     async def shares(

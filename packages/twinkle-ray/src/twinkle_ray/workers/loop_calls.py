@@ -37,18 +37,20 @@ class LoopCalls:
         worker: Runs the tasks, once it has a rank.
         info: Its group, rank and node.
         places: Coordinate of each of its components.
+        gates: The gates of the callers that it has met.
     """
 
     worker: Worker | None
     info: WorkerInfo
     places: dict[str, Mapping[str, int]]
+    gates: dict[str, Any]
 
     def __init__(self) -> None:
-        self._gates: dict[str, Any] = {}
+        self.gates = {}
 
     def meet(self, caller: str, gate: Any) -> None:
         """Take the gate of a process, to which the answers of its tasks are delivered."""
-        self._gates[caller] = gate
+        self.gates[caller] = gate
 
     def start_on_loop(self, wire: Wire, caller: str, key: str, *inputs: HandedShare | AnswerWire) -> None:
         """Start a task on the event loop.
@@ -59,7 +61,7 @@ class LoopCalls:
             key: Id of the task.
             *inputs: Answers that its lazy arguments read; or what a gate has planned that it reads.
         """
-        gate = self._gates[caller]
+        gate = self.gates[caller]
 
         def answer(outcome: Outcome) -> None:
             with contextlib.suppress(ray.exceptions.RayError):  # the caller has ended

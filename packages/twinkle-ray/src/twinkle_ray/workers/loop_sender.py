@@ -52,9 +52,18 @@ class LoopSender:
     """
 
     def __init__(self, lives: Sequence[Any]) -> None:
-        self._lives = lives
+        self._lives = list(lives)
         self._met: set[tuple[str, int]] = set()
+        self._beside: set[int] = set()
+        self._renewed: dict[int, int] = {}
         self._caller = f"{os.getpid():x}-{os.urandom(6).hex()}"
+
+    def renew(self, rank: int, alive: Any) -> None:
+        """Another worker has the rank."""
+        self._lives[rank] = alive
+        self._renewed[rank] = self._renewed.get(rank, 0) + 1
+        self._beside.discard(rank)
+        self._met = {met for met in self._met if met[1] != rank}
 
     def send(self, waiting: WaitingInputs, actor: Any, rank: int, wire: Any, inputs: Sequence[Any]) -> LoopCall:
         """Send a task.
@@ -67,15 +76,43 @@ class LoopSender:
             inputs: Refs of what it waits for.
         """
         gate = waiting.gate()
+        caller = self._meet(gate, actor, rank)
+        key = f"{caller}-{next(_numbers)}"
+        started = actor.start_on_loop.remote(wire, caller, key, *inputs)
+        answer = gate.answer.remote(key, self._worker(caller, rank), [started] if inputs else [])
+        return LoopCall(actor, key, answer, (self._lives[rank], started))
+
+    def runs_beside(self, rank: int) -> bool:
+        """Whether a rank runs tasks beside the others."""
+        return rank in self._beside
+
+    def open_beside(self, waiting: WaitingInputs, actor: Any, rank: int) -> None:
+        """Have a rank run tasks beside the others from now on."""
+        if rank not in self._beside:
+            caller = self._meet(waiting.gate(), actor, rank)
+            actor.run_beside.remote(caller, self._worker(caller, rank))
+            self._beside.add(rank)
+
+    def send_beside(self, waiting: WaitingInputs, actor: Any, rank: int, wire: Any) -> LoopCall:
+        """Send a task that runs beside the others, without inputs."""
+        gate = waiting.gate()
+        caller = self._meet(gate, actor, rank)
+        key = f"{caller}-{next(_numbers)}"
+        gate.give_task.remote(self._worker(caller, rank), key, wire)
+        return LoopCall(actor, key, gate.answer.remote(key, self._worker(caller, rank), []), (self._lives[rank],))
+
+    def _worker(self, caller: str, rank: int) -> str:
+        """Id of a worker at the gate: another worker of the same rank has another one."""
+        return f"{caller}-{rank}.{self._renewed.get(rank, 0)}"
+
+    def _meet(self, gate: Any, actor: Any, rank: int) -> str:
+        """Make a rank and the gate known to each other; returns the name of this process there."""
         caller = f"{self._caller}-{gate._actor_id.hex()}"
         if (caller, rank) not in self._met:
             self._met.add((caller, rank))
             actor.meet.remote(caller, gate)
-            gate.watch.remote(f"{caller}-{rank}", [self._lives[rank]])
-        key = f"{caller}-{next(_numbers)}"
-        started = actor.start_on_loop.remote(wire, caller, key, *inputs)
-        answer = gate.answer.remote(key, f"{caller}-{rank}", [started] if inputs else [])
-        return LoopCall(actor, key, answer, (self._lives[rank], started))
+            gate.watch.remote(self._worker(caller, rank), [self._lives[rank]])
+        return caller
 
     @staticmethod
     def cancel(waiting: WaitingInputs, calls: Sequence[LoopCall]) -> None:

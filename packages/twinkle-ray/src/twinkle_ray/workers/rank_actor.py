@@ -16,6 +16,7 @@ from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.pickling import ErrorByValue
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.worker_output import end_output, name_output
+from twinkle_ray.workers.beside_tasks import BesideTasks
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.stack_dump import offer_stack
@@ -191,6 +192,15 @@ class RankActor(LoopCalls):
     def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task."""
         return _run_task(self, wire, inputs)
+
+    def run_beside(self, caller: str, worker: str) -> None:
+        """From now on, run tasks of a caller's gate beside those on the main thread.
+
+        Args:
+            caller: The process whose gate it is; it has met this worker.
+            worker: Id of this worker there.
+        """
+        BesideTasks(self.gates[caller], worker, lambda wire: _run_task(self, wire)).start()
 
     def run_gated(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task with the answer of a gate: what it reads of its lazy arguments, or a failure."""

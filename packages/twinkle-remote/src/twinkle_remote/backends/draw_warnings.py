@@ -22,7 +22,7 @@ class DrawWarnings:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
-    def tell(self, method: str, libraries: Sequence[str]) -> None:
+    def warn_mixed(self, method: str, libraries: Sequence[str]) -> None:
         """Warn, once for each method.
 
         Args:

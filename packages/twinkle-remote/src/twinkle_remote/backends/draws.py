@@ -60,4 +60,4 @@ class Draws:
         beside = self._drew.intersection(self._at_work()) - {label}
         self._drew.add(label)
         if len(ranks) > 1 or beside:
-            self._warnings.tell(method, libraries)
+            self._warnings.warn_mixed(method, libraries)

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from twinkle_remote.backends.beside_thread import BesideThread
 from twinkle_remote.backends.draw_warnings import DrawWarnings
 from twinkle_remote.backends.draws import Draws
 from twinkle_remote.backends.turns import Turns
@@ -61,6 +62,7 @@ class RankThread:
         self._tasks: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._at: ThreadReply | None = None
         self._closing = False
+        self._beside = BesideThread(f"{info.label()} beside")
         self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
         self.thread.start()
 
@@ -68,10 +70,15 @@ class RankThread:
         """Queue a task, which begins when its inputs are there; None if it has none."""
         self._tasks.put((reply, task, inputs))
 
+    def submit_beside(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> None:
+        """Run a task beside the others, after the earlier ones of its kind."""
+        self._beside.submit(lambda: reply.complete(self._run_beside(task, inputs)))
+
     def end(self) -> None:
         """Let the running task end, and answer the queued tasks without running them."""
         self._closing = True
         self._tasks.put(None)
+        self._beside.end()
         self.worker.loop.close()
 
     def give_up(self) -> None:
@@ -118,6 +125,16 @@ class RankThread:
                     return self.worker.run(task, failed, given)
             return self._shared.draws.watch(self._label, task.name, lambda: self.worker.run(task, failed, given))
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
+            failure = capture(error, self.info.label(), self.info, task.name, live=True)
+            return Outcome(self.info.rank, failure=failure)
+
+    def _run_beside(self, task: Task, inputs: SharedInputs | None) -> Outcome:
+        if self._closing:
+            return self._lost()
+        try:
+            failed, given = ((), None) if inputs is None else inputs.of_task(task)
+            return self.worker.run(task, failed, given)
+        except BaseException as error:  # as in `_run`
             failure = capture(error, self.info.label(), self.info, task.name, live=True)
             return Outcome(self.info.rank, failure=failure)
 

@@ -11,9 +11,13 @@ from twinkle_remote.failures.frames import driver_line, user_stack
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.failures.travel import error_to_bytes, reduce_error
 from twinkle_remote.protocol.component import component_of
-from twinkle_remote.sessions.runtime import active, attach, running, weights_arrived
+from twinkle_remote.sessions.runtime import active, attach, publishing, running, takes_in_flight
+from twinkle_remote.sessions.session_tool import session_tool
+from twinkle_remote.sessions.start_lines import tell_start
+from twinkle_remote.sessions.weight_sources import WorkersOf
+from twinkle_remote.sessions.worker_lines import worker_line
 from twinkle_remote.worker.seeding import seed_process, stop_seeding
-from twinkle_remote.worker.worker import Worker
+from twinkle_remote.worker.worker import Worker, between_awaits
 
 __all__ = [
     "Lazy",
@@ -21,20 +25,26 @@ __all__ = [
     "PendingCall",
     "Worker",
     "WorkerContext",
+    "WorkersOf",
     "active",
     "attach",
+    "between_awaits",
     "call_of",
     "capture",
     "component_of",
     "driver_line",
     "error_to_bytes",
     "plan_hand_over",
+    "publishing",
     "raise_failures",
     "reduce_error",
     "running",
     "seed_process",
+    "session_tool",
     "start_on_workers",
     "stop_seeding",
+    "takes_in_flight",
+    "tell_start",
     "user_stack",
-    "weights_arrived",
+    "worker_line",
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ _SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit i
 _MANY = 128  # replies
 _MOMENT_SECONDS = 1e-5  # for each reply: several times what waiting for it once more costs
 _LONGEST_MOMENT_SECONDS = 0.01
+_changing = threading.Lock()  # of all replies: it is held for a moment
 
 
 class ThreadReply:
@@ -25,34 +26,55 @@ class ThreadReply:
     Args:
         rank: Rank of the worker.
         on_loop: Its task runs on the worker's event loop.
+
+    Attributes:
+        outcome: The outcome; None until it is there. It can be read without a lock.
     """
 
-    __slots__ = ("_future", "on_loop", "rank", "sent")
+    __slots__ = ("_future", "_notified", "on_loop", "outcome", "rank", "sent")
 
     def __init__(self, rank: int, *, on_loop: bool = False) -> None:
         self.rank = rank
         self.sent = 0
         self.on_loop = on_loop
-        self._future: Future[Outcome] = Future()
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """The outcome; None until it is there."""
-        return self._future.result() if self._future.done() else None
+        self.outcome: Outcome | None = None
+        self._future: Future[Outcome] | None = None
+        self._notified: tuple[Callable[[Outcome], None], ...] = ()
 
     def done(self) -> bool:
         """Whether the outcome has arrived."""
-        return self._future.done()
+        return self.outcome is not None
 
     def complete(self, outcome: Outcome) -> None:
         """Set the outcome, once; a later one is dropped."""
-        with suppress(InvalidStateError):
-            self._future.set_result(outcome)
+        with _changing:
+            if self.outcome is not None:
+                return
+            self.outcome = outcome
+            future = self._future
+            notified, self._notified = self._notified, ()
+        if future is not None:
+            future.set_result(outcome)
+        for notify in notified:
+            notify(outcome)
+
+    def future(self) -> Future[Outcome]:
+        """A future of the outcome, made for the first that waits: most replies are done before anybody does."""
+        with _changing:
+            if self._future is None:
+                self._future = Future()
+                if self.outcome is not None:
+                    self._future.set_result(self.outcome)
+        return self._future
 
     def when_done(self, notify: Callable[[Outcome], None]) -> None:
         """Call `notify` once, in the thread that completes the reply; at once if it is done. It must not raise."""
-        waiting = [notify]
-        self._future.add_done_callback(lambda future: waiting.pop()(future.result()))  # forgets it afterwards
+        with _changing:
+            outcome = self.outcome
+            if outcome is None:
+                self._notified += (notify,)
+        if outcome is not None:
+            notify(outcome)
 
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:
@@ -63,10 +85,10 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
     """
     began = time.monotonic()
     left = math.inf if timeout is None else timeout
-    while left > 0.0 and not any(reply.done() for reply in replies):
-        wait([reply._future for reply in replies], min(_SLICE_SECONDS, left), FIRST_COMPLETED)
+    while left > 0.0 and not any(reply.outcome is not None for reply in replies):
+        wait([reply.future() for reply in replies], min(_SLICE_SECONDS, left), FIRST_COMPLETED)
         left = math.inf if timeout is None else began + timeout - time.monotonic()
     moment = min(len(replies) * _MOMENT_SECONDS, _LONGEST_MOMENT_SECONDS)
     if timeout != 0.0 and len(replies) >= _MANY and moment < left:
         time.sleep(moment)
-    return [reply for reply in replies if reply.done()]
+    return [reply for reply in replies if reply.outcome is not None]

@@ -18,7 +18,7 @@ from twinkle_remote.protocol.failure import here
 from twinkle_remote.worker.seeding import seed_process, stop_seeding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.backend import InputReplies, Reply
@@ -56,7 +56,8 @@ class ThreadGroup(WorkerGroup):
         reply = ThreadReply(rank, on_loop=task.on_loop)
         if inputs and inputs.shared is None:
             inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
-        self._ranks[rank].submit(reply, task, inputs.shared)
+        submit = self._ranks[rank].submit_beside if task.beside else self._ranks[rank].submit
+        submit(reply, task, inputs.shared)
         return reply
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
@@ -142,10 +143,16 @@ class ThreadsBackend:
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Wait until at least one reply is done."""
         mine = [reply for reply in replies if isinstance(reply, ThreadReply)]
-        if timeout == 0.0:
+        if timeout == 0.0 or not self._shared.turns.is_mine():
             return wait_for_any(mine, timeout)
         with self._shared.turns.left():
             return wait_for_any(mine, timeout)
+
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Call a function when a reply is done."""
+        assert isinstance(reply, ThreadReply)
+        reply.when_done(lambda _: notify())
+        return True
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""

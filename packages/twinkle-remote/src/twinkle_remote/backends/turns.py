@@ -91,6 +91,10 @@ class Turns:
         finally:
             self._take(_Turn(turn.own, turn.name))
 
+    def is_mine(self) -> bool:
+        """Whether the calling thread has a turn now."""
+        return getattr(self._mine, "turn", None) is not None
+
     def is_taken(self) -> bool:
         """Whether a thread has a turn now."""
         return self._turn is not None
@@ -132,7 +136,7 @@ class Turns:
         with self._changed:
             if turn.lost is not None:
                 for method, libraries in self._lost.end(turn.lost):
-                    self._warnings.tell(method, libraries)
+                    self._warnings.warn_mixed(method, libraries)
                 return
             self._exchange(turn.own, self._outside)
             self._turn = None

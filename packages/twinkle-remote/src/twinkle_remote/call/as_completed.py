@@ -10,7 +10,6 @@ from twinkle_remote.call.collect import ranks_read
 from twinkle_remote.call.first_over import first_over
 from twinkle_remote.call.lazy import Lazy, call_of, calls_of, lazy_part
 from twinkle_remote.call.part import part_of
-from twinkle_remote.call.pending_whole_call import PendingWholeCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
@@ -57,7 +56,7 @@ class AsCompleted(Generic[R]):
             raise ValueError(f'{name} says uneven="pad", so a piece may hold repeated rows; use get(lazy)')
 
     def __iter__(self) -> Iterator[Lazy[R]]:
-        if type(self._lazy) is not Lazy or _is_undivided(self._lazy):
+        if type(self._lazy) is not Lazy:
             yield self._lazy
             return
         left = _parts(call_of(self._lazy))
@@ -68,7 +67,7 @@ class AsCompleted(Generic[R]):
             yield lazy_part(self._lazy, over)
 
     async def __aiter__(self) -> AsyncIterator[Lazy[R]]:
-        if type(self._lazy) is not Lazy or _is_undivided(self._lazy):
+        if type(self._lazy) is not Lazy:
             yield self._lazy
             return
         left = await _in_thread(lambda: _parts(call_of(self._lazy)))
@@ -79,11 +78,6 @@ class AsCompleted(Generic[R]):
             yield lazy_part(self._lazy, over)
 
 
-def _is_undivided(lazy: Lazy[Any]) -> bool:
-    """Whether its data ranks are not known here, so that it is its only piece."""
-    return isinstance(call_of(lazy), PendingWholeCall)
-
-
 async def _in_thread(function: Any) -> Any:
     from asyncio import to_thread  # half of this package's import time, and few await
 
@@ -92,6 +86,7 @@ async def _in_thread(function: Any) -> Any:
 
 def _parts(call: PendingCall) -> list[PendingCall]:
     """The call on the ranks of each data rank, in data order."""
+    call = call.by_rank()
     return [part_of(call, ranks, data_rank) for data_rank, ranks in data_peers(call, by_worker=_by_worker(call))]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twinkle_remote.call.lazy import Lazy, lazy_over
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandOver
+from twinkle_remote.protocol.whole_calls import RowsOfRank
 from twinkle_remote.sessions.runtime import running
 from twinkle_remote.values.join import join_results
 
@@ -102,6 +103,12 @@ class AssembledRows:
         """Wait for all rows and fetch them to this process; see `Lazy.result`."""
         began = time.monotonic()
         self.wait(timeout)
+        whole = running().whole
+        if whole is not None:
+            rows = [RowsOfRank(call.outcome(rank).payload, start, stop) for call, rank, start, stop in self._pieces]
+            value, size = whole.read_rows(rows, timeout)
+            self._calls[0].count_fetched(size)
+            return value
         values = [
             call.fetch(call.outcome(rank), _seconds(call, timeout), began, slice(start, stop))
             for call, rank, start, stop in self._pieces

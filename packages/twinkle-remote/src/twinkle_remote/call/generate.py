@@ -94,7 +94,9 @@ class RemoteGenerator(RunsOnce, Generic[R]):
         self._ahead = 0 if isinstance(runtime.backend, InProcessBackend) else AHEAD
         target = (method, self._key)
         own_share = not is_handle(itself)
-        opened = start(component, "generate", target, self._name, spec, names, args, kwargs, own_share=own_share)
+        opened = start(
+            component, "generate", target, self._name, spec, names, args, kwargs, own_share=own_share, by_rank=True
+        )
         by_worker = opened.each is True or (opened.each is None and spec.dispatch == "slice")
         for index, ranks in data_peers(opened, by_worker=by_worker):
             self._left.append(_DataRank(index, replace(component, ranks=tuple(ranks))))
@@ -196,7 +198,8 @@ class RemoteGenerator(RunsOnce, Generic[R]):
             while len(one.asked) <= self._ahead:
                 steps = len(one.asked) + 1  # the steps that were asked for before take their time first
                 seconds = None if self._timeout is None else self._timeout * steps
-                call = start(one.component, "item", self._key, self._name, replace(self._spec, timeout=seconds))
+                spec = replace(self._spec, timeout=seconds)
+                call = start(one.component, "item", self._key, self._name, spec, by_rank=True)
                 call.prefetched, call.data_rank = True, one.index
                 one.asked.append(call)
 

@@ -36,11 +36,12 @@ class Lazy(LazyOperators, Generic[R]):
         itself: The value if the method returned the component itself: the caller's handle.
     """
 
-    __slots__ = ("__weakref__", "_source", "_value")
+    __slots__ = ("__weakref__", "_rows", "_source", "_value")
 
     def __init__(self, call: PendingCall, itself: object = None) -> None:
         self._source: LazySource = CallResult(call, itself)
         self._value: tuple[R] | None = None
+        self._rows: object = None
         _alive.add(id(self))
 
     def result(self, timeout: float | None = None) -> R:
@@ -73,6 +74,11 @@ class Lazy(LazyOperators, Generic[R]):
         calls = self._source.calls
         rank = calls[0].data_rank if len(calls) == 1 else None
         return cast("int", cast("Any", self.result()).data_rank) if rank is None else rank
+
+    @property
+    def info(self) -> Any:
+        """The `RowsInfo` of a batch that a stream delivered; the value's own attribute elsewhere."""
+        return cast("Any", self.result()).info if self._rows is None else self._rows
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker without fetching the value; raises the same errors as `result`."""
@@ -136,9 +142,19 @@ def any_lazy() -> bool:
 def lazy_over(source: LazySource) -> Lazy[Any]:
     """A lazy result that stands for something else than the result of one call."""
     lazy: Lazy[Any] = object.__new__(Lazy)
-    lazy._source, lazy._value = source, None
+    lazy._source, lazy._value, lazy._rows = source, None, None
     _alive.add(id(lazy))
     return lazy
+
+
+def tell_rows(lazy: Lazy[Any], rows: object) -> None:
+    """Have a lazy result tell of its rows by `info`."""
+    lazy._rows = rows
+
+
+def told_rows(lazy: Lazy[Any]) -> object:
+    """What a lazy result was given to tell of its rows; None without."""
+    return lazy._rows
 
 
 def call_of(lazy: Lazy[Any]) -> PendingCall:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.lateness import lateness
-from twinkle_remote.failures.lost_peer import only_lost_peers
+from twinkle_remote.failures.lost_peer import seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.sessions.stats import CallRecord
 
-CAUSE_SECONDS = 1.0
 _ALL = slice(None)
 _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
 
@@ -88,7 +87,7 @@ class PendingCall:
         self._failures: list[Failure] = []
         self._failed_at = 0.0
         self._line = line
-        self._record = record
+        self.record = record
         self._sources = tuple(sources)
         self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
         self._lock = threading.Lock()
@@ -97,6 +96,14 @@ class PendingCall:
     def origin(self) -> tuple[CallRuntime, WorkerGroup, str]:
         """Its runtime, its group and the caller's line, for a call that is a part of it."""
         return self._runtime, self._group, self._line
+
+    def by_rank(self) -> PendingCall:
+        """The same call, whose ranks' answers are read one by one."""
+        return self
+
+    def count_fetched(self, size: int) -> None:
+        """Count bytes of its result that came to this process."""
+        self.record.driver_fetched += size
 
     def cancel(self) -> None:
         """Cancel it on the ranks that have not answered, if it runs on their event loops; returns at once."""
@@ -153,7 +160,7 @@ class PendingCall:
             head = f"{self.name}: the result of {self.label(outcome.rank)} arrived, but cannot be opened here"
             text = f"{head}: {type(error).__name__}: {error}\n  called from {self._line}"
             raise CollectError(text) from error
-        self._record.driver_fetched += size
+        self.record.driver_fetched += size
         return value
 
     def done(self) -> bool:
@@ -236,6 +243,8 @@ class PendingCall:
                 self._wait_a_while(timeout, until)
             if self._failures:
                 self._wait_for_the_cause()
+                if self._pending and not self._runtime.closed:
+                    self._reap(0.0)
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -244,8 +253,6 @@ class PendingCall:
         if self._failures:
             if self._failures[0].died:  # a worker that a shutdown has ended did not die
                 self._check_open()
-            if self._pending and not self._runtime.closed:
-                self._reap(0.0)
             self._raise_failures()
 
     def ends_within(self, seconds: float) -> bool:
@@ -286,10 +293,11 @@ class PendingCall:
             raise self.lateness(timeout)
 
     def _wait_for_the_cause(self) -> None:
-        """Wait shortly for the cause of lost connections: a worker's death is reported after its peers' errors."""
-        until = time.monotonic() + CAUSE_SECONDS
-        while self._pending and only_lost_peers(self._failures) and not self._runtime.closed:
-            if not self._reap(max(0.0, until - time.monotonic())):
+        """Wait shortly for the cause of lost connections, or for what peers tell of a death."""
+        began = time.monotonic()
+        while self._pending and not self._runtime.closed:
+            left = began + seconds_for_cause(self._failures) - time.monotonic()
+            if left <= 0 or not self._reap(left):
                 return
 
     def _raise_failures(self) -> None:
@@ -341,23 +349,27 @@ class PendingCall:
         if not ready:
             return not self._pending
         with self._lock:
-            fresh = [reply for reply in ready if reply.rank not in self._outcomes]
-            failed = []
-            for reply in fresh:
-                outcome = backend.outcome(reply)
-                self._outcomes[outcome.rank] = outcome
-                self._record.add(outcome)
-                if outcome.failure is not None:
-                    failed.append((outcome.started + outcome.seconds, self._first_cause(outcome.failure)))
-            self._failures += [failure for _, failure in sorted(failed, key=lambda end: end[0])]
+            fresh = [backend.outcome(reply) for reply in ready if reply.rank not in self._outcomes]
+            self._outcomes.update([(outcome.rank, outcome) for outcome in fresh])
             self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
-            if failed and not self._failed_at:
-                self._failed_at = min(end for end, _ in failed) or time.time()
+            if fresh:
+                self.record.add(fresh)
+                self._take_failures([outcome for outcome in fresh if outcome.failure is not None])
             if not self._pending:
                 if not self._failures:
                     self._sources = ()
                 self._runtime.call_completed(self)
         return True
+
+    def _take_failures(self, outcomes: Sequence[Outcome]) -> None:
+        """Append the failures of outcomes that arrived together, in the order of their ends."""
+        ends = sorted([(outcome.started + outcome.seconds, outcome.rank) for outcome in outcomes])
+        for _, rank in ends:
+            failure = self._outcomes[rank].failure
+            if failure is not None:
+                self._failures.append(self._first_cause(failure))
+        if ends and not self._failed_at:
+            self._failed_at = ends[0][0] or time.time()
 
     def _first_cause(self, failure: Failure) -> Failure:
         """The failure itself, or the failure of the call that makes an argument, if that one failed."""

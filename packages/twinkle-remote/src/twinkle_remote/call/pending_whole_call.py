@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.call.pending_call import PendingCall
+from twinkle_remote.call.pending_rank_call import PendingRankCall
+from twinkle_remote.sessions.stats import CallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.protocol.whole_calls import WholeReply
     from twinkle_remote.sessions.runtime import Runtime
-    from twinkle_remote.sessions.stats import CallRecord
 
 
 class _WholeRecord:
@@ -28,7 +30,7 @@ class _WholeRecord:
     def add(self, outcome: Outcome) -> None:
         """Take the answers that have arrived."""
         while self._reply.answers:
-            self._record.add(self._reply.answers.popleft())
+            self._record.add([self._reply.answers.popleft()])
 
     @property
     def driver_fetched(self) -> int:
@@ -52,7 +54,7 @@ class PendingWholeCall(PendingCall):
         name: Class.method.
         spec: Options of the function.
         reply: The reply.
-        ranks: Number of ranks that are called.
+        ranks: Ranks that are called.
         line: File and line of the caller.
         record: Record of its times and bytes.
         sources: Calls whose lazy results are its arguments.
@@ -66,19 +68,16 @@ class PendingWholeCall(PendingCall):
         spec: FunctionSpec,
         reply: WholeReply,
         *,
-        ranks: int,
+        ranks: Sequence[int],
         line: str,
         record: CallRecord,
         sources: Sequence[PendingCall],
     ) -> None:
-        whole = replace(
-            spec, dispatch="all", collect="first", split=None, replicate=(), uneven=None, weight=None, columns=None
-        )
         super().__init__(
             runtime,
             runtime.backend.group(component.group),
             name,
-            whole,
+            _undivided(spec),
             component.mesh,
             (reply, reply.end),
             line=line,
@@ -87,11 +86,29 @@ class PendingWholeCall(PendingCall):
         )
         self.whole = reply
         self._called = ranks
+        self._component = component
+        self._own_spec = spec
+
+    def by_rank(self) -> PendingCall:
+        """The same call, whose ranks' answers are read one by one; it asks for them."""
+        call = PendingRankCall(
+            self._runtime,
+            self._component,
+            self.name,
+            self._own_spec,
+            self.whole.by_rank(self._called),
+            line=self._line,
+            record=CallRecord(self.name, self._component.group, len(self._called)),
+            sources=[self],
+            until=self._deadline,
+        )
+        call.prefetched = True
+        return call
 
     def where(self) -> str:
         """Group, number of called workers, and the mesh."""
         head, _, dims = super().where().partition("]")
-        return f"{head.partition('[')[0]}[{self._called}]{dims}"
+        return f"{head.partition('[')[0]}[{len(self._called)}]{dims}"
 
     def state(self) -> str:
         """A short text of the call's state; never waits."""
@@ -111,3 +128,11 @@ class PendingWholeCall(PendingCall):
         if self._failures:
             self._see()
             raise self.whole.error()
+
+
+@lru_cache(maxsize=1024)
+def _undivided(spec: FunctionSpec) -> FunctionSpec:
+    """The options of a call that another process divides and collects."""
+    return replace(
+        spec, dispatch="all", collect="first", split=None, replicate=(), uneven=None, weight=None, columns=None
+    )

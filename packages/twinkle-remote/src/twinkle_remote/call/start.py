@@ -19,7 +19,7 @@ from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.failure import WorkerInfo
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.runtime import running
-from twinkle_remote.values.taught import taught
+from twinkle_remote.values.registered_splitters import registered_splitters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.sessions.runtime import Runtime
     from twinkle_remote.sessions.stats import CallRecord
-    from twinkle_remote.values.taught import Taught
+    from twinkle_remote.values.registered_splitters import RegisteredSplitters
 
 
 def call_method(
@@ -62,7 +62,9 @@ def call_method(
         A lazy result, or the value.
     """
     name = f"{component.name}.{method}"
-    call = start(component, "method", method, name, spec, names, args, kwargs, own_share=not is_handle(itself))
+    call = start(
+        component, "method", method, name, spec, names, args, kwargs, own_share=not is_handle(itself), held=True
+    )
     if spec.sync:
         call.wait()
     result: Lazy[Any] = Lazy(call, itself)
@@ -82,6 +84,8 @@ def start(
     kwargs: dict[str, Any] | None = None,
     *,
     own_share: bool = False,
+    by_rank: bool = False,
+    held: bool = False,
 ) -> PendingCall:
     """Divide the arguments, submit one task to each called rank, and return the call in flight.
 
@@ -95,6 +99,8 @@ def start(
         args: Positional arguments.
         kwargs: Keyword arguments.
         own_share: This process is one of the ranks: a batch marked as its share goes whole.
+        by_rank: The caller reads the answer of each rank by itself, also of a backend that takes the call undivided.
+        held: The caller waits for it, or makes a lazy result of it: a failure before that is not told as unseen.
 
     Raises:
         NotInitializedError: There is no session, or the component was released.
@@ -106,13 +112,13 @@ def start(
     began = time.perf_counter()
     if runtime.is_released(component):
         raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
+    given = kwargs or {}
     if runtime.whole is not None:
-        return start_whole(runtime, runtime.whole, component, kind, target, name, spec, args, kwargs or {})
+        return start_whole(runtime, runtime.whole, component, kind, target, name, spec, args, given, by_rank=by_rank)
     group = runtime.backend.group(component.group)
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
     put, mesh = runtime.backend.store.put, component.mesh
-    given = kwargs or {}
     try:
         shares = dispatch(spec, names, args, given, ranks=ranks, mesh=mesh, put=put, name=name, own_share=own_share)
         record = runtime.stats.open(name, group.name, len(ranks))
@@ -123,6 +129,7 @@ def start(
         raise _unsent(name, group.name, error) from error
     call = _submit(runtime, group, component, name, spec, ranks, shares, lazies, tasks, record)
     record.driver_seconds = time.perf_counter() - began
+    call.held = held
     queue.add(call)
     return call
 
@@ -183,7 +190,7 @@ def _tasks(
     on_loop = spec.on_loop and kind in ("method", "item", "close")
     seconds = spec.timeout if on_loop else None
     if kind == "method" and shares.arguments == [((), {})]:
-        return [_bare_task(component.instance, name, target, taught(), on_loop, seconds)]
+        return [_bare_task(component.instance, name, target, registered_splitters(), on_loop, seconds)]
     return [
         Task(
             kind,
@@ -201,9 +208,10 @@ def _tasks(
             handed=shares.encoder.handed_of(index),
             pieces=None if pieces is None else pieces[index],
             place=index,
-            taught=taught(),
+            splitters=registered_splitters(),
             on_loop=on_loop,
             seconds=seconds,
+            beside=spec.beside,
             mesh=component.mesh if kind == "create" else None,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)
@@ -212,7 +220,7 @@ def _tasks(
 
 @lru_cache(maxsize=1024)
 def _bare_task(
-    instance: str, name: str, method: str, known: Taught | None, on_loop: bool, seconds: float | None
+    instance: str, name: str, method: str, known: RegisteredSplitters | None, on_loop: bool, seconds: float | None
 ) -> Task:
     """The task of a call without arguments; it is cached, so that a backend prepares it once."""
-    return Task("method", instance, name, method, taught=known, on_loop=on_loop, seconds=seconds)
+    return Task("method", instance, name, method, splitters=known, on_loop=on_loop, seconds=seconds)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.call.lazy import calls_of
+from twinkle_remote.call.pending_rank_call import PendingRankCall
 from twinkle_remote.call.pending_whole_call import PendingWholeCall
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.whole_calls import WholeCall
@@ -13,11 +14,14 @@ from twinkle_remote.protocol.whole_calls import WholeCall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
-    from twinkle_remote.protocol.whole_calls import WholeCallBackend
+    from twinkle_remote.protocol.whole_calls import RankReplies, WholeCallBackend, WholeReply
     from twinkle_remote.sessions.runtime import Runtime
+
+_TIMED_BY_CALLER = ("item", "close")  # the steps of a generator, asked for ahead
 
 
 def start_whole(
@@ -30,30 +34,32 @@ def start_whole(
     spec: FunctionSpec,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-) -> PendingWholeCall:
+    *,
+    by_rank: bool = False,
+) -> PendingCall:
     """Send a call undivided; see `start` for the arguments and the errors."""
     began = time.perf_counter()
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(component.group, ranks, name, spec.timeout)
     line = driver_line()
-    call = WholeCall(kind, component, target, name, args, kwargs, line)
-    reply = backend.call_whole(call)
+    timeout = spec.timeout if kind in _TIMED_BY_CALLER else None
+    call = WholeCall(kind, component, target, name, args, kwargs, line, ranks, timeout, by_rank)
+    reply = backend.call_by_rank(call) if by_rank else backend.call_whole(call)
     record = runtime.stats.open(name, component.group, len(ranks))
     record.driver_sent = reply.sent
     producers = {producer: None for lazy in call.lazies for producer in calls_of(lazy)}
     for producer in producers:
         producer.handed_on = True
-    pending = PendingWholeCall(
-        runtime,
-        component,
-        name,
-        spec,
-        reply,
-        ranks=len(ranks),
-        line=line,
-        record=record,
-        sources=[producer for producer in producers if not producer.done() or producer.failed()],
-    )
+    sources = [producer for producer in producers if not producer.done() or producer.failed()]
+    pending: PendingCall
+    if by_rank:
+        replies = cast("RankReplies", reply)
+        pending = PendingRankCall(runtime, component, name, spec, replies, line=line, record=record, sources=sources)
+    else:
+        whole = cast("WholeReply", reply)
+        pending = PendingWholeCall(
+            runtime, component, name, spec, whole, ranks=ranks, line=line, record=record, sources=sources
+        )
     record.driver_seconds = time.perf_counter() - began
     queue.add(pending)
     return pending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from twinkle_remote.call.lazy import Lazy
@@ -72,6 +73,9 @@ def start_on_workers(
     function: Callable[..., Any],
     arguments: Sequence[tuple[Any, ...]] | None = None,
     timeout: float | None = None,
+    *,
+    ranks: Sequence[int] | None = None,
+    beside: bool = False,
 ) -> PendingCall:
     """Start `function(instance, *args)` on every worker of a component, each with its own arguments.
 
@@ -80,6 +84,8 @@ def start_on_workers(
         function: A module-level function, so that it pickles; it receives the component's object on that worker.
         arguments: One tuple for each worker, in rank order; None means no arguments.
         timeout: Seconds to the deadline; None for no deadline.
+        ranks: Only these workers, ascending; None means all.
+        beside: Run it beside the other calls of the workers, not after them.
 
     Raises:
         TypeError: `handle` is not a component.
@@ -88,6 +94,8 @@ def start_on_workers(
     component = component_of(handle)
     if component is None:
         raise TypeError(f"expected a component, got {type(handle).__name__}")
+    if ranks is not None:
+        component = replace(component, ranks=tuple(ranks))
     count = len(component.ranks)
     given = [()] * count if arguments is None else list(arguments)
     if len(given) != count:
@@ -98,7 +106,7 @@ def start_on_workers(
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         return given[i], {}
 
-    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout)
+    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout, beside=beside)
     name = f"{component.name}.{getattr(function, '__name__', 'function')}"
     return start(component, "function", function, name, spec)
 

@@ -24,7 +24,7 @@ def rows_to_send(uneven: str | None, total: int, count: int, name: str) -> int:
         near = [size for size in (total - rest, total - rest + count) if size]
         raise DispatchError(
             f"{name} takes equal shares only (uneven='strict'): {total} rows do not divide over {count} data ranks; "
-            f"{' or '.join(map(str, near))} would"
+            f"{' or '.join(map(str, near))} would do"
         )
     if uneven == "pad":
         if total == 0:

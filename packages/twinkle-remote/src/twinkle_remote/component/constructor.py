@@ -146,7 +146,7 @@ def constructor_signature(cls: Any) -> inspect.Signature | None:
 def _own_constructors(cls: type) -> list[Any]:
     """The `__init__` and `__new__` that a class defines itself, without the wrapped ones of `object`."""
     found = [vars(cls).get(name) for name in ("__init__", "__new__")]
-    functions = [_unintercepted(getattr(one, "__func__", one)) for one in found if one is not None]
+    functions = [unintercepted(getattr(one, "__func__", one)) for one in found if one is not None]
     return [one for one in map(inspect.unwrap, functions) if one not in (object.__init__, object.__new__)]
 
 
@@ -165,7 +165,7 @@ def _signatures(cls: Any) -> Iterator[inspect.Signature]:
     for name in ("__init__", "__new__"):
         for base in _own_bases(cls):
             found = vars(base).get(name)
-            function = _unintercepted(getattr(found, "__func__", found))
+            function = unintercepted(getattr(found, "__func__", found))
             function = inspect.unwrap(function) if callable(function) else None
             if inspect.isfunction(function):
                 yield _without_first(inspect.signature(function))
@@ -177,7 +177,8 @@ def _without_first(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=parameters[1:] if named else parameters)
 
 
-def _unintercepted(function: Any) -> Any:
+def unintercepted(function: Any) -> Any:
+    """The function that a class itself defines, below what `remote_class` puts around it."""
     return getattr(function, "__twinkle_original__", function)
 
 
@@ -186,4 +187,4 @@ def _own_bases(cls: type) -> Iterator[type]:
 
 
 def _own_new(cls: Any) -> bool:
-    return _unintercepted(cls.__new__) is not object.__new__
+    return unintercepted(cls.__new__) is not object.__new__

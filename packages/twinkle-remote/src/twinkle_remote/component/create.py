@@ -131,7 +131,7 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
             raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     spec = FunctionSpec(dispatch="all", sync=True, timeout=runtime.backend.start_timeout)
     names = [f"args[{i}]" for i in range(len(args))]
-    call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed)
+    call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed, held=True)
     try:
         call.wait()
     except PlacementError:  # the id is taken
@@ -141,7 +141,7 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         with contextlib.suppress(TwinkleError):  # the group may have ended; the constructor's error counts
             start(component, "drop", None, call.name, _DROP).prefetched = True
         raise
-    return component
+    return component if runtime.whole is None else runtime.whole.built(component, call.reply(0))
 
 
 def _instance(cls: type, kwargs: dict[str, Any]) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING
 
 from twinkle_remote.call.start import start
+from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.component import component_of, is_component_type, is_handle
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.runtime import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from twinkle_remote.call.pending_call import PendingCall
 
 _DROP = FunctionSpec(dispatch="all")
 
@@ -25,16 +32,49 @@ def release(component: object) -> None:
         TypeError: The argument is not a component.
         TwinkleError: As for any call.
     """
+    call = _drop(component)
+    if call is not None:
+        call.wait()
+        gc.collect()  # on threads, the freed objects may be in reference cycles
+
+
+def release_all(components: Iterable[object]) -> Sequence[TwinkleError]:
+    """Drop several components at once; see `release`.
+
+    Args:
+        components: The components.
+
+    Returns:
+        The errors of those that could not be dropped.
+    """
+    errors: list[TwinkleError] = []
+    calls = []
+    for component in components:
+        try:
+            calls.append(_drop(component))
+        except TwinkleError as error:
+            errors.append(error)
+    for call in calls:
+        try:
+            if call is not None:
+                call.wait()
+        except TwinkleError as error:
+            errors.append(error)
+    gc.collect()
+    return errors
+
+
+def _drop(component: object) -> PendingCall | None:
+    """Begin to drop a component; None if there is nothing to do."""
     found = component_of(component)
     if not is_handle(component):
         if found is None and not is_component_type(type(component)):
             raise TypeError(f"release takes a component, got {type(component).__name__} {component!r:.60}")
-        return
+        return None
     assert found is not None
     runtime = running()
     if runtime.is_released(found):
-        return
+        return None
     call = start(found, "drop", None, f"{found.name}.release", _DROP)
     runtime.mark_released(found)
-    call.wait()
-    gc.collect()  # on threads, the freed objects may be in reference cycles
+    return call

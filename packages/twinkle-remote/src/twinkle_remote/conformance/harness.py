@@ -27,8 +27,8 @@ class Harness:
         mode: Name of the backend.
         groups: Name of a group by its number of workers; there is one for each of `SIZES`.
         options: Options of `initialize`, apart from the mode and the groups.
-        served: The session is a server's: values of known types travel, no functions and no classes; calls go
-            undivided, so that there are no pieces by data rank; the server's session goes on when this one ends.
+        served: The session is a server's: values of known types travel, no functions and no classes; the server's
+            session goes on when this one ends.
         in_process: The backend builds components in the calling process, which is their only worker.
         patience: Seconds to wait for a call that never ends; a call that does nothing must end within them.
         folder: A directory that the caller and every worker can write to, where gates are opened.

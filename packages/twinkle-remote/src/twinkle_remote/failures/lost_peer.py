@@ -1,11 +1,11 @@
-"""Detects failures that only report a lost peer process: their likely cause is that process's own failure."""
+"""Detects failures whose likely cause is another one: a lost peer's own failure, or a mismatch that ended a process."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from twinkle_remote.protocol.failure import Failure
 
@@ -18,6 +18,8 @@ _TEXTS = (
     "remote process exited or there was a network error",
     "no answer from rank(s)",
 )
+_CAUSE_SECONDS = 1.0  # a worker's death is reported after its peers' errors
+_WITNESS_SECONDS = 0.5  # in a collective the peers of a dead worker fail at once
 
 
 def lost_a_peer(failure: Failure) -> bool:
@@ -26,6 +28,17 @@ def lost_a_peer(failure: Failure) -> bool:
     return named and not failure.died and any(text in failure.message for text in _TEXTS)
 
 
-def only_lost_peers(failures: Iterable[Failure]) -> bool:
-    """Whether all failures only report lost peers, so that the cause has not arrived yet."""
-    return all(lost_a_peer(failure) for failure in failures)
+def is_mismatch(failure: Failure) -> bool:
+    """Whether ranks entered different collectives: Gloo ends a rank that receives more than it expects."""
+    return failure.type_name.rpartition(".")[2] == "CollectiveMismatchError"
+
+
+def seconds_for_cause(failures: Sequence[Failure]) -> float:
+    """How long the cause may take to arrive, or what peers tell of a death; 0 if a failure tells a cause itself."""
+    if all(map(lost_a_peer, failures)):
+        return _CAUSE_SECONDS
+    return _WITNESS_SECONDS if all(map(_died_now, failures)) else 0.0
+
+
+def _died_now(failure: Failure) -> bool:
+    return failure.died and not failure.upstream and not failure.repeated

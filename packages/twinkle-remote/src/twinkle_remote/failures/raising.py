@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from twinkle_remote.errors import ReplyLostError, WorkerDiedError
-from twinkle_remote.failures.lost_peer import lost_a_peer
-from twinkle_remote.failures.reraise import as_both
+from twinkle_remote.failures.lost_peer import is_mismatch, lost_a_peer
+from twinkle_remote.failures.reraise import combined_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,14 +30,15 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
         ReplyLostError: It is the lost answer of a worker that lives.
         RemoteCallError: In all other cases; also an instance of the type that the worker raised.
     """
-    first = min(failures, key=lambda failure: (failure.upstream, lost_a_peer(failure)))
+    mismatch = any(map(is_mismatch, failures))
+    first = min(failures, key=lambda failure: (failure.upstream, lost_a_peer(failure) or (mismatch and failure.died)))
     rest = [failure for failure in failures if failure is not first and not (failure.upstream and failure == first)]
     text = _message(name, group, first, rest, line)
     if first.died:
         raise WorkerDiedError(text)
     if first.unanswered:
         raise ReplyLostError(text)
-    error = as_both(first.exception(), text, (first, *rest))
+    error = combined_error(first.exception(), text, (first, *rest))
     error.__context__ = first.live  # for debuggers; the text is complete
     raise error from None
 
@@ -57,6 +58,8 @@ def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], lin
     if first.trace:
         rows.append("  on the worker:")
         rows.extend("    " + row for row in first.trace.splitlines())
+    if first.note:
+        rows.append(f"  {first.note}")
     if rest:
         rows.append(f"  and {len(rest)} more of group {group!r}, after it or because of it:")
         folded: dict[str, list[str]] = {}

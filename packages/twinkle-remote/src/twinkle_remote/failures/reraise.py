@@ -18,7 +18,7 @@ _RAISED = "__twinkle_raised__"
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def as_both(original: BaseException | None, text: str, failures: Sequence[Failure]) -> RemoteCallError:
+def combined_error(original: BaseException | None, text: str, failures: Sequence[Failure]) -> RemoteCallError:
     """The error to raise.
 
     Args:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from twinkle_remote.http.nodes import own_error_type
+from twinkle_remote.http.registered import registered_component
 from twinkle_remote.protocol.component import is_component_type
 
 
@@ -17,7 +18,7 @@ def loaded_error_type(name: str) -> type | None:
 
 def loaded_component_type(name: str) -> type | None:
     """A remote class; None if it is not loaded."""
-    found = _loaded(name)
+    found = registered_component(name) or _loaded(name)
     return found if isinstance(found, type) and is_component_type(found) else None
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DEEPEST = 6  # exceptions within exceptions
 _OURS = ("_text", "failures")
-_OF_FAILURE = ("label", "node", "type_name", "message", "method", "trace", "died", "unanswered", "upstream")
+_OF_FAILURE = ("label", "node", "type_name", "message", "method", "trace", "died", "unanswered", "upstream", "repeated")
 
 
 class NodeWriter:
@@ -64,7 +64,9 @@ class NodeWriter:
             attributes = {key: item for key, item in vars(error).items() if key not in _OURS and self._travels(item)}
             given = {key: item for key, item in members_of(error).items() if item is not None}  # None: not set
             members = {key: item for key, item in given.items() if self._travels(item)}
-            failures = [_texts(failure) for failure in error.failures] if isinstance(error, RemoteCallError) else []
+            failures = (
+                [failure_texts(failure) for failure in error.failures] if isinstance(error, RemoteCallError) else []
+            )
             name = name_of(raised_type(type(error)))
             return ["error", name, remote, _text(error), *map(part, (args, attributes, members, failures))]
         finally:
@@ -136,8 +138,13 @@ class NodeReader:
             error = RemoteCallError(text if remote else f"{name}: {text}")
         if isinstance(error, RemoteCallError):
             error._text = text
-            error.failures = tuple(Failure(**dict(zip(_OF_FAILURE, given, strict=True))) for given in failures)
+            error.failures = tuple(map(failure_of, failures))
         return error  # type: ignore[no-any-return]  # made without a constructor
+
+
+def failure_of(texts: Sequence[Any], live: BaseException | None = None) -> Failure:
+    """A failure of its texts, and its exception."""
+    return Failure(**dict(zip(_OF_FAILURE, texts, strict=True)), live=live)
 
 
 def own_error_type(name: str) -> type | None:
@@ -148,7 +155,8 @@ def own_error_type(name: str) -> type | None:
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
-def _texts(failure: Failure) -> list[Any]:
+def failure_texts(failure: Failure) -> list[Any]:
+    """What is told of a failure, apart from its exception."""
     plain = dataclasses.replace(failure, live=None, pickled=b"")
     return [getattr(plain, field) for field in _OF_FAILURE]
 

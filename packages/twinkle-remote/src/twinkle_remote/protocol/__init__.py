@@ -13,9 +13,11 @@ from twinkle_remote.protocol.backend import (
     InProcessBackend,
     InputReplies,
     Reply,
+    RevivingBackend,
     Store,
     WorkerGroup,
 )
+from twinkle_remote.protocol.component import Component
 from twinkle_remote.protocol.defaults import SessionDefaults
 from twinkle_remote.protocol.failure import Failure, WorkerInfo, here
 from twinkle_remote.protocol.handed import (
@@ -28,11 +30,13 @@ from twinkle_remote.protocol.handed import (
 )
 from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
 from twinkle_remote.protocol.own_calls import OwnCalls, UnseenFailure
-from twinkle_remote.protocol.whole_calls import WholeCall, WholeCallBackend, WholeReply
+from twinkle_remote.protocol.session_tools import SessionTool
+from twinkle_remote.protocol.whole_calls import RankReplies, RowsOfRank, WholeCall, WholeCallBackend, WholeReply
 
 __all__ = [
     "Backend",
     "BackendFactory",
+    "Component",
     "Failure",
     "HandOver",
     "HandOverPlan",
@@ -46,8 +50,12 @@ __all__ = [
     "Kind",
     "Outcome",
     "OwnCalls",
+    "RankReplies",
     "Reply",
+    "RevivingBackend",
+    "RowsOfRank",
     "SessionDefaults",
+    "SessionTool",
     "Share",
     "Store",
     "StoredSlot",

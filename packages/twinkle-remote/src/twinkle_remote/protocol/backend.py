@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.protocol.defaults import SessionDefaults
@@ -106,6 +106,8 @@ class WorkerGroup(Protocol):
         """Queue a task on one worker, after its earlier tasks; returns at once.
 
         A task with `on_loop` begins in its turn, too, but the later tasks do not wait for its end (`Worker.start`).
+        A task with `beside` should not wait for the earlier tasks (`open_beside`); where it does, new weights arrive
+        later. It has no inputs.
 
         Args:
             rank: Rank in [0, size - 1].
@@ -113,6 +115,10 @@ class WorkerGroup(Protocol):
             inputs: Replies that the task reads; the task begins when all of them are done. The first failure among
                 them, or among the watched ones, ends the task at once and frees its worker.
         """
+
+    def open_beside(self, ranks: Sequence[int]) -> None:
+        """Have workers run tasks with `beside` beside the others from now on; the default does nothing."""
+        return
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the given ranks, as text by rank; ranks without one are left out."""
@@ -170,6 +176,16 @@ class Backend(Protocol):
             The replies that are done; empty when the time is over.
         """
 
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Have a function called once when a reply is done, in any thread; at once if it is done already.
+
+        The function returns at once and does not raise.
+
+        Returns:
+            Whether it will be called; the default is False, and then the caller asks by `wait`.
+        """
+        return False
+
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done; a lost worker gives an outcome with a failure, not an exception."""
 
@@ -204,6 +220,26 @@ class BackendFactory(Protocol):
 
     def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
         """Start the groups; all workers are ready when it returns."""
+
+
+@runtime_checkable
+class RevivingBackend(Protocol):
+    """A backend that can start other workers in the places of those that have ended."""
+
+    @property
+    def can_revive(self) -> bool:
+        """Whether this session asked for it."""
+
+    def revive(self, name: str, ranks: Sequence[int]) -> None:
+        """Start other workers in the places of some ranks of a group, and construct its components on them again.
+
+        Args:
+            name: Name of the group.
+            ranks: Ranks whose workers are ended, or have ended.
+
+        Raises:
+            TwinkleError: The workers did not start, or a constructor raised.
+        """
 
 
 @runtime_checkable

@@ -32,6 +32,11 @@ class Component:
     mesh: DeviceMesh | None
 
 
+def same_component(one: Component, other: Component) -> bool:
+    """Whether two name the same component, whichever of its ranks."""
+    return (one.group, one.instance) == (other.group, other.instance)
+
+
 class HandleBase:
     """Base of the handle classes only."""
 

@@ -57,6 +57,7 @@ class Failure:
         unanswered: The worker is alive, but its answer is lost: the call may or may not have run.
         upstream: This rank did not run, because the call of one of its arguments failed.
         repeated: An earlier failure has told of this worker's death.
+        note: A further line for the caller: where the call was saved; empty without one.
         live: The exception itself, in backends that share the process.
     """
 
@@ -71,11 +72,12 @@ class Failure:
     unanswered: bool = False
     upstream: bool = False
     repeated: bool = False
+    note: str = ""
     live: BaseException | None = None
 
     def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
         texts = (self.label, self.node, self.type_name, self.message, self.method, self.trace)
-        return Failure, (*texts, self.pickled, self.died, self.unanswered, self.upstream, self.repeated)
+        return Failure, (*texts, self.pickled, self.died, self.unanswered, self.upstream, self.repeated, self.note)
 
     def as_upstream(self) -> Failure:
         """The same failure, for the calls that take the failed result as an argument."""

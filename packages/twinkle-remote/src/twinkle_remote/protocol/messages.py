@@ -68,9 +68,10 @@ class Task:
         pieces: What the task reads of them; None if that is planned from the inputs.
         place: Index of the task among the distinct tasks of its call.
         mesh: The component's mesh ("create" only).
-        taught: Splitters that the program registered; the worker registers them first. None without any.
+        splitters: Splitters that the program registered; the worker registers them first. None without any.
         on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
         seconds: After so many seconds on the event loop it is cancelled; None for no limit.
+        beside: It runs at once, on a thread beside the worker's other tasks, in the order of such tasks.
     """
 
     kind: Kind
@@ -89,9 +90,10 @@ class Task:
     pieces: HandedShare | None = None
     place: int = 0
     mesh: DeviceMesh | None = None
-    taught: Any = None
+    splitters: Any = None
     on_loop: bool = False
     seconds: float | None = None
+    beside: bool = False
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ class FunctionSpec:
         columns: True if the return annotation is a tuple of fixed length, whose parts "flatten" joins one by one;
             False for another annotation, None without one.
         form: What kind of function it is.
+        beside: It runs beside the worker's other tasks, not after them.
     """
 
     dispatch: Dispatch = "slice"
@@ -51,6 +52,7 @@ class FunctionSpec:
     weight: Weight | None = None
     columns: bool | None = None
     form: Form = "plain"
+    beside: bool = False
 
     def __post_init__(self) -> None:
         choose("dispatch", self.dispatch, DISPATCHES, or_callable=True)
@@ -82,6 +84,21 @@ class FunctionSpec:
     def yields(self) -> bool:
         """Whether it yields items."""
         return self.form in ("generator", "async generator")
+
+
+def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
+    """The options of a call whose arguments go whole to each rank, and whose ranks' results are read one by one."""
+    return replace(
+        spec,
+        dispatch="all",
+        execute="all",
+        collect="none",
+        sync=False,
+        split=None,
+        replicate=(),
+        uneven=None,
+        weight=None,
+    )
 
 
 def form_of(function: object) -> Form:

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
 
@@ -25,11 +25,11 @@ class Answers:
     def __len__(self) -> int:
         return len(self._ranks)
 
-    def add(self, outcome: Outcome) -> None:
-        """Add the figures of one answer."""
-        figures = (outcome.fetched, outcome.produced, outcome.started, outcome.seconds, outcome.fetch_seconds)
-        self._figures.extend(figures)
-        self._ranks.append(outcome.rank)
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Add the figures of several answers."""
+        for one in outcomes:
+            self._figures.extend((one.fetched, one.produced, one.started, one.seconds, one.fetch_seconds))
+        self._ranks.extend([one.rank for one in outcomes])
 
     def column(self, index: int) -> Mapping[int, float]:
         """One figure by rank.

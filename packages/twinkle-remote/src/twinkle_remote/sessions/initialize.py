@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import os
+import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
-from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
+from twinkle_remote.protocol.backend import InProcessBackend
+from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
+from twinkle_remote.protocol.whole_calls import WholeCallBackend
 from twinkle_remote.sessions.background import close_all
 from twinkle_remote.sessions.cancel_calls import cancel_calls
 from twinkle_remote.sessions.end_calls import end_calls
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.backend import BackendFactory
+    from twinkle_remote.protocol.backend import Backend, BackendFactory
 
 _PROVIDERS = {"ray": "twinkle-ray"}
 
@@ -35,6 +40,7 @@ def initialize(
     lazy_collect: bool = True,
     seed: SupportsIndex = 42,
     max_in_flight: int = MAX_IN_FLIGHT,
+    save_failures: str | os.PathLike[str] | None = None,
     **backend_options: Any,
 ) -> None:
     """Start the session of a program: the backend and its groups of workers.
@@ -53,6 +59,8 @@ def initialize(
             ranks. If numpy or torch is loaded later, it is seeded then.
         max_in_flight: Number of calls that one caller may have in flight in one group, at or above 1. One more call
             waits until one is done.
+        save_failures: A private folder in which workers save each call that raises, with its rank's arguments and its
+            constructor's, for `twinkle replay FILE`; the error names the file. On Ray it is on the worker's node.
         **backend_options: Options of the backend.
 
     Raises:
@@ -69,23 +77,20 @@ def initialize(
         "lazy_collect": lazy_collect,
         "seed": seed,
         "max_in_flight": max_in_flight,
+        "save_failures": save_failures,
         **backend_options,
     }
     before = active()
     if before is not None:
         _refuse_difference(before.arguments, arguments)
         return
-    if type(max_in_flight) is not int or max_in_flight < 1:
-        raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
+    _check_limit(max_in_flight)
     factory = _factory(mode)
     _check_options(mode, factory, backend_options)
     backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
-    try:
-        backend.configure(SessionDefaults(global_device_mesh, lazy_collect, max_in_flight))
-    except BaseException:
-        backend.close()
-        raise
-    install(Runtime(mode, backend, by_name, global_device_mesh, lazy_collect, max_in_flight, arguments))
+    shared = (global_device_mesh, lazy_collect, max_in_flight)
+    defaults = _configured(backend, SessionDefaults(*shared), save_failures, seed)
+    install(Runtime(mode, backend, by_name, *shared, arguments, saving=defaults.saving))
     atexit.register(_at_exit)
 
 
@@ -152,6 +157,7 @@ def session(
     lazy_collect: bool = True,
     seed: SupportsIndex = 42,
     max_in_flight: int = MAX_IN_FLIGHT,
+    save_failures: str | os.PathLike[str] | None = None,
     **backend_options: Any,
 ) -> Iterator[None]:
     """`initialize` for a block, and `shutdown` at its end; does nothing inside a session with the same arguments.
@@ -165,6 +171,7 @@ def session(
         lazy_collect: As there.
         seed: As there.
         max_in_flight: As there.
+        save_failures: As there.
         **backend_options: As there.
     """
     before = active()
@@ -175,6 +182,7 @@ def session(
         lazy_collect=lazy_collect,
         seed=seed,
         max_in_flight=max_in_flight,
+        save_failures=save_failures,
         **backend_options,
     )
     begun = active() if active() is not before else None
@@ -194,6 +202,41 @@ def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
     if changed:
         listing = "; ".join(f"{key}: {_shown(key, before)} before, {_shown(key, now)} now" for key in sorted(changed))
         raise AlreadyInitializedError(f"twinkle is initialized with other arguments ({listing}); call shutdown() first")
+
+
+def _check_limit(max_in_flight: object) -> None:
+    if type(max_in_flight) is not int or max_in_flight < 1:
+        raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
+
+
+def _configured(
+    backend: Backend, defaults: SessionDefaults, folder: str | os.PathLike[str] | None, seed: int
+) -> SessionDefaults:
+    """Give a backend the defaults, completed by a folder and a seed for calls that fail; it is closed on an error."""
+    try:
+        if folder is not None:
+            defaults = replace(defaults, saving=_saving(backend, folder, seed))
+        backend.configure(defaults)
+    except BaseException:
+        backend.close()
+        raise
+    return defaults
+
+
+def _saving(backend: Backend, folder: str | os.PathLike[str], seed: int) -> SavedFailures:
+    """Where workers save calls that fail.
+
+    Raises:
+        BackendError: The calls of the backend do not run on workers of this session.
+    """
+    if isinstance(backend, InProcessBackend | WholeCallBackend):
+        raise BackendError(
+            'save_failures= is for "threads" and "ray": a call of "local" fails in this process, where `python -m pdb` '
+            "stops at it, and a server saves calls where it is initialized so"
+        )
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    paths = tuple(os.path.abspath(path) for path in sys.path)
+    return SavedFailures(os.path.abspath(folder), seed, os.path.abspath(main) if main else "", paths)
 
 
 def _shown(key: str, arguments: dict[str, Any]) -> str:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol.component import component_of, forget_all
-from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SessionDefaults
+from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
 from twinkle_remote.protocol.own_calls import OwnCalls
 from twinkle_remote.protocol.whole_calls import WholeCallBackend
 from twinkle_remote.sessions.open_streams import OpenStreams
 from twinkle_remote.sessions.pending_calls import PendingCalls
-from twinkle_remote.sessions.stats import CallRecord, Stats
+from twinkle_remote.sessions.stats import CallRecords, Stats, SyncRecord
+from twinkle_remote.sessions.weight_sources import WeightSources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.call.pending_call import PendingCall
@@ -40,9 +43,11 @@ class Runtime:
         stats: Figures of the latest calls.
         in_flight: Calls that are not known to be done.
         streams: The streams that are open.
+        weights: What gives components their weights.
         whole: The backend, if it takes calls undivided; None otherwise.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
         sending: Held while the tasks of one call are sent to several ranks.
+        saving: Where workers save calls that fail; None if they do not.
         parent: Process id of that parent; 0 if the session belongs to this process.
     """
 
@@ -56,9 +61,11 @@ class Runtime:
     stats: Stats = field(default_factory=Stats)
     in_flight: PendingCalls = field(init=False)
     streams: OpenStreams = field(default_factory=OpenStreams)
+    weights: WeightSources = field(default_factory=WeightSources)
     whole: WholeCallBackend | None = field(init=False)
     closed: bool = False
     sending: threading.RLock = field(default_factory=threading.RLock)
+    saving: SavedFailures | None = None
     parent: int = 0
     _released: set[tuple[str, str]] = field(default_factory=set)
 
@@ -133,22 +140,37 @@ def active() -> Runtime | None:
     return _runtime
 
 
-def stats() -> Sequence[CallRecord]:
-    """Figures of the latest calls, the oldest first: bytes that moved, and seconds."""
+def stats() -> CallRecords:
+    """Figures of the latest calls, the oldest first: bytes that moved, and seconds; `print` shows them as a table."""
     runtime = running()
     runtime.in_flight.poll()
     return runtime.stats.records()
 
 
-def weights_arrived(target: object) -> None:
-    """Tell the open streams that a component has new weights.
+@contextmanager
+def publishing(target: object, began: float | None = None) -> Iterator[None]:
+    """A block in which a component is given new weights; the streams that run on it know the version after it.
+
+    These streams begin nothing meanwhile, so that each of their calls is before the version or after it.
 
     Args:
         target: A component; of other values no stream knows.
+        began: Wall clock when the sync began, in seconds; None for now.
     """
     component = component_of(target)
-    if _runtime is not None and component is not None:
-        _runtime.streams.weights_arrived(component)
+    if _runtime is None or component is None:
+        yield
+        return
+    runtime, since = _runtime, time.time() if began is None else began
+    with runtime.streams.publishing(component, since):
+        yield
+        runtime.stats.synced(SyncRecord(component.name, component.group, since, time.time()))
+
+
+def takes_in_flight(target: object) -> bool:
+    """Whether a component works for an open stream, so that it takes new weights between two calls."""
+    component = component_of(target)
+    return _runtime is not None and component is not None and _runtime.streams.work_on(component)
 
 
 def install(runtime: Runtime) -> None:
@@ -184,7 +206,22 @@ def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -
     """
     mesh, lazy_collect, limit = defaults.mesh, defaults.lazy_collect, defaults.max_in_flight
     arguments = {"mode": mode}
-    install(Runtime(mode, backend, mesh=mesh, lazy_collect=lazy_collect, max_in_flight=limit, arguments=arguments))
+    install(
+        Runtime(
+            mode,
+            backend,
+            mesh=mesh,
+            lazy_collect=lazy_collect,
+            max_in_flight=limit,
+            arguments=arguments,
+            saving=defaults.saving,
+        )
+    )
+
+
+def saving_here() -> SavedFailures | None:
+    """Where this process saves calls that fail; None if it does not."""
+    return None if _runtime is None else _runtime.saving
 
 
 def report_calls(seconds: float) -> OwnCalls:

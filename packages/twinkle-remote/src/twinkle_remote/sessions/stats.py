@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.sessions.answers import Answers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
 
@@ -24,6 +24,7 @@ class CallRecord:
         method: Class.method.
         group: Group that was called.
         workers: Number of called workers.
+        label: What it was about, if that was told: the rows of a stream's chunk.
         submitted: Wall clock when the driver made the call, in seconds.
         driver_seconds: Time that the driver spent dividing and sending.
         driver_sent: Bytes that the driver stored or sent for it: arguments, and what says which call it is.
@@ -38,6 +39,7 @@ class CallRecord:
     method: str
     group: str
     workers: int
+    label: str = ""
     submitted: float = field(default_factory=time.time)
     driver_seconds: float = 0.0
     driver_sent: int = 0
@@ -52,19 +54,20 @@ class CallRecord:
     _last_end: float = 0.0
     _answers: Answers | None = field(default_factory=Answers, repr=False)
 
-    def add(self, outcome: Outcome) -> None:
-        """Add the figures of one worker's answer."""
-        self.answered += 1
-        self.bytes_fetched += outcome.fetched
-        self.bytes_produced += outcome.produced
-        self.run_seconds = max(self.run_seconds, outcome.seconds)
-        self._last_begin = max(self._last_begin, outcome.started - outcome.fetch_seconds)
-        self._first_end = min(self._first_end, outcome.started + outcome.seconds)
-        self._last_end = max(self._last_end, outcome.started + outcome.seconds)
-        if outcome.failure is not None:
-            self.failed = (*self.failed, outcome.rank)
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Add the figures of answers that arrived together; at least one."""
+        ends = [outcome.started + outcome.seconds for outcome in outcomes]
+        begins = [outcome.started - outcome.fetch_seconds for outcome in outcomes]
+        self.answered += len(outcomes)
+        self.bytes_fetched += sum([outcome.fetched for outcome in outcomes])
+        self.bytes_produced += sum([outcome.produced for outcome in outcomes])
+        self.run_seconds = max(self.run_seconds, *[outcome.seconds for outcome in outcomes])
+        self._last_begin = max(self._last_begin, *begins)
+        self._first_end = min(self._first_end, *ends)
+        self._last_end = max(self._last_end, *ends)
+        self.failed = (*self.failed, *[outcome.rank for outcome in outcomes if outcome.failure is not None])
         if self._answers is not None:
-            self._answers.add(outcome)
+            self._answers.add(outcomes)
 
     def keep_sums_only(self) -> None:
         """Forget the figures by rank."""
@@ -106,8 +109,76 @@ class CallRecord:
         return self._last_end - self._first_end if self.answered else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class SyncRecord:
+    """New weights of a component.
+
+    Attributes:
+        component: Name of its class.
+        group: Its group.
+        began: Wall clock when the sync began, in seconds.
+        ended: Wall clock when the weights were there.
+    """
+
+    component: str
+    group: str
+    began: float
+    ended: float
+
+
+class CallRecords(list[CallRecord]):
+    """Records of calls, the oldest first; `print` shows a table with a row for each method of a group."""
+
+    def __str__(self) -> str:
+        head = ("method", "group", "calls", "failed", "run", "queued", "skew", "sent", "fetched", "between workers")
+        rows = [head, *map(_row, self._by_method())]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = []
+        for row in rows:
+            cells = enumerate(zip(row, widths, strict=True))
+            lines.append("  ".join(cell.ljust(w) if at < 2 else cell.rjust(w) for at, (cell, w) in cells).rstrip())
+        lines.append("run, queued, skew: mean of a call; sent, fetched: by the driver; between workers: arguments")
+        return "\n".join(lines)
+
+    def _by_method(self) -> Iterable[Sequence[CallRecord]]:
+        """The records of each method of a group, the one that ran longest in all first."""
+        found: dict[tuple[str, str], list[CallRecord]] = {}
+        for record in self:
+            found.setdefault((record.method, record.group), []).append(record)
+        return sorted(found.values(), key=lambda together: -sum(record.run_seconds for record in together))
+
+
+def _row(together: Sequence[CallRecord]) -> Sequence[str]:
+    first, count = together[0], len(together)
+    return (
+        first.method,
+        f"{first.group}[{max(record.workers for record in together)}]",
+        str(count),
+        str(sum(bool(record.failed) for record in together)),
+        _seconds(sum(record.run_seconds for record in together) / count),
+        _seconds(sum(record.queue_seconds for record in together) / count),
+        _seconds(sum(record.skew_seconds for record in together) / count),
+        _bytes(sum(record.driver_sent for record in together)),
+        _bytes(sum(record.driver_fetched for record in together)),
+        _bytes(sum(record.bytes_fetched for record in together)),
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
 class Stats:
-    """The records of the latest calls, the oldest first.
+    """The records of the latest calls and weight syncs, the oldest first.
 
     Args:
         limit: How many are kept.
@@ -116,6 +187,7 @@ class Stats:
 
     def __init__(self, limit: int = 10_000, answers: int = 16_384) -> None:
         self._records: deque[CallRecord] = deque(maxlen=limit)
+        self._syncs: deque[SyncRecord] = deque(maxlen=limit)
         self._by_rank: deque[CallRecord] = deque()
         self._left = answers
 
@@ -131,6 +203,14 @@ class Stats:
             self._left += oldest.workers
         return record
 
-    def records(self) -> Sequence[CallRecord]:
+    def records(self) -> CallRecords:
         """All records that are kept."""
-        return list(self._records)
+        return CallRecords(self._records)
+
+    def synced(self, record: SyncRecord) -> None:
+        """A component has new weights."""
+        self._syncs.append(record)
+
+    def syncs(self) -> Sequence[SyncRecord]:
+        """All weight syncs that are kept."""
+        return list(self._syncs)

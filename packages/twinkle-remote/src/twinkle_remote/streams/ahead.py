@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CallTimeoutError, CollectError, NotInitializedError, TwinkleError, WorkerDiedError
+from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError, WorkerDiedError
 from twinkle_remote.sessions.runtime import running
 from twinkle_remote.streams.aside import AsideRows
-from twinkle_remote.streams.chunk_result import ChunkResult, joined
+from twinkle_remote.streams.chunk_result import ChunkResult
+from twinkle_remote.streams.chunk_results import ChunkResults
+from twinkle_remote.streams.joining import drained_ranks, joining_stages
 from twinkle_remote.streams.lost_ranks import LostRanks
 from twinkle_remote.streams.plain_calls import PlainCalls
 from twinkle_remote.streams.positions import overlaps
 from twinkle_remote.streams.pump import Pump
+from twinkle_remote.streams.row_count import wrong_rows
 from twinkle_remote.streams.schedule.scheduler import Scheduler
 from twinkle_remote.streams.stages import PlainStage, RemoteStage, pools_of
-from twinkle_remote.streams.told import RowsInfo
+from twinkle_remote.streams.telemetry.loop_lanes import rows_label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
-    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.streams.row_source import RowSource, SourceBatch
     from twinkle_remote.streams.rules import StreamRules
-    from twinkle_remote.streams.schedule.decisions import Assignment, Part
+    from twinkle_remote.streams.schedule.decisions import Assignment
     from twinkle_remote.streams.spool import Spool
     from twinkle_remote.streams.stages import Stage
-    from twinkle_remote.streams.told import SetAside
+    from twinkle_remote.streams.telemetry.stream_record import StreamRecord
+    from twinkle_remote.streams.told import RowsInfo, SetAside
 
 _SLICE_SECONDS = 0.5
 _LATE_SECONDS = 0.2
-_MEASURED = 10_000  # rows whose seconds are kept, for `explain`
+_DRAIN_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class AheadEngine:
         source: The rows.
         stages: At least one.
         rules: The options; `ahead` is above 0.
+        record: What is remembered of chunks and steps.
         version: The version now.
         line: File and line of the user's code that made the stream, for messages.
         consumed: Ranges of positions that were delivered before a resume.
@@ -63,6 +68,7 @@ class AheadEngine:
         source: RowSource,
         stages: Sequence[Stage],
         rules: StreamRules,
+        record: StreamRecord,
         *,
         line: str = "",
         version: int = 0,
@@ -77,11 +83,13 @@ class AheadEngine:
         pools, of_stage = pools_of(stages)
         self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version)
         self._of_stage = of_stage
+        self._pump = Pump(self, self._backend, line)
         self._running: dict[int, _Running] = {}
         self._replies: dict[Reply, int] = {}
-        self._results: dict[int, ChunkResult] = {}
-        self._plain = PlainCalls(rules.at_once, self._wake)
-        self._lost = LostRanks(self.schedule)
+        self._results = ChunkResults(source, stages[-1], spool)
+        self._plain = PlainCalls(rules.at_once, self._pump.wake)
+        remote = [(pool, stage) for pool, stage in zip(of_stage, stages, strict=True) if isinstance(stage, RemoteStage)]
+        self._lost = LostRanks(self.schedule, remote, self._runtime, self._pump.wake)
         self._late_at = 0.0
         self._error: BaseException | None = None
         self._source_error: BaseException | None = None
@@ -89,9 +97,7 @@ class AheadEngine:
         self._spool = spool
         if spool is not None:
             spool.restore(version)
-        self.busy_seconds = [0.0] * len(stages)
-        self.row_seconds: list[deque[float]] = [deque(maxlen=_MEASURED) for _ in stages]
-        self._pump = Pump(self, line)
+        self._record = record
         self._started = False
 
     # the loop's side
@@ -107,6 +113,7 @@ class AheadEngine:
         Raises:
             TwinkleError: A stage fails for all rows, all workers of a stage are lost, or the session has ended.
         """
+        self._record.asked()
         with self._pump.changed:
             self.schedule.ask()
             self._pump.wake()
@@ -118,7 +125,11 @@ class AheadEngine:
             with self._pump.changed:
                 self._check()
                 if self.schedule.ready():
-                    return self._deliver(self.schedule.take())
+                    there = time.perf_counter()
+                    value, info = self._results.batch(self.schedule.take(), self.schedule.version)
+                    self._pump.wake()
+                    self._record.given(len(info.begun), self.schedule.version, there)
+                    return value, info
                 if self.schedule.at_end and not self.schedule.left:
                     self._raise_source_error()
                     return None
@@ -132,11 +143,13 @@ class AheadEngine:
                 if self._error is not None or not self.schedule.wants_rows():
                     return
             batch: SourceBatch | None = None
+            began = time.perf_counter()
             if self._source_error is None:
                 try:
                     batch = self._source.fetch()
                 except Exception as error:
                     self._source_error = error
+            self._record.read(0 if batch is None else batch.rows, time.perf_counter() - began)
             with self._pump.changed:
                 if batch is None:
                     self.schedule.source_ended()
@@ -160,31 +173,38 @@ class AheadEngine:
         if error is not None:
             raise error
 
-    def _deliver(self, parts: Sequence[Part]) -> tuple[Any, RowsInfo]:
-        begun: list[int] = []
-        ended: list[int] = []
-        indices: list[int] = []
-        epoch = 0
-        pieces = []
-        for part in parts:
-            result = self._result(part)
-            pieces.append((result.at(part.offset), part.rows))
-            begun += [part.begun] * part.rows
-            ended += [part.ended] * part.rows
-            numbers, epoch = self._source.numbers(part.first, part.rows)
-            indices += numbers
-        value = joined(pieces)
-        for part in parts:
-            self._source.use(part.first, part.rows)
+    def add(self, functions: Sequence[Callable[[Any], Any]]) -> None:
+        """Have another component work for stages; see `Stream.add`."""
+        with self._pump.changed:
+            pool, joined = joining_stages(self._stages, self._of_stage, functions)
+            for index, other in joined.items():
+                stage = self._stages[index]
+                assert isinstance(stage, RemoteStage)
+                fresh = stage.join(other)
+                self._lost.give_weights(stage.component, other.function)
+            self.schedule.pools[pool].grow(len(fresh))
+            for rank in fresh:
+                self._lost.join(pool, rank)
         self._pump.wake()
-        lag = [self.schedule.version - version for version in begun]
-        return value, RowsInfo(begun, ended, lag, indices, epoch)
 
-    def _result(self, part: Part) -> ChunkResult:
-        spooled = None if self._spool is None else self._spool.take(self._stages[-1], part.first)
-        if spooled is not None:
-            return spooled
-        return self._results.pop(part.chunk) if part.whole else self._results[part.chunk]
+    def drain(self, function: Callable[[Any], Any], timeout: float | None) -> None:
+        """Give a component no more chunks, and wait for those that it has; see `Stream.drain`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._pump.changed:
+            pool, ranks = drained_ranks(self._stages, self._of_stage, function, self.schedule.pools)
+            for rank in ranks:
+                self._lost.drain(pool, rank)
+            self._pump.wake()
+            while any(self.schedule.pools[pool].busy(rank) for rank in ranks):
+                self._check()
+                left = _DRAIN_SECONDS if until is None else min(_DRAIN_SECONDS, until - time.monotonic())
+                if left <= 0:
+                    raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
+                self._pump.changed.wait(left)
+
+    def held(self) -> AbstractContextManager[object]:
+        """A block in which nothing is begun."""
+        return self._pump.changed
 
     def publish(self, version: int) -> None:
         """A version was published."""
@@ -210,22 +230,28 @@ class AheadEngine:
             return {**self._source.state(), "read": read, "open": [list(span) for span in self.schedule.open_rows()]}
 
     def close(self) -> None:
-        """End the threads; rows at work are not waited for."""
+        """End the threads, and cancel async calls; others end by themselves, and nothing waits for them."""
         self._pump.close()
         self._plain.close()
+        self._lost.close()
         if self._started:
             self._pump.join(2 * _SLICE_SECONDS)
+        for run in self._running.values():
+            if run.call.spec.on_loop:
+                run.call.cancel()
+        self._running.clear()
+        self._replies.clear()
         self._results.clear()
 
     # the pump's side
 
-    def wait(self, replies: Sequence[Reply], seconds: float) -> Sequence[Reply]:
-        """Wait for replies."""
-        return self._backend.wait(replies, seconds)
+    def told(self) -> bool:
+        """Whether the loop can go on."""
+        return self.schedule.ready() or self.schedule.wants_rows() or (self.schedule.at_end and not self.schedule.left)
 
     def waiting_for(self) -> Sequence[Reply]:
-        """The replies of chunks at work, and of questions to lost ranks."""
-        return [*self._replies, *self._lost.replies()]
+        """The replies of chunks at work."""
+        return tuple(self._replies)
 
     def broke(self, error: BaseException) -> None:
         """Keep an error for the loop."""
@@ -235,43 +261,35 @@ class AheadEngine:
     def step(self, done: Sequence[Reply]) -> None:
         """Take in what is done, and begin what can be begun."""
         if self._runtime.closed:
-            raise self._closed_error()
+            raise NotInitializedError("the session ended while a stream was open: close the stream before shutdown")
         for reply in done:
             chunk = self._replies.get(reply)
             if chunk is not None:
                 self._look_at(chunk)
-            else:
-                self._lost.answered(reply)
         self._take_values()
         self._look_for_late_ones()
         while (work := self.schedule.next_work()) is not None:
             self._begin(work)
         self._forget_given_up()
 
-    def _closed_error(self) -> BaseException:
-        return NotInitializedError("the session ended while a stream was open: close the stream before shutdown")
-
     def _begin(self, work: Assignment) -> None:
         stage = self._stages[work.stage]
-        given = self._input(work)
+        given = self._results.given(work)
+        self._record.sent(work)
         if isinstance(stage, PlainStage):
             self._plain.begin(stage, work.chunk, given)
             return
-        call = stage.begin(work.rank, given)
+        if self._lost.is_another(stage, work.rank):
+            self._record.received(work, failed=True)
+            self._lose_rank(work, stage, None)
+            self._results.replace(work, self.schedule.lost(work.chunk, work.stage))
+            return
+        call = stage.begin(work.rank, given, rows_label(work.first, work.rows))
         self._running[work.chunk] = _Running(work, call)
-        for reply in call.replies():
+        replies = call.replies()
+        for reply in replies:
             self._replies[reply] = work.chunk
-
-    def _wake(self) -> None:
-        with self._pump.changed:
-            self._pump.wake()
-
-    def _input(self, work: Assignment) -> Any:
-        if work.stage == 0:
-            if self._spool is not None:
-                self._spool.drop(work.first, work.rows)
-            return self._source.rows(work.first, work.rows)
-        return joined([(self._results[work.chunk], work.rows)])
+        self._pump.watch(replies)
 
     def _look_at(self, chunk: int) -> None:
         """A reply of a chunk's call is done; the chunk is when all are, or one has failed."""
@@ -293,28 +311,17 @@ class AheadEngine:
             stage = self._stages[run.work.stage]
             assert isinstance(stage, RemoteStage)
             rank = stage.collects[run.work.rank]
-            seconds = run.call.outcome(rank).seconds
-            self.busy_seconds[run.work.stage] += seconds
-            self.row_seconds[run.work.stage].append(seconds / run.work.rows)
-            self._made(run.work, ChunkResult(run.call, rank))
+            outcome = run.call.outcome(rank)
+            self._record.received(run.work, outcome.seconds, outcome.started)
+            self._made(run.work, ChunkResult(run.call, rank, component=stage.components[run.work.rank]))
 
     def _made(self, work: Assignment, result: ChunkResult) -> None:
-        rows = result.rows()
-        if rows != work.rows:
-            raise self._wrong_rows(work, rows)
-        self._results[work.chunk] = result
+        if (rows := result.rows()) != work.rows:
+            raise wrong_rows(rows, work.rows, self._stages[work.stage].name, self._where(work))
+        self._results.keep(work.chunk, result)
         self.schedule.finished(work.chunk)
         if self._spool is not None and self.schedule.is_finished(work.chunk):
-            versions = self.schedule.chunks.begun[work.chunk], self.schedule.version
-            self._spool.write(self._stages[-1], work, result, *versions)
-
-    def _wrong_rows(self, work: Assignment, rows: int | None) -> BaseException:
-        name = self._stages[work.stage].name
-        made = "a value without rows" if rows is None else f"{rows} rows"
-        return CollectError(
-            f"{name} returned {made} for {work.rows} rows ({self._where(work)}): a stage of a stream returns one row "
-            "for each row that it is given; a row may be a group of answers"
-        )
+            self._spool.write(self._stages[-1], work, result, work.version, self.schedule.version)
 
     def _where(self, work: Assignment) -> str:
         numbers, epoch = self._source.numbers(work.first, work.rows)
@@ -322,9 +329,10 @@ class AheadEngine:
         return f"row {shown} of epoch {epoch}"
 
     def _failed(self, work: Assignment, error: Exception) -> None:
+        self._record.received(work, failed=True)
         where = self._where(work)
         parts = self.schedule.failed(work.chunk)
-        self._replace(work, parts)
+        self._results.replace(work, parts)
         if not parts:
             self._put_aside(work, where, error)
 
@@ -337,38 +345,31 @@ class AheadEngine:
     def _lose(self, run: _Running, error: TwinkleError) -> None:
         """The worker of a chunk is lost, or has not answered in time."""
         work, stage = run.work, self._stages[run.work.stage]
+        self._record.received(work, failed=True)
         assert isinstance(stage, RemoteStage)
         pool = self._of_stage[work.stage]
         lost_input = run.call.failed() and not run.call.first_failure().died
         if isinstance(error, CallTimeoutError):
             self._lost.late(pool, work.rank, run.call)
         elif not lost_input:
-            self._lost.lose(pool, stage, work.rank, error)
-            self._make_again(stage.peers[work.rank], stage.component)
+            self._lose_rank(work, stage, error)
         where = self._where(work)
         parts = self.schedule.lost(work.chunk, 0 if lost_input else work.stage)
-        self._replace(work, parts)
+        self._results.replace(work, parts)
         if not parts:
             self._put_aside(work, where, error)
 
-    def _make_again(self, ranks: Sequence[int], component: Component) -> None:
+    def _lose_rank(self, work: Assignment, stage: RemoteStage, error: TwinkleError | None) -> None:
+        self._lost.lose(self._of_stage[work.stage], stage, work.rank, error)
+        self._make_again(stage.workers(work.rank))
+
+    def _make_again(self, workers: WorkersOf) -> None:
         """Finished rows whose only copy was on workers that are lost."""
         store = self._backend.store
-        for chunk, result in list(self._results.items()):
-            if result.call is None or result.rank not in ranks or not self.schedule.is_finished(chunk):
-                continue
-            made_by = self._stages[-1]
-            assert isinstance(made_by, RemoteStage)
-            if made_by.component is component and not store.outlives_worker(result.call.outcome(result.rank).payload):
+        for chunk, result in self._results.held_by(workers):
+            if self.schedule.is_finished(chunk) and not store.outlives_worker(result.payload()):
                 work = self.schedule.assignment(chunk)
-                self._replace(work, self.schedule.lost(chunk))
-
-    def _replace(self, work: Assignment, parts: Sequence[int]) -> None:
-        """Give the chunks that take the place of one its result of the stage before."""
-        result = self._results.pop(work.chunk, None)
-        if result is not None and work.stage:
-            for offset, part in enumerate(parts):
-                self._results[part] = result.at(offset)
+                self._results.replace(work, self.schedule.lost(chunk))
 
     def _forget_given_up(self) -> None:
         given_up, self.schedule.given_up = self.schedule.given_up, []
@@ -384,6 +385,7 @@ class AheadEngine:
             elif error is not None:
                 raise error
             else:
+                self._record.received(work)
                 self._made(work, ChunkResult(None, value=future.result()))
 
     def _look_for_late_ones(self) -> None:
@@ -392,6 +394,6 @@ class AheadEngine:
         if now < self._late_at:
             return
         self._late_at = now + _LATE_SECONDS
+        self._lost.look()
         for chunk in [chunk for chunk, run in self._running.items() if run.call.spec.timeout and run.call.late()]:
             self._ended(chunk)
-        self._lost.ask()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.protocol.component import Component
 
 _ALL = sys.maxsize
 
@@ -28,18 +29,25 @@ class ChunkResult:
         rank: The rank that holds them.
         value: The value, where there is no call.
         offset: Index of the chunk's first row in the result.
+        component: The component whose rank holds them; None for a value of this process.
     """
 
     call: PendingCall | None
     rank: int = 0
     value: Any = None
     offset: int = 0
+    component: Component | None = None
 
     def rows(self) -> int | None:
         """Rows of the whole result; None if it has none."""
         if self.call is not None:
             return self.call.outcome(self.rank).rows
         return rows_of(self.value, "the result of a stage")
+
+    def payload(self) -> object:
+        """Where the rows of a call are stored."""
+        assert self.call is not None, "a value of this process is not stored"
+        return self.call.outcome(self.rank).payload
 
     def at(self, offset: int) -> ChunkResult:
         """The same result from a later row."""
@@ -69,7 +77,7 @@ def cut(value: Any, start: int, stop: int) -> Any:
     """Rows [start, stop) of a value; those of a lazy result stay on the workers where its rows can be counted."""
     if not isinstance(value, Lazy):
         return take(value, start, stop)
-    pieces = _pieces(value, start, stop)
+    pieces = pieces_of(value, start, stop)
     return assemble(pieces) if pieces else value[start:stop]
 
 
@@ -78,14 +86,14 @@ def join_rows(values: Sequence[Any]) -> Any:
     if len(values) == 1:
         return values[0]
     if all(isinstance(value, Lazy) for value in values):
-        pieces = [_pieces(value, 0, _ALL) for value in values]
+        pieces = [pieces_of(value, 0, _ALL) for value in values]
         if all(pieces):
             return assemble([piece for part in pieces for piece in part])
     return join([value.result() if isinstance(value, Lazy) else value for value in values], "rows of the source")
 
 
-def _pieces(lazy: Lazy[Any], start: int, stop: int) -> list[ResultRows]:
-    """The rows of a lazy result by call and rank; empty if only its value shows them."""
+def pieces_of(lazy: Lazy[Any], start: int, stop: int) -> list[ResultRows]:
+    """Rows [start, stop) of a lazy result by call and rank; empty if only its value shows them."""
     lazy.wait()
     inputs, how = hand_over(lazy, 0)
     if how.how not in ("rows", "one"):

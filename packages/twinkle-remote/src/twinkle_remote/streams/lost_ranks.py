@@ -1,40 +1,25 @@
-"""Data ranks whose workers were lost or do not answer: asked now and then whether they are back."""
+"""Data ranks whose workers were lost or do not answer: they take no work until they are back, with current weights."""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinkle_remote.errors import TwinkleError
+from twinkle_remote.sessions.weight_sources import WorkersOf
+from twinkle_remote.streams.returning import ReturningRank, Returns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.pending_call import PendingCall
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.errors import TwinkleError
+    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.sessions.runtime import Runtime
     from twinkle_remote.streams.schedule.scheduler import Scheduler
     from twinkle_remote.streams.stages import RemoteStage
 
 _log = logging.getLogger("twinkle.remote")
-_FIRST_SECONDS = 0.2
-_MOST_SECONDS = 10.0
-
-
-@dataclass(slots=True)
-class _LostRank:
-    pool: int
-    stage: RemoteStage
-    rank: int
-    delay: float = _FIRST_SECONDS
-    ask_at: float = 0.0
-    asked: int = 0
-
-    def wait(self) -> None:
-        """Ask again later."""
-        self.ask_at = time.monotonic() + self.delay
-        self.delay = min(_MOST_SECONDS, self.delay * 2)
 
 
 class LostRanks:
@@ -42,75 +27,117 @@ class LostRanks:
 
     Args:
         schedule: Is told of ranks that are lost, and of those that are back.
+        stages: Each stage that runs on workers, with its pool.
+        runtime: The session.
+        wake: Called in another thread when there is something to take in.
     """
 
-    def __init__(self, schedule: Scheduler) -> None:
+    def __init__(
+        self,
+        schedule: Scheduler,
+        stages: Sequence[tuple[int, RemoteStage]],
+        runtime: Runtime,
+        wake: Callable[[], None],
+    ) -> None:
         self._schedule = schedule
-        self._lost: dict[tuple[int, int], _LostRank] = {}
-        self._questions: dict[Reply, tuple[_LostRank, PendingCall]] = {}
+        self._stages = stages
+        self._returns = Returns(runtime, wake)
+        self._lost: dict[tuple[int, int], ReturningRank] = {}
+        self._drained: set[tuple[int, int]] = set()
         self._late: list[tuple[int, int, PendingCall]] = []
+        for _, stage in stages:
+            self._returns.know(WorkersOf(stage.component, stage.component.ranks))
 
-    def lose(self, pool: int, stage: RemoteStage, rank: int, error: TwinkleError) -> None:
-        """A worker of a data rank ended."""
+    def is_another(self, stage: RemoteStage, rank: int) -> bool:
+        """Whether a worker of a data rank was started again since the stream knows it: its weights may be old."""
+        return self._returns.are_others(stage.workers(rank))
+
+    def lose(self, pool: int, stage: RemoteStage, rank: int, error: TwinkleError | None) -> None:
+        """A worker of a data rank ended, or another one has its place."""
         self._schedule.rank_lost(pool, rank)
+        if (pool, rank) not in self._lost and (pool, rank) not in self._drained:
+            why = "it was started again" if error is None else _first_line(error)
+            _log.warning("a worker of %s is lost; others make its rows again: %s", stage.name, why)
+            self._lost[pool, rank] = ReturningRank(pool, stage, rank, self._stages_of(pool))
+            self._returns.leave_out(self._lost[pool, rank])
+
+    def join(self, pool: int, rank: int) -> None:
+        """A data rank takes work as soon as it has current weights."""
+        stages = self._stages_of(pool)
+        self._lost[pool, rank] = fresh = ReturningRank(pool, stages[0], rank, stages, fresh=True)
+        fresh.due = 0.0
+        self._returns.know(stages[0].workers(rank))
+        self._returns.leave_out(fresh)
+
+    def give_weights(self, component: Component, function: Callable[..., object]) -> None:
+        """What gives a component its weights gives them to that of another function too, until the stream is closed."""
+        self._returns.give_weights(component, function)
+
+    def drain(self, pool: int, rank: int) -> None:
+        """A data rank takes no more work, and is not brought back."""
+        self._schedule.rank_lost(pool, rank)
+        self._drained.add((pool, rank))
         if (pool, rank) not in self._lost:
-            _log.warning("a worker of %s is lost; others make its rows again: %s", stage.name, _first_line(error))
-            self._lost[pool, rank] = _LostRank(pool, stage, rank)
-            self._lost[pool, rank].wait()
+            stages = self._stages_of(pool)
+            self._returns.leave_out(ReturningRank(pool, stages[0], rank, stages))
 
     def late(self, pool: int, rank: int, call: PendingCall) -> None:
         """A data rank did not answer a call in time; it is used again when it has."""
         self._schedule.rank_lost(pool, rank)
         self._late.append((pool, rank, call))
 
-    def replies(self) -> Iterable[Reply]:
-        """The replies of questions that are not answered."""
-        return self._questions
-
-    def ask(self) -> None:
-        """Ask those ranks whose time has come."""
-        now = time.monotonic()
-        asked = [id(lost) for lost, _ in self._questions.values()]
-        for lost in self._lost.values():
-            if lost.ask_at <= now and id(lost) not in asked:
-                call = lost.stage.ask(lost.rank)
-                self._questions |= dict.fromkeys(call.replies(), (lost, call))
-        for entry in [entry for entry in self._late if entry[2].done()]:
-            self._late.remove(entry)
-            self._back(*entry[:2])
-
-    def answered(self, reply: Reply) -> bool:
-        """Take in the reply of a question; False if it is none.
+    def look(self) -> None:
+        """Try to bring back those ranks whose time has come, and take in what became of the others.
 
         Raises:
             TwinkleError: All data ranks of a stage are lost, and none comes back.
         """
-        if reply not in self._questions:
-            return False
-        lost, call = self._questions[reply]
-        if not (call.done() or call.failed()):
-            return True
-        for other in call.replies():
-            self._questions.pop(other, None)
-        try:
-            call.wait(0.0)
-        except TwinkleError as error:
-            lost.asked += 1
-            lost.wait()
-            self._check_some_are_left(lost, error)
-        else:
-            del self._lost[lost.pool, lost.rank]
-            _log.warning("a worker of %s is back, and takes rows again", lost.stage.name)
-            self._back(lost.pool, lost.rank)
-        return True
+        for lost, error in self._returns.over():
+            if error is not None:
+                _log.log(
+                    logging.WARNING if lost.tried == 1 else logging.DEBUG,
+                    "a worker of %s is not back: %s",
+                    lost.stage.name,
+                    _first_line(error),
+                )
+                self._check_some_are_left(lost, error)
+            else:
+                del self._lost[lost.pool, lost.rank]
+                if lost.fresh:
+                    _log.info("a worker of %s has joined, and takes rows", lost.stage.name)
+                else:
+                    _log.warning("a worker of %s is back, and takes rows again", lost.stage.name)
+                self._back(lost.pool, lost.rank)
+        now = time.monotonic()
+        for lost in self._lost.values():
+            if lost.is_due(now) and (lost.pool, lost.rank) not in self._drained:
+                self._returns.begin(lost, self._donor(lost.pool))
+        for entry in [entry for entry in self._late if entry[2].done()]:
+            self._late.remove(entry)
+            self._back(*entry[:2])
+
+    def close(self) -> None:
+        """Bring nothing back any more."""
+        for pool, rank in {*self._lost, *self._drained}:
+            stages = self._stages_of(pool)
+            self._returns.take_back(ReturningRank(pool, stages[0], rank, stages))
+        self._returns.part()
 
     def _back(self, pool: int, rank: int) -> None:
-        if (pool, rank) not in self._lost and all(entry[:2] != (pool, rank) for entry in self._late):
+        if (pool, rank) not in {*self._lost, *self._drained} and all(entry[:2] != (pool, rank) for entry in self._late):
             self._schedule.rank_back(pool, rank)
 
-    def _check_some_are_left(self, lost: _LostRank, error: TwinkleError) -> None:
+    def _donor(self, pool: int) -> int | None:
+        """The data rank that has the least work, of those that work."""
+        ranks = self._schedule.pools[pool]
+        return min((rank for rank in range(ranks.count) if ranks.is_usable(rank)), key=ranks.busy, default=None)
+
+    def _stages_of(self, pool: int) -> Sequence[RemoteStage]:
+        return [stage for of_pool, stage in self._stages if of_pool == pool]
+
+    def _check_some_are_left(self, lost: ReturningRank, error: Exception) -> None:
         pool = [other for other in self._lost.values() if other.pool == lost.pool]
-        if len(pool) == lost.stage.data_ranks and all(other.asked > 1 for other in pool):
+        if len(pool) == lost.stage.data_ranks and all(other.tried > 1 for other in pool):
             error.add_note(f"  all workers of {lost.stage.name} are lost, and the stream cannot go on")
             raise error
 

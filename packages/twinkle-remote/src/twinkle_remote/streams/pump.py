@@ -1,8 +1,12 @@
-"""The threads that wait for replies, so that work goes on while the loop does other things."""
+"""The thread that takes in replies, so that work goes on while the loop does other things."""
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from twinkle_remote.failures.frames import calls_are_from
@@ -10,117 +14,104 @@ from twinkle_remote.failures.frames import calls_are_from
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.protocol.backend import Backend, Reply
 
-_WAIT_SECONDS = 0.1
-_IDLE_SECONDS = 0.5
-_THREADS = 2
+_LOOK_SECONDS = 0.25  # between two looks at everything: for deadlines, and for workers that cannot answer any more
+_POLL_SECONDS = 0.01  # where the backend does not tell that a reply is done
 
 
 class PumpedEngine(Protocol):
-    """What a pump drives; each method is called under the pump's lock, apart from `wait`."""
+    """What a pump drives; each method is called under the pump's lock."""
 
     def step(self, done: Sequence[Reply]) -> None:
         """Take in replies that are done, and begin what can be begun."""
 
-    def waiting_for(self) -> Sequence[Reply]:
-        """The replies to wait for."""
+    def told(self) -> bool:
+        """Whether there is something for the loop."""
 
-    def wait(self, replies: Sequence[Reply], seconds: float) -> Sequence[Reply]:
-        """Wait until one is done, for so many seconds at most; called without the lock."""
+    def waiting_for(self) -> Sequence[Reply]:
+        """The replies that are not taken in."""
 
     def broke(self, error: BaseException) -> None:
         """A step failed; the loop is given the error."""
 
 
 class Pump:
-    """Waits for an engine's replies in threads of its own.
-
-    A wait for replies cannot be ended from outside. So when there is something new to wait for while one thread waits,
-    the other thread takes over, with all replies.
+    """Has an engine take in its replies, in a thread of its own.
 
     Args:
         engine: What it drives.
+        backend: Tells which replies are done.
         line: File and line of the user's code, for messages.
+
+    Attributes:
+        changed: Lock of the engine's state; notified after a step that has something for the loop.
     """
 
-    def __init__(self, engine: PumpedEngine, line: str) -> None:
+    def __init__(self, engine: PumpedEngine, backend: Backend, line: str) -> None:
         self._line = line
         self.changed = threading.Condition()
         self._engine = engine
+        self._backend = backend
         self._closed = False
-        self._dirty = True
-        self._leader = 0
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"twinkle-stream-{number}", daemon=True)
-            for number in range(_THREADS)
-        ]
+        self._told: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        self._seconds = _LOOK_SECONDS
+        self._look_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="twinkle-stream", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
+
+    def watch(self, replies: Sequence[Reply]) -> None:
+        """Take these in when they are done."""
+        for reply in replies:
+            if not self._backend.when_done(reply, partial(self._told.put, reply)):
+                self._seconds = _POLL_SECONDS
 
     def wake(self) -> None:
-        """There is something to begin; called under the lock."""
-        self._dirty = True
-        self.changed.notify_all()
+        """There is something to begin."""
+        self._told.put(None)
 
     def close(self) -> None:
-        """End the threads; a thread that waits ends soon after."""
-        with self.changed:
-            self._closed = True
-            self.changed.notify_all()
+        """End the thread."""
+        self._closed = True
+        self._told.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the end of the threads.
+        """Wait for the end of the thread."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(seconds)
 
-        Args:
-            seconds: For each of them.
-        """
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(seconds)
-
-    def _run(self, number: int) -> None:
+    def _run(self) -> None:
         calls_are_from(self._line)
-        done: Sequence[Reply] = ()
-        while True:
+        while not self._closed:
+            done = self._next()
             with self.changed:
                 if self._closed:
                     return
-                if not done and not self._dirty and self._leader != number:
-                    self.changed.wait(_IDLE_SECONDS)
-                    continue
-                if self._dirty:
-                    self._leader = number
-                self._dirty = False
-                replies = self._step(done)
-                done = ()
-                if self._leader != number:
-                    continue
-                if not replies:
-                    self.changed.wait(_IDLE_SECONDS)
-                    continue
-            done = self._wait(replies)
+                try:
+                    self._engine.step([*done, *self._found()])
+                except BaseException as error:
+                    self._engine.broke(error)
+                    self._closed = True
+                if self._closed or self._engine.told():
+                    self.changed.notify_all()
 
-    def _step(self, done: Sequence[Reply]) -> Sequence[Reply]:
-        try:
-            self._engine.step(done)
-            return self._engine.waiting_for()
-        except BaseException as error:
-            self._engine.broke(error)
-            self._closed = True
-            return ()
-        finally:
-            self.changed.notify_all()
+    def _next(self) -> list[Reply]:
+        """The replies that are told to be done, after a wait for the first."""
+        told: list[Reply | None] = []
+        with suppress(queue.Empty):
+            told.append(self._told.get(timeout=self._seconds))
+            while True:
+                told.append(self._told.get_nowait())
+        return [reply for reply in told if reply is not None]
 
-    def _wait(self, replies: Sequence[Reply]) -> Sequence[Reply]:
-        try:
-            return self._engine.wait(replies, _WAIT_SECONDS)
-        except BaseException as error:
-            with self.changed:
-                self._engine.broke(error)
-                self._closed = True
-                self.changed.notify_all()
+    def _found(self) -> Sequence[Reply]:
+        """Replies that are done, or that can no longer arrive, looked for now and then."""
+        now = time.monotonic()
+        if now < self._look_at:
             return ()
+        self._look_at = now + self._seconds
+        waiting = self._engine.waiting_for()
+        return self._backend.wait(waiting, 0.0) if waiting else ()

@@ -9,6 +9,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from twinkle_remote.errors import BackendError
+from twinkle_remote.sessions.runtime import active
 from twinkle_remote.streams.chunk_result import ChunkResult, joined
 from twinkle_remote.streams.stages import RemoteStage
 
@@ -53,6 +55,20 @@ class Spool:
         self._read: dict[Path, ChunkResult] = {}
         self._rows: dict[int, SpooledRows] = {}
         self.id = uuid.uuid4().hex[:12]
+
+    @staticmethod
+    def check_here() -> None:
+        """Refuse a session whose workers have other folders.
+
+        Raises:
+            BackendError: It is over HTTP.
+        """
+        runtime = active()
+        if runtime is not None and runtime.whole is not None:
+            raise BackendError(
+                f"spool= names a folder of the workers, and in mode {runtime.mode!r} a client names no folder there: "
+                "leave it out, and a resume makes finished rows again"
+            )
 
     def write(self, stage: Stage, work: Assignment, result: ChunkResult, begun: int, ended: int) -> None:
         """Write the rows of a chunk; the worker that made them does it, before it gets its next chunk."""

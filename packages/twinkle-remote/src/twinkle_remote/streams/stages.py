@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.start import start
 from twinkle_remote.component.method import bind
-from twinkle_remote.protocol.component import component_of
+from twinkle_remote.protocol.component import component_of, same_component
 from twinkle_remote.protocol.marks import NAMES, SPEC
-from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
+from twinkle_remote.sessions.weight_sources import WorkersOf
+from twinkle_remote.worker.present import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,37 +28,63 @@ class RemoteStage:
 
     Attributes:
         function: The bound function.
-        component: Its component.
+        component: Its component, the first one.
         spec: Its options, as each chunk is called with: whole, on all peers of a data rank.
         parameter: Name of its first parameter.
         peers: The ranks of each data rank.
         collects: The rank of each data rank whose result counts.
         name: Class.method.
+        components: The component of each data rank: others may join.
     """
 
     function: Callable[..., Any]
     component: Component
     spec: FunctionSpec
     parameter: str
-    peers: tuple[tuple[int, ...], ...]
-    collects: tuple[int, ...]
+    peers: list[tuple[int, ...]]
+    collects: list[int]
     name: str
+    components: list[Component]
+
+    def join(self, other: RemoteStage) -> range:
+        """Have the data ranks of another component work too; returns which data ranks these are."""
+        first = len(self.peers)
+        self.peers.extend(other.peers)
+        self.collects.extend(other.collects)
+        self.components.extend(other.components)
+        return range(first, len(self.peers))
+
+    def data_ranks_of(self, component: Component) -> Sequence[int]:
+        """The data ranks of a component."""
+        return [rank for rank, own in enumerate(self.components) if same_component(own, component)]
+
+    def workers(self, data_rank: int) -> WorkersOf:
+        """The workers of a data rank."""
+        return WorkersOf(self.components[data_rank], self.peers[data_rank])
 
     @property
     def data_ranks(self) -> int:
         """Number of data ranks."""
         return len(self.peers)
 
-    def begin(self, data_rank: int, rows: Any) -> PendingCall:
-        """Call it for a chunk, on all ranks of a data rank."""
-        part = replace(self.component, ranks=self.peers[data_rank])
-        call = start(part, "method", self.function.__name__, self.name, self.spec, (self.parameter,), (rows,))
+    def begin(self, data_rank: int, rows: Any, label: str = "") -> PendingCall:
+        """Call it for a chunk, on all ranks of a data rank.
+
+        Args:
+            data_rank: The data rank.
+            rows: The rows.
+            label: Which rows these are, for the timeline.
+        """
+        part = replace(self.components[data_rank], ranks=self.peers[data_rank])
+        names = (self.parameter,)
+        call = start(part, "method", self.function.__name__, self.name, self.spec, names, (rows,), by_rank=True)
         call.prefetched = True
+        call.record.label = label
         return call
 
     def on_one(self, data_rank: int, function: Callable[..., Any], *arguments: Any) -> PendingCall:
         """Call a function of the object and arguments on the rank of a data rank whose result counts."""
-        part = replace(self.component, ranks=(self.collects[data_rank],))
+        part = replace(self.components[data_rank], ranks=(self.collects[data_rank],))
         names = [f"args[{place}]" for place in range(len(arguments))]
         call = start(part, "function", function, self.name, FunctionSpec(dispatch="all"), names, arguments)
         call.prefetched = True
@@ -64,8 +92,8 @@ class RemoteStage:
 
     def ask(self, data_rank: int) -> PendingCall:
         """Call nothing on all ranks of a data rank, to learn whether they are there."""
-        part = replace(self.component, ranks=self.peers[data_rank])
-        call = start(part, "function", _answer, self.name, FunctionSpec(dispatch="all"))
+        part = replace(self.components[data_rank], ranks=self.peers[data_rank])
+        call = start(part, "function", present, self.name, FunctionSpec(dispatch="all"), by_rank=True)
         call.prefetched = True
         return call
 
@@ -108,20 +136,12 @@ def stage_of(function: Any) -> Stage:
     if spec.yields:
         raise TypeError(f"{name} yields items, and a stage returns one row for each row: return a list")
     bind(function, component.name, (None,), {})
-    peers, collects = _data_ranks(component, spec)
-    asked = replace(
-        spec,
-        dispatch="all",
-        execute="all",
-        collect="none",
-        sync=False,
-        split=None,
-        replicate=(),
-        uneven=None,
-        weight=None,
-    )
+    of_ranks, counted = _data_ranks(component, spec)
+    peers, collects = list(of_ranks), list(counted)
+    asked = by_rank_options(spec)
     parameter = getattr(function, NAMES)[0]
-    return RemoteStage(function, component, asked, parameter, peers, collects, name)
+    components = [component] * len(peers)
+    return RemoteStage(function, component, asked, parameter, peers, collects, name, components)
 
 
 def check_chunks(stage: Stage) -> None:
@@ -161,17 +181,13 @@ def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[tuple[tuple[i
     return tuple(map(tuple, peers)), tuple(mesh.collect_ranks)
 
 
-def _answer(component: object) -> None:
-    """Runs on a worker: it is there."""
-
-
 def pools_of(stages: Sequence[Stage]) -> tuple[list[int], list[int]]:
     """Number of data ranks of each pool of workers, and the pool of each stage."""
     pools: list[int] = []
     known: dict[Any, int] = {}
     of_stage = []
     for stage in stages:
-        key: Any = (stage.component.group, stage.peers) if isinstance(stage, RemoteStage) else object()
+        key: Any = (stage.component.group, tuple(stage.peers)) if isinstance(stage, RemoteStage) else object()
         if key not in known:
             known[key] = len(pools)
             pools.append(stage.data_ranks)

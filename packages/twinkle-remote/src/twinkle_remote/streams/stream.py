@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from random import Random
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from twinkle_remote.failures.frames import driver_line
-from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.sessions.runtime import active
+from twinkle_remote.sessions.trace import Trace
 from twinkle_remote.streams.ahead import AheadEngine
+from twinkle_remote.streams.batch_info import tell
 from twinkle_remote.streams.positions import open_to_consumed
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
-from twinkle_remote.streams.rules import Order, Stale, StreamRules
-from twinkle_remote.streams.schedule.simulation import SimulatedRun, simulate
+from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.runs_apart import runs_apart
+from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.spool import Spool
-from twinkle_remote.streams.stages import RemoteStage, check_chunks, pools_of, stage_of
+from twinkle_remote.streams.stages import RemoteStage, check_chunks, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
-from twinkle_remote.streams.told import RowsInfo, SetAside, StreamStats
+from twinkle_remote.streams.telemetry.forecast import forecast
+from twinkle_remote.streams.telemetry.loop_lanes import add_chunks, add_loop
+from twinkle_remote.streams.telemetry.measured import measured
+from twinkle_remote.streams.telemetry.progress_bar import ProgressBar, shows_progress
+from twinkle_remote.streams.telemetry.stage_place import places_of
+from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from os import PathLike
+    from contextlib import AbstractContextManager
+    from pathlib import Path
     from types import TracebackType
 
     from twinkle_remote.protocol.component import Component
+    from twinkle_remote.streams.options import StreamOptions
     from twinkle_remote.streams.protocols import StreamState
+    from twinkle_remote.streams.telemetry.stream_stats import StreamStats
+    from twinkle_remote.streams.told import RowsInfo, SetAside
 
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 R_co = TypeVar("R_co", covariant=True)
-_log = logging.getLogger("twinkle.remote")
-_said: set[str] = set()
-
-
-class StreamOptions(TypedDict, total=False):
-    """The options of `stream`."""
-
-    rows: int | None
-    ahead: int
-    order: Order
-    max_lag: int | None
-    stale: Stale
-    chunk: int
-    at_once: int
-    spool: str | PathLike[str] | None
 
 
 @overload
@@ -84,10 +80,13 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
             at_once: Calls on each data rank at a time with ahead=n.
             spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a resume
                 does not make them again.
+            progress: Show rows a second, lag and busy shares on the standard error: a bar on a terminal (needs tqdm), a
+                line every 10 seconds elsewhere. One process does, from the first batch to the end of the epoch.
 
     Raises:
         TypeError: A stage is not callable, or an option is not of its type.
         ValueError: An option is out of range, or a stage cannot run for a part of the rows.
+        BackendError: At the first row: `spool=` over HTTP.
     """
     return Stream(source, stages, **options)
 
@@ -104,7 +103,7 @@ class Stream(Generic[R_co]):
         self, source: Iterable[Any], stages: Sequence[Callable[[Any], Any]], **options: Unpack[StreamOptions]
     ) -> None:
         self._line = driver_line()
-        spool = options.pop("spool", None)
+        spool, self._shows = options.pop("spool", None), options.pop("progress", False) and shows_progress()
         self._rules = StreamRules(**cast("Any", options))
         self._spool = None if spool is None else Spool(spool)
         self._kept_from = 0  # rows before it are not left in the state that was taken last
@@ -119,10 +118,9 @@ class Stream(Generic[R_co]):
         self._ended = False
         self._closed = False
         self._final: StreamState | None = None
-        self._began: float | None = None
-        self._waited = 0.0
+        self._record = self._new_record()
+        self._bar: ProgressBar | None = None
         self._last: AheadEngine | SynchronousEngine | None = None
-        self._until: float | None = None
 
     def __iter__(self) -> Stream[R_co]:
         if self._ended:
@@ -134,21 +132,32 @@ class Stream(Generic[R_co]):
         if self._ended:
             raise StopIteration
         engine = self._running()
-        began = time.perf_counter()
-        if self._began is None:
-            self._began = began
+        if self._shows and self._bar is None:
+            self._bar = ProgressBar(self.stats)
         try:
             made = engine.next_batch()
         except Exception:
-            self._ended = True
+            self._end()
             raise
-        finally:
-            self._waited += time.perf_counter() - began
         if made is None:
-            self._ended = True
+            self._end()
             raise StopIteration
         value, self._info = made
+        tell(value, self._info)
+        if self._bar is not None:
+            self._bar.delivered()
         return value  # type: ignore[no-any-return]
+
+    def _end(self) -> None:
+        """The epoch is over, or has failed."""
+        self._ended = True
+        self._over()
+
+    def _over(self) -> None:
+        self._record.over()
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     @property
     def info(self) -> RowsInfo | None:
@@ -178,81 +187,116 @@ class Stream(Generic[R_co]):
         Raises:
             ValueError: The version is not above the last one.
         """
+        return self._publish(version, None)
+
+    def _publish(self, version: int | None, began: float | None) -> int:
         number = self.version + 1 if version is None else version
         if number <= self.version:
             raise ValueError(f"version={version} is not above the last one, {self.version}")
+        self._record.publishes(number, began)
         if self._engine is None:
             self._version = number
         else:
             self._engine.publish(number)
         return number
 
-    def weights_arrived(self, component: Component) -> None:
-        """A component has new weights; a version is published if a stage runs on it."""
-        own = [stage.component for stage in self._stages if isinstance(stage, RemoteStage)]
-        if any((mine.group, mine.instance) == (component.group, component.instance) for mine in own):
-            self.publish()
+    def add(self, *functions: Callable[[Any], Any]) -> None:
+        """Have another component work for stages beside those that do; rows go to whatever data rank is least busy.
+
+        What syncs weights into the stage's first component gives them to the other one too, until the stream is closed.
+        Its data ranks take rows when they have current weights. Without a WeightSync they take rows at once.
+
+        Args:
+            *functions: Functions of the other component with the names of the stages, such as `more.sample` for
+                `sampler.sample`; one for each stage that runs on the same workers.
+
+        Raises:
+            ValueError: They are not the functions of such stages, the component works already, or the stream is
+                synchronous.
+        """
+        self._ahead("add").add(functions)
+        self._record.places = tuple(places_of(self._stages, self._rules.at_once))
+
+    def drain(self, function: Callable[[Any], Any], timeout: float | None = None) -> None:
+        """Give a component no more rows, and wait until it is through with those that it has.
+
+        Its finished rows stay on its workers until they are used. Syncs go on without it.
+
+        Args:
+            function: Its function that is a stage, such as `more.sample`.
+            timeout: Seconds to wait; None for no limit.
+
+        Raises:
+            ValueError: It does not work for the stream, no other would be left, or the stream is synchronous.
+            CallTimeoutError: It still works after that time; it is given no more.
+        """
+        self._ahead("drain").drain(function, timeout)
+
+    def _ahead(self, verb: str) -> AheadEngine:
+        engine = self._running()
+        if not isinstance(engine, AheadEngine):
+            raise ValueError(f"{verb} needs workers beside the loop, and this stream is synchronous: use ahead=n")
+        return engine
+
+    def runs_on(self, component: Component) -> bool:
+        """Whether a stage runs on a component."""
+        return any(stage.data_ranks_of(component) for stage in self._stages if isinstance(stage, RemoteStage))
+
+    def works_ahead(self) -> bool:
+        """Whether stages work beside the loop."""
+        return isinstance(self._engine, AheadEngine)
+
+    def held(self) -> AbstractContextManager[object]:
+        """A block in which nothing is begun, for a WeightSync that publishes a version."""
+        return self._engine.held() if isinstance(self._engine, AheadEngine) else nullcontext()
+
+    def weights_arrived(self, began: float) -> None:
+        """The stages have new weights, by a WeightSync that began at this time of the wall clock."""
+        self._publish(None, began)
 
     def stats(self) -> StreamStats:
-        """Figures since the stream was made."""
-        until = time.perf_counter() if self._until is None else self._until
-        seconds = 0.0 if self._began is None else until - self._began
-        waiting = self._waited / seconds if seconds else 0.0
+        """Figures since the stream was made or given a state; `print` shows them as a table."""
         engine = self._engine or self._last
-        if not isinstance(engine, AheadEngine):
-            rows = 0 if engine is None else engine.delivered
-            return StreamStats(rows, rows / seconds if seconds else 0.0, waiting=waiting)
-        counts = engine.schedule.counts
-        busy = {
-            stage.name: done / (seconds * stage.data_ranks) if seconds else 0.0
-            for stage, done in zip(self._stages, engine.busy_seconds, strict=True)
-        }
-        return StreamStats(
-            counts.delivered,
-            counts.delivered / seconds if seconds else 0.0,
-            busy,
-            waiting,
-            counts.lag.copy(),
-            counts.worst_lag,
-            counts.redone,
-            counts.dropped,
-            counts.set_aside,
-        )
+        if engine is None:
+            return measured(self._record, StreamCounts())
+        return measured(self._record, engine.schedule.counts if isinstance(engine, AheadEngine) else engine.counts)
 
     def explain(
         self,
         durations: Mapping[str, Sequence[float]] | None = None,
         training: float | None = None,
-        rows: int = 4096,
-    ) -> SimulatedRun:
-        """Predict throughput, lag and waste by a simulation of the schedule.
+        rows: int | None = None,
+    ) -> StreamStats:
+        """Predict `stats()` by a simulation of the schedule.
 
-        It assumes a version after each batch, and no cost of the calls.
+        Given durations are those of rows on a worker, and calls cost nothing beside them. Measured ones are the times
+        for which a data rank was taken, with what its calls cost. Without measured steps a version follows each batch.
 
         Args:
             durations: For each stage by name, seconds that rows took: at least one, each as likely as the others; None
                 for what this stream has measured.
-            training: Seconds that the loop works on one row; None for what was measured.
-            rows: Rows of the simulated run.
+            training: Seconds that the loop works on one row; None for what was measured, 0 before the first step.
+            rows: Rows of the simulated run; None for as many as were measured, or 4,096.
 
         Raises:
             ValueError: Nothing was measured, or a stage has no durations.
         """
-        engine = self._engine or self._last
-        ahead = engine if isinstance(engine, AheadEngine) else None
-        if durations is None:
-            measured = [] if ahead is None else ahead.row_seconds
-            durations = {stage.name: list(seconds) for stage, seconds in zip(self._stages, measured, strict=False)}
-        if training is None:
-            stats = self.stats()
-            training = (1.0 - stats.waiting) / stats.rows_per_second if stats.rows_per_second else 0.0
-        missing = [stage.name for stage in self._stages if not durations.get(stage.name)]
-        if missing:
-            raise ValueError(f"no durations of {', '.join(missing)}: give explain(durations={{name: seconds}})")
-        choose = Random(0)
-        drawn = [[choose.choice(durations[stage.name]) for _ in range(rows)] for stage in self._stages]
-        pools, of_stage = pools_of(self._stages)
-        return simulate(self._rules, pools, of_stage, lambda row, stage: drawn[stage][row], training, rows)
+        synchronous = isinstance(self._engine or self._last, SynchronousEngine)
+        rules = replace(self._rules, ahead=0) if synchronous else self._rules
+        return forecast(self._record, rules, durations, training, rows)
+
+    def timeline(self, path: str | Path) -> Path:
+        """Write the latest chunks, steps and versions as trace events; https://ui.perfetto.dev opens the file.
+
+        Times are those of the driver's clock: a worker's clock is believed only between sending and receiving.
+
+        Args:
+            path: A `.json` file, which is replaced.
+        """
+        trace = Trace()
+        add_loop(trace, self._record)
+        add_chunks(trace, self._record)
+        return trace.write(path)
 
     def state_dict(self) -> StreamState:
         """The position: what `load_state_dict` needs to deliver each row once, on any number of ranks.
@@ -284,6 +328,7 @@ class Stream(Generic[R_co]):
             self._spool.id = state["spool"]
             self._kept_from = 0
         self._info = self._final = None
+        self._record, self._last = self._new_record(), None
         self._ended = self._closed = False
 
     def close(self) -> None:
@@ -309,43 +354,41 @@ class Stream(Generic[R_co]):
         if self._closed and self._engine is None:
             raise ValueError("the stream is closed: make another one, and give it the state with load_state_dict")
         if self._engine is None:
-            self._engine, self._until = self._new_engine(), None
+            self._engine = self._new_engine()
             runtime = active()
             if runtime is not None:
-                runtime.streams.add(self)
+                runtime.streams.add(self, partial(add_loop, record=self._record, name=f"loop over {self._name()}"))
         return self._engine
 
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
-        if self._rules.ahead and self._stages and self._runs_apart():
+        if self._rules.ahead and self._stages and runs_apart(self._rules.ahead):
+            if self._spool is not None:
+                self._spool.check_here()
             return AheadEngine(
                 self._source,
                 self._stages,
                 self._rules,
+                self._record,
                 line=self._line,
                 version=self._version,
                 consumed=self._consumed,
                 spool=self._spool,
             )
         return SynchronousEngine(
-            self._source, self._stages, self._rules.rows, version=self._version, consumed=self._consumed
+            self._source, self._stages, self._rules.rows, self._record, version=self._version, consumed=self._consumed
         )
 
-    def _runs_apart(self) -> bool:
-        """Whether stages run beside the loop; says once that they do not."""
-        runtime = active()
-        if runtime is not None and runtime.whole is None and not isinstance(runtime.backend, InProcessBackend):
-            return True
-        if "synchronous" not in _said:
-            _said.add("synchronous")
-            mode = "without a session" if runtime is None else f"in mode {runtime.mode!r}"
-            _log.warning("ahead=%d has no effect %s: the stream is synchronous", self._rules.ahead, mode)
-        return False
+    def _name(self) -> str:
+        return self._stages[-1].name if self._stages else "the source"
+
+    def _new_record(self) -> StreamRecord:
+        return StreamRecord(places_of(self._stages, self._rules.at_once))
 
     def _leave_engine(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             self._last = engine
-            self._until = time.perf_counter()
+            self._over()
             self._version = engine.version
             engine.close()
         runtime = active()

@@ -1,8 +1,8 @@
 """Values with rows: how they are cut, joined and reduced."""
 
 from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.registered_splitters import register_splitter, registered_splitters
 from twinkle_remote.values.rows import PLAIN, ReducibleSplitter, Splitter, rows_of, size_in_bytes, splitter_of, take
-from twinkle_remote.values.taught import register_splitter, taught
 from twinkle_remote.values.tree import map_columns
 
 __all__ = [
@@ -13,9 +13,9 @@ __all__ = [
     "map_columns",
     "rebuild",
     "register_splitter",
+    "registered_splitters",
     "rows_of",
     "size_in_bytes",
     "splitter_of",
     "take",
-    "taught",
 ]

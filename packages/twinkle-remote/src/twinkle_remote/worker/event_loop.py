@@ -7,19 +7,22 @@ import sys
 import threading
 import traceback
 from asyncio import all_tasks, current_task, new_event_loop, set_event_loop, wait
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_one
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.failures.frames import is_machinery_file, user_stack
 
 if TYPE_CHECKING:
     from asyncio import Task
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from contextvars import Context
 
     from twinkle_remote.errors import TwinkleError
     from twinkle_remote.worker.loop_task import LoopTask
 
+T = TypeVar("T")
 _KEPT_CANCELS = 4096
 _LOOK_SECONDS = 1.0
 
@@ -77,6 +80,27 @@ class EventLoop:
                 late.cancel()
 
         running.add_done_callback(ended)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function between two awaits of the tasks, and wait for it.
+
+        Raises:
+            RuntimeError: The loop is closed.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        while not future.done() and self._thread.is_alive():
+            wait_for_one([future], _LOOK_SECONDS)
+        if not future.done():
+            raise RuntimeError("the event loop has ended")
+        return future.result()
 
     def cancel(self, key: Hashable, reason: TwinkleError) -> None:
         """Cancel a task, or one that has not begun yet; returns at once.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twinkle_remote.errors import CallCancelledError
 
 if TYPE_CHECKING:
     from asyncio import Semaphore
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from contextvars import Context
 
     from twinkle_remote.worker.event_loop import EventLoop
     from twinkle_remote.worker.loop_task import LoopTask, Places
+
+T = TypeVar("T")
 
 
 class LoopTasks:
@@ -40,6 +42,11 @@ class LoopTasks:
             generator: The async generator that it advances; None without one.
         """
         self._running()[0].start(key, task, context, limit, generator)
+
+    def between_awaits(self, function: Callable[[], T]) -> T:
+        """Run a function on the event loop, between two awaits of its tasks; here, if there is no loop."""
+        loop = self._loop
+        return function() if loop is None or not loop.works_here else loop.call(function)
 
     def places(self, name: str, instance: object) -> Semaphore:
         """The places of a component, as many as its class says.

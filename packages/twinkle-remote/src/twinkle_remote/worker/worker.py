@@ -6,19 +6,21 @@ import gc
 import time
 from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinkle_remote.call.get import replace_lazy
 from twinkle_remote.call.hand_over import plan_for_task
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.context import WorkerContext, working_as
-from twinkle_remote.errors import CollectError, DispatchError, NotInitializedError, PlacementError
+from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.messages import Itself, Outcome
-from twinkle_remote.sessions.runtime import report_calls
+from twinkle_remote.sessions.runtime import report_calls, saving_here
 from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.values.snapshot import snapshot
+from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
 from twinkle_remote.worker.open_generators import OpenGenerators
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Task
     from twinkle_remote.worker.loop_task import LoopTask
 
+T = TypeVar("T")
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
 GRACE_SECONDS = 1.0
 _SLICE_SECONDS = 0.25  # between two looks for a signal
@@ -73,6 +77,7 @@ class Worker:
         self._iterators: dict[str, Iterator[Any]] = {}
         self._generators = OpenGenerators()
         self.loop = LoopTasks(info.label())
+        self._saver = FailureSaver(info)
 
     def run(self, task: Task, inputs: Sequence[Outcome] = (), given: HandedShare | None = None) -> Outcome:
         """Run one task to its end.
@@ -93,8 +98,9 @@ class Worker:
         if outcome.failure is not None:
             return outcome
         token = _running.set(self)
+        called: _Arguments | None = None
         try:
-            args, kwargs = self._arguments(task, inputs, given, outcome)
+            called = args, kwargs = self._arguments(task, inputs, given, outcome)
             with working_as(context):
                 self._finish(task, outcome, self._perform(task, args, kwargs))
         except StopIteration as stop:
@@ -105,7 +111,7 @@ class Worker:
             else:
                 outcome.failure = self._capture(stop, task, context)
         except Exception as error:  # every exception of a user's method becomes an outcome
-            outcome.failure = self._capture(error, task, context)
+            outcome.failure = self._failed(error, task, context, called)
         finally:
             _running.reset(token)
         outcome.seconds = time.time() - outcome.started
@@ -140,7 +146,8 @@ class Worker:
             return
         token = _running.set(self)
         try:
-            work = self._work(task, *self._arguments(task, inputs, given, outcome))
+            called = self._arguments(task, inputs, given, outcome)
+            work = self._work(task, *called)
             places = None if task.kind == "close" else self.loop.places(task.instance, self._instance(task))
             with working_as(context):
                 seen = copy_context()
@@ -155,7 +162,7 @@ class Worker:
             self._finish(task, outcome, value)
 
         def capture_error(error: BaseException) -> Failure:
-            return self._capture(error, task, context)
+            return self._failed(error, task, context, called)
 
         generator = None if task.kind == "method" else self._generators.found(task.target)
         running = LoopTask(outcome, places, work, finish, capture_error, answer)
@@ -202,14 +209,14 @@ class Worker:
 
     def _arguments(
         self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None, outcome: Outcome
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    ) -> _Arguments:
         """Fetch the arguments of a task; the outcome takes their figures."""
-        if task.taught is not None:
-            task.taught.learn()
+        if task.splitters is not None:
+            task.splitters.register_here()
         given = given or task.pieces or (plan_for_task(task, inputs) if task.handed else None)
         arguments = TaskInputs(task, given, self._store)
         args, kwargs = arguments.values()
-        if self._shared:
+        if self._shared and (args or kwargs):
             args, kwargs = snapshot(args), snapshot(kwargs)
         outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
         began, outcome.started = outcome.started, time.time()
@@ -267,6 +274,15 @@ class Worker:
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)
 
+    def _failed(self, error: BaseException, task: Task, context: WorkerContext, called: _Arguments | None) -> Failure:
+        """The failure of a call that was made; on request it is saved."""
+        failure, saving = self._capture(error, task, context), saving_here()
+        if saving is None or called is None or task.kind not in ("create", "method"):
+            return failure
+        if not isinstance(error, Exception) or isinstance(error, CallCancelledError):
+            return failure
+        return replace(failure, note=self._saver.save(saving, task, failure, *called))
+
     def _check_free(self, instance: str) -> None:
         if instance in self._instances:
             raise PlacementError(f"instance_id={instance!r} is taken on group {self.info.group!r}: give another one")
@@ -278,11 +294,14 @@ class Worker:
         if task.kind == "create":
             self._check_free(name)
             self._meshes[name] = task.mesh
+            if saving_here() is not None:
+                self._saver.constructs(name, task.target, args, kwargs, task.mesh)
             self._instances[name] = task.target(*args, **kwargs)
             return None
         if task.kind == "drop":
             for held in (self._instances, self._meshes, self._iterators):
                 held.pop(name, None)
+            self._saver.dropped(name)
             self._generators.drop(name)
             self.loop.drop(name)
             if not self._live:
@@ -320,6 +339,12 @@ class Worker:
 def running_worker() -> Worker | None:
     """The worker that runs the current task; None on the driver."""
     return _running.get()
+
+
+def between_awaits(function: Callable[[], T]) -> T:
+    """Run a function between two awaits of the coroutines of the running worker; here, where there are none."""
+    worker = _running.get()
+    return function() if worker is None else worker.loop.between_awaits(function)
 
 
 def _value(instance: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

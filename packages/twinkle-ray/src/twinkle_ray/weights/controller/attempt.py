@@ -9,7 +9,7 @@ from twinkle_ray.weights.controller.steps import run_last_step, run_step
 from twinkle_ray.weights.controller.survivors import death_behind, run_where_alive
 from twinkle_ray.weights.delivery import WeightDelivery, by_name, changed_names, check_arrival, check_replicas
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.worker import endpoint
+from twinkle_ray.weights.worker import endpoint, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,6 +66,28 @@ class Attempt:
                 call = self._calls.call("target", endpoint.rollback, self._calls.same("target", self.command))
                 run_where_alive("rollback", self._calls.both_sides["target"], call)
             raise
+        return self._delivery(bits, received)
+
+    def hold(self, superseded: Sequence[Sequence[int]]) -> WeightDelivery:
+        """Wait until everything has arrived, and every rank of the target holds it; writes nothing.
+
+        Args:
+            superseded: For each rank of the target, the attempts that it need not write.
+        """
+        self._fetch()
+        compare = self._calls.same("target", self.compares)
+        try:
+            reports = self._step("hold", ("target",), in_flight.hold, superseded, compare)["target"]
+            received = [report.digests for report in reports]
+            if self._sent is not None:
+                check_arrival(self.sync_plan.plan, self._sent, received)
+        except WeightSyncError:
+            call = self._calls.call("target", in_flight.let_go, self._calls.same("target", self.command))
+            run_where_alive("let_go", self._calls.both_sides["target"], call)
+            raise
+        return self._delivery([report.changed for report in reports], received if self.compares else None)
+
+    def _delivery(self, bits: Sequence[int], received: Sequence[Digests] | None) -> WeightDelivery:
         changed = 0
         for of_rank in bits:
             changed |= of_rank
@@ -75,7 +97,13 @@ class Attempt:
             changed_names(plan, changed),
             {} if self._sent is None else by_name(plan, self._sent),
             {} if received is None else by_name(plan, received),
+            sum(plan.nbytes(move) for transfer in plan.transfers for move in transfer.moves),
         )
+
+    def finalize_source(self) -> None:
+        """Have the source's ranks drop what they keep for this attempt."""
+        call = self._calls.call("source", endpoint.finalize, self._calls.same("source", self.command))
+        run_where_alive("finalize", self._calls.both_sides["source"], call)
 
     def finalize(self) -> bool:
         """Make the commit final on every rank, and call the target's `on_weights`.

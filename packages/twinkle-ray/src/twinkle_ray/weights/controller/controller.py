@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from twinkle_ray.weights.controller.attempt import Attempt
+from twinkle_ray.weights.controller.empty_attempt import EmptyAttempt
+from twinkle_ray.weights.controller.in_flight import PublishedVersions
+from twinkle_ray.weights.controller.participants import RemoteParticipants
 from twinkle_ray.weights.controller.plan_cache import PlanCache
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
 from twinkle_ray.weights.controller.steps import run_step
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.routes import Transport
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
 
+_NOTICE_SECONDS, _NAP_SECONDS = 2.0, 0.02
 Check: TypeAlias = Literal["first", "always", "never"]
 
 
@@ -55,6 +60,9 @@ class Controller:
         self._calls = RankCalls(both_sides)
         self._plans = PlanCache(self._calls, options.match_options, options.bucket_bytes, options.transport)
         self._group = SyncGroup(self._calls, options.timeout, options.silence)
+        self.target = both_sides["target"]
+        self._published = PublishedVersions(self.target) if isinstance(self.target, RemoteParticipants) else None
+        self._forgotten = False
         self._attempts = 0
         self._checked: str | None = None
 
@@ -63,9 +71,21 @@ class Controller:
         """The plan of the latest sync; None before the first, and after a failure."""
         return self._plans.sync_plan
 
-    def begin(self, version: int, deadline: float, *, detached: bool) -> Attempt:
-        """Plan, compare the source's replicas where that is due, and send the buckets or pack them."""
+    def begin(
+        self, version: int, deadline: float, *, detached: bool, in_flight: bool = False
+    ) -> Attempt | EmptyAttempt:
+        """Plan, compare the source's replicas where that is due, and send the buckets or pack them.
+
+        Args:
+            version: Of the weights after it.
+            deadline: On the monotonic clock.
+            detached: Return when the buckets are packed.
+            in_flight: The target's calls go on; each of its ranks takes the version between two of them.
+        """
         self._attempts += 1
+        self._choose_ranks(in_flight)
+        if in_flight and self._all_return():
+            return EmptyAttempt(SyncCommand(version, self._attempts, "", in_flight=True))
         reports = self._plans.describe(deadline)
         sync_plan = self._plans.compile(reports)
         self._prepare(sync_plan, reports, deadline)
@@ -76,26 +96,75 @@ class Controller:
             detached=detached,
             checksum=self._options.checksum,
             reversible=self._options.keep_old and len(sync_plan.processes) > 1,
+            in_flight=in_flight,
         )
         attempt = Attempt(self._calls, self._group, sync_plan, command, deadline)
         check = self._options.check
         attempt.transfer(compare=check == "always" or (check == "first" and self._checked != sync_plan.digest))
         return attempt
 
-    def commit(self, attempt: Attempt) -> WeightDelivery:
-        """Wait until everything has arrived, and write it on every rank of the target, or on none."""
-        delivery = attempt.commit()
-        if attempt.compares:
+    def commit(self, attempt: Attempt | EmptyAttempt) -> WeightDelivery:
+        """Wait until all has arrived, and write it, or hold it in flight, on every rank of the target, or on none."""
+        held = attempt.command.in_flight
+        delivery = attempt.hold(self._versions().superseded()) if held else attempt.commit()
+        if isinstance(attempt, Attempt) and attempt.compares:
             self._checked = attempt.sync_plan.digest
         return delivery
 
-    def finalize(self, attempt: Attempt) -> None:
+    def publish(self, attempt: Attempt | EmptyAttempt) -> None:
+        """In flight, have every rank of the target take what it holds after the calls that it has; returns at once."""
+        if attempt.command.in_flight:
+            self._versions().publish(self._calls, attempt.command)
+
+    def finalize(self, attempt: Attempt | EmptyAttempt) -> None:
         """Make a commit final on every rank, and call the target's `on_weights`; the log names ranks that have died."""
-        if not attempt.finalize():
+        if attempt.command.in_flight:
+            attempt.finalize_source()
+        elif not attempt.finalize():
             self.forget()
+
+    def goes_on_without(self) -> bool:
+        """Whether a rank of the target was lost since the sync began, and others are left."""
+        target = self.target
+        if not isinstance(target, RemoteParticipants) or not target.beside:
+            return False
+        before = target.size
+        target.look_who_lives()
+        return target.size < before and (target.size > 0 or self._all_return(_NOTICE_SECONDS))
+
+    def _all_return(self, seconds: float = 0.0) -> bool:
+        """Whether all ranks of the target are lost and are being started again, or will be after so many seconds."""
+        target, until = self.target, time.monotonic() + seconds
+        if not isinstance(target, RemoteParticipants) or target.size:
+            return False
+        while not target.left_out and time.monotonic() < until:
+            time.sleep(_NAP_SECONDS)  # until the stream that works with them has noticed it
+        return bool(target.left_out)
+
+    def _choose_ranks(self, in_flight: bool) -> None:
+        """In flight, leave out those ranks of the target whose workers have ended."""
+        target = self.target
+        if not isinstance(target, RemoteParticipants) or target.chosen:
+            return
+        target.beside = in_flight
+        everyone = target.everyone()
+        if in_flight:
+            self._versions().check()
+            whole = list(target.living) == list(everyone)
+            if (self._forgotten or not whole) and target.look_who_lives(lost_only=not self._forgotten):
+                self.forget()
+        elif list(target.living) != list(everyone):
+            target.keep(everyone)
+            self.forget()
+        self._forgotten = False
+
+    def _versions(self) -> PublishedVersions:
+        assert self._published is not None, "only a component takes versions in flight"
+        return self._published
 
     def forget(self) -> None:
         """End the group's session; the next sync plans anew."""
+        self._forgotten = True
         self._group.end()
         self._plans.clear()
         self._checked = None

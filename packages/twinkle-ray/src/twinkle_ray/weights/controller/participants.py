@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from twinkle_remote import Lazy
 from twinkle_remote.backends.support import component_of, running, start_on_workers
+from twinkle_remote.errors import TwinkleError, WorkerDiedError
 from twinkle_remote.protocol import InProcessBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinkle_remote.backends.support import PendingCall
+    from twinkle_remote.protocol import Component
+
+_ANSWER_SECONDS = 2.0
 
 
 class Pending(Protocol):
@@ -50,34 +56,145 @@ class Participants(Protocol):
 
 
 class RemoteParticipants:
-    """A component of twinkle-remote, on any backend."""
+    """The ranks of a component of twinkle-remote, on any backend, and of others that have joined it.
 
-    def __init__(self, handle: object) -> None:
+    Args:
+        handle: The component.
+        indices: Indices of the ranks that take part, always; None for all that live.
+
+    Attributes:
+        name: Of its class.
+        size: Number of ranks that take part.
+        polled: Whether its ranks run beside the controller.
+        beside: Whether calls run beside the components' other calls, not after them.
+        ranks: All ranks, each with its component; those of the first component come first.
+        living: Indices of the ranks that take part; the others are lost, or left out.
+        left_out: Indices of ranks that do not take part whether they live or not.
+    """
+
+    def __init__(self, handle: object, indices: Sequence[int] | None = None) -> None:
         component = component_of(handle)
         assert component is not None
-        self._handle = handle
         self.name = component.name
-        self.size = len(component.ranks)
+        self.component = component
         self.polled = not isinstance(running().backend, InProcessBackend)
+        self.beside = False
+        self.chosen = indices is not None
+        self.left_out: frozenset[int] = frozenset()
+        self._handles: dict[tuple[str, str], object] = {}
+        self.ranks: list[tuple[Component, int]] = []
+        self.join(handle)
+        self.keep(range(len(self.ranks)) if indices is None else indices)
+
+    def join(self, handle: object) -> None:
+        """Have the ranks of another component take part too, from the next look on who lives."""
+        component = component_of(handle)
+        assert component is not None
+        if _key(component) not in self._handles:
+            self.ranks += [(component, rank) for rank in component.ranks]
+        self._handles[_key(component)] = handle
+        self.left_out -= self.indices(component, component.ranks)
+
+    def part(self, component: Component) -> None:
+        """Have a component that joined take no part any more."""
+        if _key(component) in self._handles and _key(component) != _key(self.component):
+            gone = self.indices(component, component.ranks)
+            self.left_out |= gone
+            self.keep([index for index in self.living if index not in gone])
+
+    def indices(self, component: Component, ranks: Sequence[int]) -> frozenset[int]:
+        """The indices of some ranks of a component."""
+        wanted = {(_key(component), rank) for rank in ranks}
+        return frozenset(index for index, (own, rank) in enumerate(self.ranks) if (_key(own), rank) in wanted)
+
+    def some(self, component: Component, ranks: Sequence[int]) -> RemoteParticipants:
+        """Only these ranks of a component, as participants of their own."""
+        places = [place for place, rank in enumerate(component.ranks) if rank in ranks]
+        return RemoteParticipants(self._handles[_key(component)], places)
+
+    def everyone(self) -> Sequence[int]:
+        """Indices of the ranks that are not left out."""
+        return [index for index in range(len(self.ranks)) if index not in self.left_out]
+
+    def keep(self, living: Sequence[int]) -> None:
+        """Have only these ranks take part."""
+        self.living, self.size = living, len(living)
 
     def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
-        """Begin a call through the component's own path."""
-        return _RemotePending(start_on_workers(self._handle, function, arguments))
+        """Begin a call through the components' own path."""
+        return RemotePending(self.call(function, arguments, beside=self.beside))
+
+    def call(
+        self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]], *, beside: bool
+    ) -> list[PendingCall]:
+        """Call a function on the ranks that take part: one call for each component."""
+        calls = []
+        pairs = zip(self.living, arguments, strict=True)
+        for component, own in groupby(pairs, key=lambda pair: self.ranks[pair[0]][0]):
+            part = list(own)
+            ranks = [self.ranks[index][1] for index, _ in part]
+            given = [argument for _, argument in part]
+            calls.append(start_on_workers(self._handles[_key(component)], function, given, ranks=ranks, beside=beside))
+        return calls
+
+    def look_who_lives(self, *, lost_only: bool = False) -> bool:
+        """Ask the ranks, and leave out those whose workers have ended.
+
+        Args:
+            lost_only: Ask only those that do not take part now.
+
+        Returns:
+            Whether others take part than before.
+        """
+        before = set(self.living)
+        found = before - self.left_out if lost_only else set()
+        asked = {
+            index: RemotePending([start_on_workers(self._handles[_key(component)], _answer, ranks=[rank], beside=True)])
+            for index, (component, rank) in enumerate(self.ranks)
+            if index not in found and index not in self.left_out
+        }
+        for index, pending in asked.items():
+            try:
+                pending.results(_ANSWER_SECONDS)
+            except WorkerDiedError:
+                continue
+            except TwinkleError:  # it lives, or that is not known: the sync itself finds out
+                pass
+            found.add(index)
+        self.keep(sorted(found))
+        return found != before
 
 
-class _RemotePending:
-    def __init__(self, call: PendingCall) -> None:
-        self._call = call
-        self._lazy = Lazy[list[Any]](call)  # at once: a failure that `results` raises later is not logged as lost
+def _key(component: Component) -> tuple[str, str]:
+    return component.group, component.instance
+
+
+def _answer(component: object) -> None:
+    """Runs on a worker: it is there."""
+
+
+class RemotePending:
+    """Calls of one function on the ranks of several components."""
+
+    def __init__(self, calls: Sequence[PendingCall]) -> None:
+        self._calls = calls
+        self._lazies = [Lazy[list[Any]](call) for call in calls]  # a failure that is raised later is not logged as lost
 
     def done(self) -> bool:
-        return self._call.done()
+        """Whether every rank has answered."""
+        return all(call.done() for call in self._calls)
 
     def failed(self) -> bool:
-        return self._call.failed()
+        """Whether a rank is known to have failed."""
+        return any(call.failed() for call in self._calls)
 
     def results(self, timeout: float | None = None) -> list[Any]:
-        return self._lazy.result(timeout)
+        """Each rank's result."""
+        until = None if timeout is None else time.monotonic() + timeout
+        first = sorted(self._lazies, key=lambda lazy: not self._calls[self._lazies.index(lazy)].failed())
+        for lazy in first:  # one that has failed is not held up by others
+            lazy.result(None if until is None else max(0.0, until - time.monotonic()))
+        return [value for lazy in self._lazies for value in lazy.result()]
 
 
 class LocalParticipant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinkle_ray.weights.controller.participants import RemoteParticipants
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
 from twinkle_ray.weights.controller.steps import run_step
 from twinkle_ray.weights.planning.sync_plan import SyncPlan, compile_plan
@@ -43,7 +44,10 @@ class PlanCache:
         """Every rank's report; specs travel only where they have changed."""
         calls = {
             side: self._calls.call(
-                side, endpoint.describe, [self._known_digest(side, rank) for rank in range(ranks.size)]
+                side,
+                endpoint.describe,
+                [self._known_digest(side, rank) for rank in range(ranks.size)],
+                self._calls.same(side, isinstance(ranks, RemoteParticipants) and ranks.beside),
             )
             for side, ranks in self._calls.both_sides.items()
         }

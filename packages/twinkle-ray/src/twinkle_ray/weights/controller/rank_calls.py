@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from twinkle_ray.weights.controller.participants import RemoteParticipants
 from twinkle_ray.weights.messages import RankAddress, Side
 
 if TYPE_CHECKING:
@@ -36,4 +37,8 @@ class RankCalls:
         return [value] * self.both_sides[side].size
 
     def _addresses(self, side: Side) -> list[RankAddress]:
-        return [RankAddress(self._sync, side, rank) for rank in range(self.both_sides[side].size)]
+        participants = self.both_sides[side]
+        of_side: Sequence[int] = range(participants.size)
+        if isinstance(participants, RemoteParticipants):
+            of_side = participants.living
+        return [RankAddress(self._sync, side, rank) for rank in of_side]

@@ -51,7 +51,7 @@ def choose_route(
         where = "on another host than" if bucket.distance == "far" else "on another device than"
         raise ValueError(
             f"transport={transport!r} cannot reach target ranks {list(bucket.targets)}, which are {where} source rank "
-            f"{bucket.source}; 'auto' would"
+            f"{bucket.source}; 'auto' would do"
         )
     return "cuda_ipc" if transport == "cuda_ipc" else "shared"
 

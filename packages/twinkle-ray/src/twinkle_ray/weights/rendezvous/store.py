@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import weakref
+from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
 from threading import Lock, Thread
@@ -73,7 +74,8 @@ class StoreServer:
     def close(self) -> None:
         """Stop the server; waiting clients get an error."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._over.set)
+            with suppress(RuntimeError):  # its loop is closed: it is ending already
+                self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(5.0)
 
     def _run(self, listener: socket.socket) -> None:

@@ -84,6 +84,14 @@ class Commit:
                     self._exchanged.append(piece)
         return changed
 
+    def differing(self) -> int:
+        """The entries that `apply` would change, as a set of bits; writes nothing."""
+        changed = 0
+        for writes, pieces in ((self._copies, self._copy_pieces), (self._exchanges, self._exchange_pieces)):
+            for write, differs in zip(writes, _differing(pieces), strict=True):
+                changed |= differs << write.entry
+        return changed
+
     def rollback(self) -> None:
         """Restore the values from before `apply`, also when it was interrupted; does nothing without an `apply`."""
         while self._exchanged:

@@ -42,13 +42,14 @@ class HasWeights(Protocol):
         """This rank's tensors by name."""
 
 
-def describe(instance: HasWeights, address: RankAddress, known: str | None) -> RankReport:
+def describe(instance: HasWeights, address: RankAddress, known: str | None, beside: bool = False) -> RankReport:
     """Read the component's weights, and report the shards of this rank.
 
     Args:
         instance: The component.
         address: Of this rank.
         known: Digest of the specs that the controller has; None without any.
+        beside: The component works meanwhile: weights that were read before are not read again.
 
     Raises:
         TypeError: If the component has no method `weights`.
@@ -61,7 +62,8 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None) -> R
     with _LOCK:
         process_state = _PROCESSES.setdefault(address.sync, ProcessState())
         rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
-    rank_state.read(instance.weights(), written=address.side == "target")
+    if not (beside and rank_state.is_read):
+        rank_state.read(instance.weights(), written=address.side == "target")
     local_shards = rank_state.local_shards
     host = host_identity()
     return RankReport(
@@ -92,7 +94,7 @@ def prepare(instance: HasWeights, address: RankAddress, rank_plan: RankPlan | No
     Raises:
         PeerFailedError: If another process did not join.
     """
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     if rank_plan is not None:
         rank_state.forget()
         rank_state.rank_plan = rank_plan
@@ -106,7 +108,7 @@ def transfer(instance: HasWeights, address: RankAddress, command: SyncCommand) -
     With `command.detached` it returns when everything is packed, and `wait_transfer` waits for the rest.
     """
     began = time.perf_counter()
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     with process_state.watching(address, command.phase("transfer")):
         handles = process_state.transfer(address, command)
     return StepResult(dict(handles), dict(rank_state.checksums), time.perf_counter() - began, _nbytes(rank_state))
@@ -115,7 +117,7 @@ def transfer(instance: HasWeights, address: RankAddress, command: SyncCommand) -
 def wait_transfer(instance: HasWeights, address: RankAddress, command: SyncCommand) -> StepResult:
     """Wait for the background part of `transfer`."""
     began = time.perf_counter()
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     with process_state.watching(address, command.phase("wait_transfer")):
         process_state.wait_transfer()
     return StepResult(
@@ -128,7 +130,7 @@ def fetch(
 ) -> StepResult:
     """Get the buckets from block stores, and make checksums of all arrivals where the command asks for them."""
     began = time.perf_counter()
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     rank_plan = rank_state.running(command)
     sums: dict[int, int] = {}
     with process_state.watching(address, command.phase("fetch")):
@@ -142,7 +144,7 @@ def fetch(
 
 def digest(instance: HasWeights, address: RankAddress, command: SyncCommand, step: str) -> Digests:
     """Digests of the blocks in this rank's tensors that it sends or could send, or that it has received."""
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     with process_state.watching(address, command.phase(step)):
         return rank_state.digests(rank_state.running(command), address.side)
 
@@ -153,7 +155,7 @@ def commit(instance: HasWeights, address: RankAddress, command: SyncCommand) -> 
     Returns:
         The entries whose values have changed, as a set of bits.
     """
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     rank_plan = rank_state.running(command)
     with process_state.watching(address, command.phase("commit")):
         changed = rank_state.commit(rank_plan, reversible=command.reversible).apply()
@@ -163,12 +165,12 @@ def commit(instance: HasWeights, address: RankAddress, command: SyncCommand) -> 
 
 def rollback(instance: HasWeights, address: RankAddress, command: SyncCommand) -> None:
     """Restore the old values after a commit that failed on some rank; does nothing if this rank did not commit."""
-    _at(address)[1].rollback()
+    rank_at(address)[1].rollback()
 
 
 def finalize(instance: HasWeights, address: RankAddress, command: SyncCommand) -> None:
     """Make the commit final, and call the component's `on_weights` if there is one."""
-    process_state, rank_state = _at(address)
+    process_state, rank_state = rank_at(address)
     with process_state.beating(command.phase("finalize")):
         rank_state.finalize()
         hook = getattr(instance, "on_weights", None)
@@ -203,7 +205,12 @@ def host_identity() -> str:
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
 
 
-def _at(address: RankAddress) -> tuple[ProcessState, RankState]:
+def rank_at(address: RankAddress) -> tuple[ProcessState, RankState]:
+    """The state of this process, and of one of its ranks.
+
+    Raises:
+        WeightSyncError: There is none.
+    """
     process_state = _PROCESSES.get(address.sync)
     rank_state = None if process_state is None else process_state.rank_states.get((address.side, address.rank))
     if process_state is None or rank_state is None:

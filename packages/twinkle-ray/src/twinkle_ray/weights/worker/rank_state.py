@@ -17,6 +17,7 @@ from twinkle_ray.weights.shards.value_digest import digest_values
 from twinkle_ray.weights.transport import BlockStore, block_store_for
 from twinkle_ray.weights.transport.packing import empty_bytes, slot_views
 from twinkle_ray.weights.worker.commit import Commit, Write
+from twinkle_ray.weights.worker.held import HeldVersions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.rank_plan import RankPlan
     from twinkle_ray.weights.planning.transfer_plan import Digests
     from twinkle_ray.weights.shards.specs import LocalShards
+    from twinkle_ray.weights.worker.held import HeldVersion
 
 
 # routes whose blocks arrive in the same memory in every sync
@@ -62,6 +64,7 @@ class RankState:
         self._blocks: dict[int, list[Tensor]] = {}
         self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
         self._commit: _KeptCommit | None = None
+        self.held = HeldVersions()
 
     def read(self, weights: Weights, *, written: bool) -> None:
         """Read what `weights()` returned, unless it is the same memory as before."""
@@ -76,9 +79,22 @@ class RankState:
         """The plan that a command is for."""
         rank_plan = self.rank_plan
         assert rank_plan is not None and rank_plan.digest == command.plan_digest, "prepare comes first"
+        self.check_shards(rank_plan)
+        return rank_plan
+
+    def check_shards(self, rank_plan: RankPlan) -> None:
+        """Check that a plan was made for this rank's shards.
+
+        Raises:
+            WeightSyncError: It was made for others.
+        """
         if rank_plan.specs_digest != self.local_shards.digest:
             raise WeightSyncError("the plan was made for other shards than weights() returned on this rank: sync again")
-        return rank_plan
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the component's weights were read."""
+        return self._fingerprint is not None
 
     def device(self) -> torch.device:
         """The device on which this rank stages the buckets of links."""
@@ -134,17 +150,35 @@ class RankState:
             or kept.reversible != reversible
             or any(kept.arrivals[index] is not blocks for index, blocks in arrivals.items())
         ):
-            writes: list[Write] = []
-            for index, blocks in arrivals.items():
-                bucket, route = rank_plan.buckets[index], rank_plan.routes[index]
-                owned = route == "link" or (route == "shared" and len(bucket.targets) == 1)
-                for slot, block in zip(bucket.slots, blocks, strict=True):
-                    names = [name for name in rank_plan.entries[slot.entry].targets if name in self.local_shards.pieces]
-                    views = [view for name in names for view in self.local_shards.views(name, slot.box)]
-                    assert views, f"this rank holds no block around {slot.box}"
-                    writes.extend(Write(view, block, owned and len(views) == 1, slot.entry) for view in views)
+            writes = self._writes(rank_plan, arrivals)
             kept = self._commit = _KeptCommit(arrivals, Commit(writes, reversible=reversible), reversible)
         return kept.commit
+
+    def held_commit(self, version: HeldVersion) -> Commit:
+        """The commit that writes a held version; it cannot be rolled back."""
+        return Commit(self._writes(version.rank_plan, version.blocks), reversible=False)
+
+    def held_digests(self, version: HeldVersion) -> Digests:
+        """Digests of the blocks of a held version, in the target's dtype."""
+        found = {}
+        for index, blocks in version.blocks.items():
+            for slot, block in zip(version.rank_plan.buckets[index].slots, blocks, strict=True):
+                entry = version.rank_plan.entries[slot.entry]
+                found[Move(slot.entry, slot.box)] = digest_values(block.to(torch_dtype(entry.dtype)), slot.box)
+        numbers = _numbers(list(found.values()))
+        return {move: (number,) for move, number in zip(found, numbers, strict=True)}
+
+    def _writes(self, rank_plan: RankPlan, arrivals: Mapping[int, Sequence[Tensor]]) -> list[Write]:
+        writes: list[Write] = []
+        for index, blocks in arrivals.items():
+            bucket, route = rank_plan.buckets[index], rank_plan.routes[index]
+            owned = route == "link" or (route == "shared" and len(bucket.targets) == 1)
+            for slot, block in zip(bucket.slots, blocks, strict=True):
+                names = [name for name in rank_plan.entries[slot.entry].targets if name in self.local_shards.pieces]
+                views = [view for name in names for view in self.local_shards.views(name, slot.box)]
+                assert views, f"this rank holds no block around {slot.box}"
+                writes.extend(Write(view, block, owned and len(views) == 1, slot.entry) for view in views)
+        return writes
 
     def digests(self, rank_plan: RankPlan, side: Side) -> Digests:
         """Digests of every block that this rank sends, holds a replica of, or has received, in the target's dtype."""

@@ -15,7 +15,7 @@ from twinkle_remote.conformance.subjects.echo import Batch, Echo, Pair, Side, St
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.errors import CollectError, DispatchError
-from twinkle_remote.values.taught import register_splitter
+from twinkle_remote.values.registered_splitters import register_splitter
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -29,6 +29,12 @@ def _split(harness: Harness, mesh: DeviceMesh | None, size: int, length: int) ->
     if mesh is None:
         return [balanced_slice(length, size, rank) for rank in range(size)]
     return [balanced_slice(length, mesh.data_world_size, mesh.data_rank(rank)) for rank in range(size)]
+
+
+def _refused_by_name(method: Any, value: Any, name: str = "") -> None:
+    """A server's clients send values of known types only; others are refused here, with the method and the type."""
+    with raises(DispatchError, method.__qualname__, name or type(value).__name__, "does not travel"):
+        method(value)
 
 
 def slice_splits_lists_over_workers(harness: Harness) -> None:
@@ -107,7 +113,7 @@ def slice_dp_splits_arrays_and_tensors(harness: Harness) -> None:
             assert args[2] == 3 and args[3] == 4, args
 
 
-@needs("numpy", "pandas", "polars", "pyarrow", "datasets", own=True)
+@needs("numpy", "pandas", "polars", "pyarrow", "datasets")
 def slice_dp_splits_frames_tables_and_datasets(harness: Harness) -> None:
     """Dispatch "slice_dp": frames, tables and datasets by row; each rank has its own, and they come back as one."""
     numpy, pandas, polars, arrow, datasets = map(import_module, ("numpy", "pandas", "polars", "pyarrow", "datasets"))
@@ -120,6 +126,9 @@ def slice_dp_splits_frames_tables_and_datasets(harness: Harness) -> None:
             arrow.table({"x": x}),
             datasets.Dataset.from_dict({"x": x.tolist()}, features=datasets.Features({"x": datasets.Value("int64")})),
         ):
+            if harness.served:
+                _refused_by_name(echo.sizes, batch)
+                continue
             sizes = [len(x[part]) for part in _split(harness, TWO, 2, rows)]
             assert harness.each(2, echo.sizes(batch)) == sizes, (type(batch), rows)
             back = plain(echo.rows({"batch": batch}))["batch"]
@@ -127,7 +136,6 @@ def slice_dp_splits_frames_tables_and_datasets(harness: Harness) -> None:
             assert harness.each(2, echo.sizes(submit(echo.rows, batch))) == sizes, (type(batch), rows)
 
 
-@needs(own=True)
 def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
     """Dispatch "slice_dp": a mapping of any type by column; it arrives, and comes back, as its type."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp2 tp2"])
@@ -137,6 +145,9 @@ def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
         UserDict(rows=[1, 2, 3]),
         Table({"rows": [1, 2, 3]}, "name"),
     ):
+        if harness.served:
+            _refused_by_name(echo.given, batch)
+            continue
         seen = harness.each(4, echo.given(batch))
         for rank, part in enumerate(_split(harness, FOUR["dp2 tp2"], 4, 3)):
             got = seen[rank][1][0]
@@ -146,29 +157,43 @@ def slice_dp_splits_mappings_of_any_type(harness: Harness) -> None:
         assert getattr(back, "name", None) == getattr(batch, "name", None)
 
 
-@needs(own=True)
 def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
     """A container of an unknown type is an error that says what to do, at any depth."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     rows = deque([1, 2, 3, 4])
     for method in (echo.given, echo.rows, echo.strict):
         for value in (rows, {"deep": {"rows": rows}}):
+            if harness.served:
+                _refused_by_name(method, value, "deque")
+                continue
             with raises(DispatchError, "deque", "Replicate(value)", "split=", "register_splitter(deque"):
                 method(value)
     for whole in ("text", b"bytes", bytearray(b"bytes"), {1, 2}, Side, Side.LEFT):
+        if harness.served and whole is Side:
+            _refused_by_name(echo.given, whole, "type")
+            continue
         assert harness.each(4, echo.given(whole, [1])) == harness.each(4, echo.given(Replicate(whole), [1])), whole
-    assert [args[0] for _, args, _ in harness.each(4, echo.given(Replicate(rows)))] == [rows] * harness.workers(4)
+    if harness.served:
+        _refused_by_name(echo.given, Replicate(rows), "deque")
+    else:
+        assert [args[0] for _, args, _ in harness.each(4, echo.given(Replicate(rows)))] == [rows] * harness.workers(4)
     made = submit(harness.build(Echo, 1).makes_deque, 4)
     with raises(DispatchError, "Echo.given", "a lazy argument", "deque", "Replicate(value)"):
         harness.each(4, echo.given(made))
+    if harness.served:
+        with raises(DispatchError, "Echo.given_whole", "deque", "does not travel"):
+            harness.each(4, echo.given_whole(made))
+        return
     assert harness.each(4, echo.given_whole(made)) == [(r, (rows,), {}) for r in range(harness.workers(4))]
 
 
-@needs(own=True)
 def splitters_that_are_registered_go_with_the_calls(harness: Harness) -> None:
     """A splitter that only the caller's process registers also works on the workers."""
     echo = harness.build(Echo, 2, mesh=TWO)
     register_splitter(Strip, StripSplitter())
+    if harness.served:
+        _refused_by_name(echo.sizes, Strip([1, 2]))
+        return
     for length in (0, 5, 30_000):
         strip = Strip(list(range(length)))
         sizes = [part.stop - part.start for part in _split(harness, TWO, 2, length)]
@@ -269,7 +294,7 @@ def strict_refuses_what_does_not_divide(harness: Harness) -> None:
     echo = harness.build(Echo, 4, mesh=mesh)
     assert echo.strict(list(range(8))) == list(range(8))
     if not harness.in_process:
-        with raises(DispatchError, "Echo.strict", "6 rows", "4 data ranks", "4 or 8 would"):
+        with raises(DispatchError, "Echo.strict", "6 rows", "4 data ranks", "4 or 8 would do"):
             echo.strict(list(range(6)))
 
 

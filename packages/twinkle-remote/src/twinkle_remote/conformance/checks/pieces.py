@@ -28,7 +28,7 @@ def _gate(harness: Harness) -> str:
     return f"{harness.folder}/gate-{time.monotonic_ns()}"
 
 
-@needs(apart=True, own=True)
+@needs(apart=True)
 def pieces_come_when_they_are_done(harness: Harness) -> None:
     """Each data rank's piece comes when that data rank is done, with its rows; a failed one comes too."""
     pieces = harness.build(Pieces, 4, mesh=FOUR["dp2 tp2"])
@@ -50,7 +50,6 @@ def pieces_come_when_they_are_done(harness: Harness) -> None:
     assert get(next(coming)) == [3, 4]
 
 
-@needs(own=True)
 def pieces_make_the_whole(harness: Harness) -> None:
     """The pieces are the result, with `for` and with `async for`; each is handed to other calls."""
     echo, sink = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
@@ -68,7 +67,6 @@ def pieces_make_the_whole(harness: Harness) -> None:
         assert [row for index in sorted(found) for row in found[index]] == rows
 
 
-@needs(own=True)
 def generators_send_their_items(harness: Harness) -> None:
     """Every item once, in order on each data rank, and knowing it; plain and async generators alike."""
     maker = harness.build(Maker, 4, mesh=FOUR["dp2 tp2"])
@@ -89,7 +87,7 @@ def generators_send_their_items(harness: Harness) -> None:
     assert list(submit(maker.each, [])) == []
 
 
-@needs(apart=True, own=True)
+@needs(apart=True)
 def generators_send_items_at_once(harness: Harness) -> None:
     """An item is there while its generator makes the next one."""
     maker = harness.build(Maker, 2)
@@ -100,7 +98,6 @@ def generators_send_items_at_once(harness: Harness) -> None:
     assert get(list(items)) == ["second"]
 
 
-@needs(own=True)
 def generators_stay_near_their_loop(harness: Harness) -> None:
     """A generator is a few items ahead at most; the loop calls the same component; its end closes the generator."""
     maker = harness.build(Maker, 2, mesh=TWO)
@@ -126,7 +123,6 @@ def _wait_for_closed(harness: Harness, maker: Maker, count: int) -> None:
     raise AssertionError(f"not closed {count} times: {harness.each(2, maker.counts())}")
 
 
-@needs(own=True)
 def generators_fail_after_their_items(harness: Harness) -> None:
     """An exception comes after the items before it; a plain function cannot return a generator."""
     maker = harness.build(Maker, 2, mesh=TWO)
@@ -141,7 +137,6 @@ def generators_fail_after_their_items(harness: Harness) -> None:
         get(harness.build(Counter, 2).add(maker.each([1, 2])))  # type: ignore[arg-type]  # the mistake
 
 
-@needs(own=True)
 def generators_end_at_the_deadline(harness: Harness) -> None:
     """The timeout is that of an item: a late step is cancelled, and the generator closed."""
     maker = harness.build(Maker, 2, mesh=TWO)
@@ -152,7 +147,7 @@ def generators_end_at_the_deadline(harness: Harness) -> None:
     _wait_for_closed(harness, maker, 1)
 
 
-@needs(apart=True, own=True)
+@needs(apart=True)
 def items_move_from_worker_to_worker(harness: Harness) -> None:
     """An item is handed to another component by name."""
     maker, sink = harness.build(Maker, 2, mesh=TWO), harness.build(Echo, 4, mesh=FOUR["dp4"])

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.get import get
+from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, raises
+from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.conformance.subjects.streamed import Stages
 from twinkle_remote.errors import CollectError, RemoteCallError
@@ -47,7 +49,6 @@ def streaming_without_ahead_gives_batches_of_any_size(harness: Harness) -> None:
     assert streamed.calls() == by_hand.calls()
 
 
-@needs(own=True)
 def streaming_ahead_delivers_each_row_once(harness: Harness) -> None:
     """On every mesh, in both orders, for batches and chunks of any size, each row is made and delivered once."""
     for mesh in (*FOUR.values(), None):
@@ -63,7 +64,6 @@ def streaming_ahead_delivers_each_row_once(harness: Harness) -> None:
             assert [get(batch) for batch in batches] == [[10 * row for row in batch] for batch in SOURCE]
 
 
-@needs(own=True)
 def streaming_goes_through_stages_one_after_the_other(harness: Harness) -> None:
     """Rows go from the workers of one stage to those of the next, then through a plain function."""
     first, second = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"]), harness.build(Stages, 2, mesh=TWO)
@@ -73,7 +73,16 @@ def streaming_goes_through_stages_one_after_the_other(harness: Harness) -> None:
         assert _flat(batches) == [10 * row + 1 for row in ROWS]
 
 
-@needs(apart=True, own=True)
+def streaming_takes_lazy_batches(harness: Harness) -> None:
+    """Batches of the source that are results of calls are cut and joined where they are."""
+    echo, stages = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Stages, 2, mesh=TWO)
+    source = [submit(echo.rows, batch) for batch in SOURCE]
+    for rows, ahead, chunk in ((None, 0, 1), (6, 0, 1), (6, 9, 1), (3, 9, 2)):
+        with stream(source, stages.tenfold, rows=rows, ahead=ahead, chunk=chunk) as batches:
+            assert _flat(batches) == [10 * row for row in ROWS], (rows, ahead, chunk)
+
+
+@needs(apart=True)
 def streaming_moves_no_rows_through_the_driver(harness: Harness) -> None:
     """A batch of many calls goes from worker to worker, and all peers of a data rank are given whole chunks."""
     first, second = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"]), harness.build(Stages, 2, mesh=TWO)
@@ -88,7 +97,7 @@ def streaming_moves_no_rows_through_the_driver(harness: Harness) -> None:
     assert sorted(row for rank in (0, 2) for rows in given[rank] for row in rows) == ROWS
 
 
-@needs(apart=True, own=True)
+@needs(apart=True)
 def streaming_by_arrival_waits_for_no_long_row(harness: Harness) -> None:
     """A long row delays only itself: the others are delivered while it is at work."""
     gate = Path(harness.folder) / "stream-gate"
@@ -104,7 +113,7 @@ def streaming_by_arrival_waits_for_no_long_row(harness: Harness) -> None:
     assert sorted(seen) == ROWS
 
 
-@needs(apart=True, own=True)
+@needs(apart=True)
 def streaming_gives_late_rows_to_other_workers(harness: Harness) -> None:
     """A chunk that is past the deadline of its call is made by another data rank, and counted."""
     gate = Path(harness.folder) / "stream-late"
@@ -115,7 +124,6 @@ def streaming_gives_late_rows_to_other_workers(harness: Harness) -> None:
     assert batches.stats().redone == 1
 
 
-@needs(own=True)
 def streaming_tells_versions_and_lags(harness: Harness) -> None:
     """Each row knows the versions of its begin and its end; `wait` keeps the lag within its bound."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])
@@ -130,10 +138,9 @@ def streaming_tells_versions_and_lags(harness: Harness) -> None:
             lags += info.lag
             assert batches.publish() == number + 1
     assert max(lags) <= 1
-    assert harness.in_process or batches.stats().lag.total() == 20
+    assert batches.stats().lag.total() == 20
 
 
-@needs(own=True)
 def streaming_resumes_where_it_was(harness: Harness) -> None:
     """A state, taken after any batch and read back as JSON, gives each row once on another number of ranks."""
     first, second = harness.build(Stages, 4, mesh=FOUR["dp4"]), harness.build(Stages, 2, mesh=TWO)
@@ -149,7 +156,7 @@ def streaming_resumes_where_it_was(harness: Harness) -> None:
                 assert sorted(before + after) == [10 * row for row in ROWS], (ahead, order, taken)
 
 
-@needs(apart=True, own=True)
+@needs(apart=True)
 def streaming_sets_poisonous_rows_aside(harness: Harness) -> None:
     """A row for which a stage raises again is named and left out, and the others of its chunk are not."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"])
@@ -160,7 +167,6 @@ def streaming_sets_poisonous_rows_aside(harness: Harness) -> None:
     assert batches.stats().set_aside == 1
 
 
-@needs(own=True)
 def streaming_raises_what_fails_for_all(harness: Harness) -> None:
     """A stage that fails for every row ends the stream with its error; so does a stage that returns other rows."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])
@@ -178,7 +184,6 @@ def streaming_raises_what_fails_for_all(harness: Harness) -> None:
             _flat(batches)
 
 
-@needs(own=True)
 def streaming_goes_through_epochs(harness: Harness) -> None:
     """An epoch ends with a short batch; the next `for` loop is the next epoch."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])
@@ -198,6 +203,7 @@ CHECKS = (
     streaming_without_ahead_gives_batches_of_any_size,
     streaming_ahead_delivers_each_row_once,
     streaming_goes_through_stages_one_after_the_other,
+    streaming_takes_lazy_batches,
     streaming_moves_no_rows_through_the_driver,
     streaming_by_arrival_waits_for_no_long_row,
     streaming_gives_late_rows_to_other_workers,

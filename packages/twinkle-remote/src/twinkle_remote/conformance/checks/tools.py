@@ -59,11 +59,14 @@ def explain_tells_what_a_call_would_do(harness: Harness) -> None:
         explain(faulty.takes, cast("Any", (i for i in range(3))))
 
 
-@needs(own=True)
 def functions_run_on_the_workers(harness: Harness) -> None:
     """`run_on_workers` calls a function with the component on each of its workers, each with its own arguments."""
     counter = harness.build(Counter, 4, 10)
     count = harness.workers(4)
+    if harness.served:
+        with raises(DispatchError, "Counter._add", "a function does not travel", "remote function of Counter"):
+            run_on_workers(counter, _add, [(1,)] * count)
+        return
     assert run_on_workers(counter, _add, [(rank,) for rank in range(count)]) == [
         (rank, 10 + rank) for rank in range(count)
     ]
@@ -81,22 +84,16 @@ def _add(counter: Counter, amount: int) -> tuple[int | None, int]:
     return current_worker().rank, counter.value
 
 
-@needs(own=True)
 def the_context_tells_where_code_runs(harness: Harness) -> None:
     """`current_worker`: rank, group and coordinate on a worker; no rank on the driver, also after a call."""
     assert current_worker().rank is None and current_worker().group is None and current_worker().world_size == 1
     mesh = FOUR["dp2 tp2"]
     counter = harness.build(Counter, 4, mesh=mesh)
-    seen = run_on_workers(counter, _where)
+    seen = harness.each(4, counter.where())
     for rank in range(harness.workers(4)):
         place = {"dp": 0, "tp": 0} if harness.in_process else mesh.coordinate(rank)
         assert seen[rank] == (harness.groups[4], rank, harness.workers(4), place), seen[rank]
     assert current_worker().rank is None
-
-
-def _where(counter: Counter) -> tuple[Any, ...]:
-    worker = current_worker()
-    return worker.group, worker.rank, worker.world_size, dict(worker.coordinate)
 
 
 def stats_count_what_calls_moved(harness: Harness) -> None:

@@ -54,6 +54,12 @@ class Counter:
         """The component, as builders return it."""
         return self
 
+    @remote_function(dispatch="all")
+    def where(self) -> tuple[Any, ...]:
+        """Group, rank, size and coordinate of each worker."""
+        worker = current_worker()
+        return worker.group, worker.rank, worker.world_size, dict(worker.coordinate)
+
     @property
     @remote_function(dispatch="all", collect="first")
     def current(self) -> int:

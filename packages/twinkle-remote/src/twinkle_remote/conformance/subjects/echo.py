@@ -127,6 +127,11 @@ class Echo:
         """Identity of rows that every rank has."""
         return rows
 
+    @remote_function(dispatch="all", collect="flatten")
+    def deques(self, rows: list[int]) -> Any:
+        """A container whose rows are not known, on every rank."""
+        return deque(rows)
+
     @remote_function(dispatch="all", collect="first")
     def whole(self, value: Any) -> Any:
         """Identity of the first worker."""

@@ -4,95 +4,44 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
-from twinkle_remote.call.lazy import Lazy, calls_of
-from twinkle_remote.call.pending_whole_call import PendingWholeCall
 from twinkle_remote.component.handle import make_handle
 from twinkle_remote.errors import AlreadyInitializedError, DispatchError, PlacementError, TwinkleError
+from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.http.client.connection import Connection, refused
+from twinkle_remote.http.client.group import ServedGroup, check_groups
+from twinkle_remote.http.client.names import namer, rows_named
 from twinkle_remote.http.client.news import NewsReader
 from twinkle_remote.http.client.replies import ServedReply
+from twinkle_remote.http.client.store import ServedStore
+from twinkle_remote.http.client.tool import ServedTool
 from twinkle_remote.http.loaded import loaded_component_type, loaded_error_type
 from twinkle_remote.http.nodes import NodeReader, NodeWriter
-from twinkle_remote.http.registered import TYPES, register_annotated
+from twinkle_remote.http.registered import TYPES, component_name, register_annotated
 from twinkle_remote.http.wire.decode import decode, value_of
 from twinkle_remote.http.wire.encode import encode
-from twinkle_remote.http.wire.errors import WireFormatError, WireTypeError
-from twinkle_remote.http.wire.type_names import name_of
-from twinkle_remote.protocol.backend import WorkerGroup
-from twinkle_remote.protocol.component import Component, component_of, is_handle
-from twinkle_remote.protocol.failure import WorkerInfo
+from twinkle_remote.http.wire.errors import WireFormatError
+from twinkle_remote.protocol.component import Component
+from twinkle_remote.worker.present import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.http.client.connection import Answer
-    from twinkle_remote.protocol.backend import InputReplies, Reply
+    from twinkle_remote.http.client.rank_replies import ServedRanks
+    from twinkle_remote.protocol.backend import Reply, WorkerGroup
     from twinkle_remote.protocol.defaults import SessionDefaults
-    from twinkle_remote.protocol.messages import Outcome, Task
-    from twinkle_remote.protocol.whole_calls import WholeCall
+    from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.protocol.whole_calls import RowsOfRank, WholeCall
 
 _DROPPED_AT_ONCE = 1000
 _WITH_A_CALL = 32
-
-
-class ServedGroup(WorkerGroup):
-    """A group of the server's session."""
-
-    def __init__(self, name: str, size: int) -> None:
-        self._name = name
-        self._size = size
-
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """Number of workers."""
-        return self._size
-
-    def info(self, rank: int) -> WorkerInfo:
-        """Identity of the worker of a rank, as far as it is known here."""
-        return WorkerInfo(self._name, rank, self._size)
-
-    def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
-        """Not used: calls go undivided."""
-        raise DispatchError(f"{task.name}: a call over HTTP goes undivided")
-
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """No stacks: the server puts them into its errors."""
-        return {}
-
-
-class ServedStore:
-    """Reads results from the server."""
-
-    def __init__(self, read: Callable[[ServedReply, float | None], tuple[Any, int]]) -> None:
-        self._read = read
-
-    def put(self, value: object) -> None:
-        """Nothing is stored: the value travels with the call."""
-        return
-
-    def get(
-        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
-    ) -> tuple[Any, int]:
-        """The value of a result, and the bytes that came for it."""
-        assert isinstance(ref, ServedReply) and start is None
-        return self._read(ref, timeout)
-
-    def keep(self, value: object) -> tuple[object, int]:
-        """The value itself."""
-        return value, 0
-
-    def outlives_worker(self, payload: object) -> bool:
-        """False: the server's session says what is left."""
-        return False
+_tools = count()
 
 
 class HttpBackend:
@@ -106,6 +55,7 @@ class HttpBackend:
         tls: File with the certificates to trust; None for those of the system.
         insecure: Plain HTTP beyond this machine is accepted.
         patience: Seconds for which a lost connection is tried again.
+        compress: Values travel compressed, both ways: for slow links, and values that compress.
     """
 
     def __init__(
@@ -118,22 +68,24 @@ class HttpBackend:
         tls: str | None = None,
         insecure: bool = False,
         patience: float = 60.0,
+        compress: bool = False,
     ) -> None:
-        self._connection = Connection(address, token, tls=tls, insecure=insecure, patience=patience)
+        self._connection = Connection(address, token, tls=tls, insecure=insecure, patience=patience, compress=compress)
         described = self._value(self._connection.post("/open", encode({}, TYPES), patience=min(patience, 10.0)))
         self._connection.client = described["client"]
+        self._connection.codings = tuple(described["codings"])
         self.start_timeout: float | None = described["start_timeout"]
         self._max_body = described["max_body"]
         self._any_group = described["mode"] == "local" and not described["groups"]
         self._groups = {one["name"]: ServedGroup(one["name"], one["size"]) for one in described["groups"]}
-        self._store = ServedStore(self._read_result)
+        self._store = ServedStore(self._read_result, self.read_rows, self._decoded)
         self._dropped: deque[str] = deque()
         self._classes: dict[str, type] = {}
         self._reader = NodeReader(loaded_error_type, self._made)
         self._writer = NodeWriter(TYPES, lambda value, part: None)
         self._closed = threading.Event()
         try:
-            _check_groups(groups, described["groups"])
+            check_groups(groups, described["groups"])
         except AlreadyInitializedError:
             self._connection.close()
             raise
@@ -155,40 +107,90 @@ class HttpBackend:
 
     def call_whole(self, call: WholeCall) -> ServedReply:
         """Send a call."""
-        if call.kind == "function":
+        return self._accepted(*self._sent(call))
+
+    def call_by_rank(self, call: WholeCall) -> ServedRanks:
+        """Send a call whose ranks' answers are wanted one by one."""
+        answer, sent = self._sent(call)
+        return self._accepted_by_rank(answer, sent, call.ranks)
+
+    def built(self, component: Component, reply: Reply) -> Component:
+        """A component with the ranks and the mesh that it has at the server."""
+        assert isinstance(reply, ServedReply)
+        assert reply.outcome is not None
+        place, _ = self._store.get(reply.outcome.payload)
+        return replace(component, ranks=tuple(place["ranks"]), mesh=place["mesh"])
+
+    def _sent(self, call: WholeCall) -> tuple[Mapping[str, Any], int]:
+        """The server's answer to a call, and the bytes that were sent."""
+        if call.kind == "function" and call.target is not present:
             raise DispatchError(
                 f"{call.name}: a function does not travel over HTTP; make it a remote function of {call.component.name}"
             )
-        if call.kind in ("generate", "item", "close"):
-            raise DispatchError(
-                f"{call.name} is a generator, whose items do not travel over HTTP: return a list, or give "
-                f"{call.component.name} __iter__ and __next__"
-            )
+        return self._numbered(self._request(call), call.name, call.lazies)
+
+    def _numbered(self, request: Mapping[str, Any], what: str, lazies: list[Any]) -> tuple[Mapping[str, Any], int]:
+        """The server's answer to a request that runs once, and the bytes that were sent."""
         self._news.check()
+        told = self._take_dropped() if len(self._dropped) >= _WITH_A_CALL else []
+        answer, sent = self._posted(request, what, lazies, told)
+        if answer.get("refused", {}).get("type") == "TooMany" and self._dropped:
+            answer, sent = self._posted(request, what, lazies, self._take_dropped())  # what was dropped makes room
+        self._check(answer)
+        return answer, sent
+
+    def _posted(
+        self, request: Mapping[str, Any], what: str, lazies: list[Any], dropped: list[str]
+    ) -> tuple[Mapping[str, Any], int]:
         number = self._connection.number()
         try:
-            message = encode(
-                self._request(call), TYPES, what=call.name, named=NodeWriter(TYPES, self._describer(call)).node
-            )
+            whole = {**request, "floor": self._connection.floor(), "drop": dropped}
+            message = encode(whole, TYPES, what=what, named=NodeWriter(TYPES, namer(what, lazies)).node)
             if message.nbytes > self._max_body:
                 raise DispatchError(
-                    f"{call.name}: the arguments have {message.nbytes} bytes, and the server takes {self._max_body}; "
+                    f"{what}: the arguments have {message.nbytes} bytes, and the server takes {self._max_body}; "
                     "make several calls, or serve(max_body=...)"
                 )
             answer = self._value(self._connection.post("/call", message, number))
+        except BaseException:
+            self._dropped.extend(dropped)
+            raise
         finally:
             self._connection.answered(number)
-        return self._accepted(answer, message.nbytes)
+        return answer, message.nbytes
+
+    def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ServedTool:
+        """A tool beside the server's session."""
+        made = f"{name}-{self._connection.client}-{next(_tools)}"
+        self._ask_tool(made, (name, *args), kwargs)
+        return ServedTool(made, self._ask_tool)
+
+    def _ask_tool(self, tool: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Send a request about a tool, and wait for the answer."""
+        request = {"kind": "tool", "target": tool, "args": list(args), "kwargs": dict(kwargs), "line": driver_line()}
+        reply = self._accepted(*self._numbered(request, str(args[0]), []))
+        while not self.wait([reply.end], None):
+            continue
+        assert reply.outcome is not None
+        if reply.outcome.failure is not None:
+            raise reply.error()
+        return self._store.get(reply.outcome.payload)[0]
 
     def _request(self, call: WholeCall) -> dict[str, Any]:
         component = call.component
+        kind: str = call.kind
         target = call.target
-        if call.kind == "create":
+        if kind == "create":
             register_annotated(target)
-            self._classes[name_of(target)] = target
-            target = name_of(target)
-        return {
-            "kind": call.kind,
+            name = component_name(target)
+            self._classes[name] = target
+            target = name
+        elif kind == "function":
+            kind, target = "present", None
+        elif kind == "generate":
+            target = list(target)
+        request = {
+            "kind": kind,
             "group": component.group,
             "instance": component.instance,
             "mesh": component.mesh if call.kind == "create" else None,
@@ -196,38 +198,44 @@ class HttpBackend:
             "args": list(call.args),
             "kwargs": dict(call.kwargs),
             "line": call.line,
-            "floor": self._connection.floor(),
-            "drop": self._take_dropped() if len(self._dropped) >= _WITH_A_CALL else [],
         }
+        if call.by_rank or kind in ("item", "close"):
+            request |= {"ranks": list(call.ranks), "by_rank": call.by_rank, "timeout": call.timeout}
+        return request
 
-    def _describer(self, call: WholeCall) -> Callable[[Any, Callable[[Any], Any]], list[Any] | None]:
-        """Describes the lazy results and the handles among the arguments of a call."""
-
-        def node(value: Any, part: Callable[[Any], Any]) -> list[Any] | None:
-            if type(value) is Lazy:
-                call.lazies.append(value)
-                return ["lazy", _name_of_result(value)]
-            if is_handle(value):
-                component = component_of(value)
-                assert component is not None
-                return ["handle", component.group, component.instance]
-            return None
-
-        return node
-
-    def _accepted(self, answer: Mapping[str, Any], sent: int) -> ServedReply:
+    def _check(self, answer: Mapping[str, Any]) -> None:
+        """Raise what the server answers instead of taking a call."""
         if "refused" in answer:
             given = answer["refused"]
-            raise refused(given["type"], given["message"], given["status"], self._connection.address)
+            raise refused(
+                given["type"],
+                f"{given['message']} (request {given['request']})",
+                given["status"],
+                self._connection.address,
+            )
         if "error" in answer:
             raise self._decoded(answer["error"])
-        reply = ServedReply(answer["name"], sent, self._decoded, self._ask, self._dropped)
+
+    def _accepted_by_rank(self, answer: Mapping[str, Any], sent: int, ranks: Sequence[int]) -> ServedRanks:
+        reply = self._reply(answer, sent)
+        found = reply.ranks(ranks, answer.get("each"))
+        self._take_news(reply, answer)
+        return found
+
+    def _accepted(self, answer: Mapping[str, Any], sent: int) -> ServedReply:
+        reply = self._reply(answer, sent)
+        self._take_news(reply, answer)
+        return reply
+
+    def _reply(self, answer: Mapping[str, Any], sent: int) -> ServedReply:
+        return ServedReply(answer["name"], sent, self._decoded, self._ask, self._ask_ranks, self._dropped)
+
+    def _take_news(self, reply: ServedReply, answer: Mapping[str, Any]) -> None:
         news = answer["news"]
         if news is not None:
             reply.take(news)
         if not reply.end.done():
             self._news.expect(reply)
-        return reply
 
     def _ask(self, question: str, name: str, seconds: float | None) -> Exception | None:
         request = {"name": name, "seconds": float(seconds or 0.0)}
@@ -238,10 +246,22 @@ class HttpBackend:
         found: Exception | None = self._decoded(answer["error"]) if answer else None
         return found
 
-    def _read_result(self, reply: ServedReply, timeout: float | None) -> tuple[Any, int]:
-        if reply.value is not None:
-            return self._decoded(reply.value), len(reply.value)
-        (tree, buffers), size = self._connection.get(f"/values/{reply.name}", timeout)
+    def _ask_ranks(self, name: str) -> Mapping[str, Any]:
+        answer = self._value(self._connection.post("/ranks", encode({"name": name}, TYPES)))
+        self._check(answer)
+        found: Mapping[str, Any] = answer
+        return found
+
+    def read_rows(self, pieces: Sequence[RowsOfRank], timeout: float | None) -> tuple[Any, int]:
+        """The rows of several ranks, joined."""
+        message = encode({"pieces": rows_named(pieces)}, TYPES)
+        return self._opened(*self._connection.read("POST", "/rows", timeout, message))
+
+    def _read_result(self, name: str, timeout: float | None) -> tuple[Any, int]:
+        return self._opened(*self._connection.read("GET", f"/values/{name}", timeout))
+
+    def _opened(self, answer: Answer, size: int) -> tuple[Any, int]:
+        tree, buffers = answer
         value = value_of(tree, buffers, TYPES, named=self._reader.value, read_only=True)
         if isinstance(value, dict) and value.keys() == {"error"} and isinstance(value["error"], bytes):
             raise self._decoded(value["error"])
@@ -270,6 +290,12 @@ class HttpBackend:
         """Wait until at least one reply is done."""
         return wait_for_any([reply for reply in replies if isinstance(reply, ThreadReply)], timeout)
 
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Call a function when a reply is done."""
+        assert isinstance(reply, ThreadReply)
+        reply.when_done(lambda _: notify())
+        return True
+
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
         assert isinstance(reply, ThreadReply) and reply.outcome is not None
@@ -292,34 +318,3 @@ class HttpBackend:
             self._closed.set()
             self._news.end()
             self._connection.close()
-
-
-def _name_of_result(lazy: Lazy[Any]) -> str:
-    calls = calls_of(lazy)
-    whole = calls[0] if len(calls) == 1 else None
-    if not isinstance(whole, PendingWholeCall) or not isinstance(whole.whole, ServedReply):
-        raise WireTypeError(f"{lazy!r} is no result of one call of this server: pass its value, get(x)")
-    return whole.whole.name
-
-
-def _check_groups(wanted: Sequence[DeviceGroup], described: Sequence[Mapping[str, Any]]) -> None:
-    """Check that the groups of the program are the server's.
-
-    Raises:
-        AlreadyInitializedError: They differ; the message shows how.
-    """
-    fields = ("name", "ranks", "device_type", "visible_devices", "gpus_per_worker")
-    have = {one["name"]: {field: one[field] for field in fields} for one in described}
-    for group in wanted:
-        own = {field: getattr(group, field) for field in fields}
-        there = have.get(group.name)
-        if there is None:
-            raise AlreadyInitializedError(f"the server has no group {group.name!r}; it has {', '.join(have) or 'none'}")
-        changed = [field for field in fields if _plain(own[field]) != _plain(there[field])]
-        if changed:
-            listing = "; ".join(f"{field}: {there[field]!r} there, {own[field]!r} here" for field in changed)
-            raise AlreadyInitializedError(f"group {group.name!r} is another one at the server ({listing})")
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, list | tuple | range) else value

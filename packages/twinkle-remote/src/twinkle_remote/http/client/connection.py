@@ -20,11 +20,12 @@ from twinkle_remote.errors import (
     TwinkleError,
 )
 from twinkle_remote.http.loopback import is_loopback
+from twinkle_remote.http.wire.compression import GZIP, deflated, inflated
 from twinkle_remote.http.wire.frame import FrameReader
 from twinkle_remote.http.wire.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from twinkle_remote.http.wire.frame import Tree, WireMessage
 
@@ -57,16 +58,27 @@ class Connection:
         tls: File with the certificates to trust; None for those of the system.
         insecure: Plain HTTP beyond this machine is accepted.
         patience: Seconds for which a lost connection is tried again.
+        compress: Large messages travel compressed, both ways.
 
     Attributes:
         address: The URL.
         client: Id of this client; empty before it is open.
+        codings: How the server reads compressed bodies.
 
     Raises:
         BackendError: The address is no URL of HTTP, or is plain HTTP beyond this machine.
     """
 
-    def __init__(self, address: str, token: str, *, tls: str | None, insecure: bool, patience: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        *,
+        tls: str | None,
+        insecure: bool,
+        patience: float,
+        compress: bool = False,
+    ) -> None:
         url = urlsplit(address)
         if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.username:
             raise BackendError(f"address={address!r} is not valid: it is like 'https://host:8765'")
@@ -79,8 +91,12 @@ class Connection:
             raise BackendError("initialize('http') needs the server's token: token=..., printable ASCII text")
         self.address = address
         self.client = ""
+        self.codings: tuple[str, ...] = ()
         self._patience = patience
         self._headers = {"authorization": f"Bearer {token}", "content-type": "application/x-twinkle"}
+        self._compress = compress
+        if compress:
+            self._headers["accept-encoding"] = GZIP
         timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS)
         port = url.port or (443 if url.scheme == "https" else 80)
         options: dict[str, Any] = {"maxsize": 32, "block": False, "timeout": timeout}
@@ -127,23 +143,31 @@ class Connection:
             SessionLostError: The server cannot be reached, or knows this client no more.
             TwinkleError: The server refuses the request.
         """
-        headers = {**self._headers, "twinkle-client": self.client, "content-length": str(message.nbytes)}
+        headers = {**self._headers, "twinkle-client": self.client}
         if number is not None:
             headers["twinkle-request"] = str(number)
+        small = message.nbytes <= _AT_ONCE_BYTES
+        zipped = self._compress and not small and GZIP in self.codings
+        headers |= {"content-encoding": GZIP} if zipped else {"content-length": str(message.nbytes)}
 
         def send() -> Any:
-            body = message.to_bytes() if message.nbytes <= _AT_ONCE_BYTES else message.chunks()
-            return self._pool.urlopen("POST", _ROOT + path, body, headers, retries=False, redirect=False)
+            parts = message.to_bytes() if small else message.chunks()
+            body = deflated(message.chunks()) if zipped else parts
+            return self._asked("POST", path, body, headers)
 
         response = self._sent(send, path, self._patience if patience is None else patience)
-        return self._read([response.data])
+        return self._read(_plain(response, [response.data]))
 
-    def get(self, path: str, timeout: float | None) -> tuple[Answer, int]:
+    def read(
+        self, method: str, path: str, timeout: float | None, message: WireMessage | None = None
+    ) -> tuple[Answer, int]:
         """Read a value, in parts as it arrives.
 
         Args:
+            method: GET or POST.
             path: Path below the root.
             timeout: Seconds; None for no limit.
+            message: A small message that says what is read.
 
         Returns:
             The message, and its bytes.
@@ -154,6 +178,7 @@ class Connection:
         """
         until = None if timeout is None else time.monotonic() + timeout
         headers = {**self._headers, "twinkle-client": self.client}
+        body = None if message is None else message.to_bytes()
         size = 0
 
         def left() -> float | None:
@@ -170,14 +195,12 @@ class Connection:
 
         def read() -> Any:
             limit = urllib3.Timeout(connect=_CONNECT_SECONDS, read=left() or _READ_SECONDS * 10)
-            response = self._pool.urlopen(
-                "GET", _ROOT + path, None, headers, retries=False, redirect=False, preload_content=False, timeout=limit
-            )
+            response = self._asked(method, path, body, headers, preload_content=False, timeout=limit)
             if response.status != 200:
                 response.read()
                 return response
             try:
-                return self._read(parts(response))
+                return self._read(_plain(response, parts(response)))
             finally:
                 response.release_conn()
 
@@ -189,6 +212,33 @@ class Connection:
                 raise StoreTimeoutError(f"the server did not send it within {timeout:g} s") from error
             raise
         return found, size
+
+    def json(self, path: str) -> bytes:
+        """The JSON at a path below the root.
+
+        Raises:
+            TwinkleError: The server cannot be reached, or refuses the request.
+        """
+
+        def read() -> Any:
+            return self._asked("GET", path, None, self._headers)
+
+        response = self._sent(read, path, _CONNECT_SECONDS)
+        return b"".join(_plain(response, [response.data]))
+
+    def _asked(self, method: str, path: str, body: Any, headers: Mapping[str, str], **options: Any) -> Any:
+        """Send a request.
+
+        Raises:
+            ProtocolError: The head of the answer is cut off: then the end of its body cannot be known.
+        """
+        options |= {"retries": False, "redirect": False, "decode_content": False}  # urllib3 inflates without a bound
+        response = self._pool.urlopen(method, _ROOT + path, body, headers, **options)
+        length, coding = (response.headers.get(name, "") for name in ("content-length", "transfer-encoding"))
+        if response.status == 200 and not length.isdecimal() and not coding:
+            response.close()
+            raise urllib3.exceptions.ProtocolError("the head of an answer is cut off")
+        return response
 
     def _sent(self, send: Callable[[], Any], path: str, patience: float) -> Any:
         until = time.monotonic() + patience
@@ -206,7 +256,7 @@ class Connection:
                 continue
             if isinstance(response, tuple) or response.status in (200, 204):
                 return response
-            raise refusal(response.status, response.data, self.address)
+            raise refusal(response.status, b"".join(_plain(response, [response.data])), self.address)
 
     def _read(self, parts: Any) -> Answer:
         reader = FrameReader(_LIMITS)
@@ -229,11 +279,21 @@ class Connection:
 _LIMITS = Limits()
 
 
+def _plain(response: Any, parts: Iterable[bytes]) -> Iterable[bytes]:
+    """The parts of an answer, inflated where they are compressed: never more than `_LIMITS` says."""
+    coding = response.headers.get("content-encoding", "").lower()
+    if coding in ("", "identity"):
+        return parts
+    if coding != GZIP:
+        raise BackendError(f"the server answers with Content-Encoding: {coding[:40]!a}, and this client reads gzip")
+    return inflated(parts, _LIMITS.body)
+
+
 def refusal(status: int, body: bytes, address: str) -> TwinkleError:
     """The error for an answer that is none of 200."""
     try:
         found = json.loads(body)["error"]
-        return refused(str(found["type"]), str(found["message"]), status, address)
+        return refused(str(found["type"]), f"{found['message']} (request {found['request']})", status, address)
     except (ValueError, KeyError, TypeError):
         return BackendError(f"{address} answered {status}, and not as a server of twinkle does")
 

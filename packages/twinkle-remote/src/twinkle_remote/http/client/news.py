@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +103,15 @@ class NewsReader:
             if number > self._after:
                 self._after = number
                 self._take(news)
+        with self._changed:
+            over = bool(answer["draining"]) and not self._waiting
+        if over:
+            raise SessionLostError(f"{self._connection.address}: the server stops, and takes no new calls")
 
     def _take(self, news: Mapping[str, Any]) -> None:
+        if "line" in news:  # of a worker, with its label
+            print(news["line"], file=sys.stderr if news["is_error"] else sys.stdout, flush=True)
+            return
         with self._changed:
             reply = self._waiting.get(news["name"])
             if reply is None:  # its request is not answered yet

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from twinkle_remote.backends.thread_reply import ThreadReply
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.http.client.rank_replies import RankReply, ServedPayload, ServedRanks
+from twinkle_remote.http.client.served_result import ServedResult
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _OF_FAILURE = ("label", "node", "type_name", "message", "method")
 
 
-class ServedReply(ThreadReply):
+class ServedReply(ServedResult):
     """The answer of a call: its value or first failure; `end` follows when all ranks have answered.
 
     Args:
         name: Name of the result at the server.
         sent: Bytes that were sent.
         decode: Makes the value of a message's bytes.
-        ask: Asks the server why the call is late, or to cancel it: takes the question, the name and seconds.
+        ask: As for `ServedResult`.
+        ask_ranks: Asks the server for the answers of single ranks: takes the name.
         dropped: Takes the name when the result is no longer used.
 
     Attributes:
         end: Done when all ranks have answered.
         answers: What each rank took and made, as far as it is known and not yet taken off.
-        value: The encoded value, if it came with the answer.
     """
 
     def __init__(
@@ -38,17 +41,15 @@ class ServedReply(ThreadReply):
         sent: int,
         decode: Callable[[bytes], Any],
         ask: Callable[[str, str, float | None], Exception | None],
+        ask_ranks: Callable[[str], Mapping[str, Any]],
         dropped: deque[str],
     ) -> None:
-        self._dropped = dropped
-        self.name = name
-        super().__init__(0)
-        self.sent = sent
+        super().__init__(name, sent, ask, dropped)
+        self._ranks: WeakValueDictionary[int, RankReply] = WeakValueDictionary()
         self.end = ThreadReply(1)
         self.answers: deque[Outcome] = deque()
-        self.value: bytes | None = None
         self._decode = decode
-        self._ask = ask
+        self._ask_ranks = ask_ranks
         self._error: bytes | Exception | None = None
 
     def take(self, news: Mapping[str, Any]) -> None:
@@ -56,16 +57,17 @@ class ServedReply(ThreadReply):
         if "answer" in news:
             self._take_answer(self._decode(news["answer"]))
             return
+        self._take_ranks(news.get("ranks", ()))
         failure = None
         if "error" in news:
             self._error = news["error"]
             failure = Failure(**dict(zip(_OF_FAILURE, news["first"], strict=True)))
-        self.value = news.get("value")
         ended = bool(news.get("ended"))
         self.answers.extend(_answer(*one) for one in news.get("answers", ()))
-        self.complete(Outcome(0, payload=self, failure=failure, ended=ended))
+        payload = ServedPayload(self.held, None, news.get("value"))
+        self.complete(Outcome(0, payload=payload, failure=failure, ended=ended, rows=news.get("rows")))
         if news["done"]:
-            self.end.complete(Outcome(1, payload=self, ended=ended))
+            self.end.complete(Outcome(1, payload=payload, ended=ended))
 
     def _take_answer(self, answer: Mapping[str, Any]) -> None:
         """Take the answer to a call whose submission took long."""
@@ -77,13 +79,35 @@ class ServedReply(ThreadReply):
         elif answer["news"] is not None:
             self.take(answer["news"])
 
+    def ranks(self, ranks: Sequence[int], each: bool | None) -> ServedRanks:
+        """The answers of some ranks, each by itself, from now on."""
+        replies = [self._ranks.get(rank) or RankReply(self, rank, self._decode) for rank in ranks]
+        self._ranks.update({reply.rank: reply for reply in replies})
+        return ServedRanks(self, replies, each)
+
+    def by_rank(self, ranks: Sequence[int]) -> ServedRanks:
+        """The answers of its ranks, each by itself; asks the server for them."""
+        found = self.ranks(ranks, None)  # before the server is asked: the answers may come by both ways
+        described = self._ask_ranks(self.name)
+        found.each = described["each"]
+        self._take_ranks(described["ranks"])
+        return found
+
+    def _take_ranks(self, answers: Sequence[Mapping[str, Any]]) -> None:
+        for answer in answers:
+            rank = self._ranks.get(answer["figures"][0])
+            if rank is not None:
+                rank.take(answer)
+
     def lose(self, error: Exception) -> None:
         """Fail: the server's session is lost."""
+        for rank in list(self._ranks.values()):
+            rank.lose(error)
         if not self.end.done():
             self._error = self._error or error
             failure = Failure("", "", type(error).__name__, str(error))
-            self.complete(Outcome(0, payload=self, failure=failure))
-            self.end.complete(Outcome(1, payload=self))
+            self.complete(Outcome(0, failure=failure))
+            self.end.complete(Outcome(1))
 
     def error(self) -> Exception:
         """The error of the failed call, made anew for each caller."""
@@ -92,19 +116,6 @@ class ServedReply(ThreadReply):
             return error
         assert self._error is not None
         return type(self._error)(str(self._error))
-
-    def lateness(self, seconds: float | None) -> Exception:
-        """The error that the call is not done after this time."""
-        error = self._ask("late", self.name, seconds)
-        assert error is not None
-        return error
-
-    def cancel(self) -> None:
-        """Cancel the call on the event loops of its workers."""
-        self._ask("cancel", self.name, None)
-
-    def __del__(self) -> None:
-        self._dropped.append(self.name)
 
 
 def _answer(rank: int, fetched: int, produced: int, started: float, seconds: float, before: float, why: str) -> Outcome:

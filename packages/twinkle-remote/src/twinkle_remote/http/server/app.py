@@ -1,4 +1,4 @@
-"""The routes of the server, by kind: health, and those of Twinkle's own client."""
+"""The routes of the server, by kind: health, metrics, and those of Twinkle's own client."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError, read_body
+from twinkle_remote.http.server.metrics import CONTENT_TYPE, metrics_text
 from twinkle_remote.http.wire.decode import value_of
 from twinkle_remote.http.wire.errors import WireFormatError
 
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 
     from twinkle_remote.http.server.clients import RemoteClient
     from twinkle_remote.http.server.service import Service
+    from twinkle_remote.http.wire.frame import WireMessage
 
     Handler = Callable[[Request, RemoteClient], Awaitable[Response]]
 
 ROOT = "/twinkle/1"
 _BINARY = "application/x-twinkle"
+_ANSWER_CHUNK = 8 << 20  # bytes; the event loop writes one while the client reads, and waits for it
 
 
 def make_app(service: Service, more: Sequence[Route] = ()) -> Starlette:
@@ -36,7 +40,20 @@ def make_app(service: Service, more: Sequence[Route] = ()) -> Starlette:
         service: Answers the requests.
         more: Further routes.
     """
-    return Starlette(routes=[Route("/health", _health), *client_routes(service), *more])
+
+    async def metrics(request: Request) -> Response:
+        return Response(metrics_text(service.journal, service.gauges()), headers={"content-type": CONTENT_TYPE})
+
+    routes = [Route("/health", _health), Route("/metrics", metrics), *client_routes(service), *more]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _broken})
+
+
+async def _no_route(request: Request, error: Any) -> Response:
+    return _refused(request, error.status_code, "NoRoute", "there is nothing here, or not for this verb")
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _refused(request, 500, "Internal", "the server failed to answer; its log says why")
 
 
 async def _health(request: Request) -> Response:
@@ -66,8 +83,15 @@ def client_routes(service: Service) -> Sequence[Route]:
 
     async def value(request: Request, client: RemoteClient) -> Response:
         message = await run_in_threadpool(service.value, client, request.path_params["name"])
-        headers = {"content-length": str(message.nbytes)}
-        return StreamingResponse(_each(message.chunks()), headers=headers, media_type=_BINARY)
+        return _streamed(message)
+
+    async def rows(request: Request, client: RemoteClient) -> Response:
+        asked = await _small(service, request)
+        return _streamed(await run_in_threadpool(service.rows, client, asked))
+
+    async def ranks(request: Request, client: RemoteClient) -> Response:
+        asked = await _small(service, request)
+        return _binary(await run_in_threadpool(service.ranks, client, asked))
 
     async def close(request: Request, client: RemoteClient) -> Response:
         await run_in_threadpool(service.close, client)
@@ -80,6 +104,8 @@ def client_routes(service: Service) -> Sequence[Route]:
         _client_route(service, "/late", "POST", late),
         _client_route(service, "/cancel", "POST", cancel),
         _client_route(service, "/values/{name}", "GET", value),
+        _client_route(service, "/rows", "POST", rows),
+        _client_route(service, "/ranks", "POST", ranks),
         _client_route(service, "/close", "POST", close),
     ]
 
@@ -103,21 +129,28 @@ def _route(service: Service, path: str, method: str, handler: Callable[[Request]
         try:
             return await handler(request)
         except RefusedError as error:
-            return _refused(error.status, error.kind, error.why)
+            return _refused(request, error.status, error.kind, error.why)
         except WireFormatError as error:
-            return _refused(400, "Malformed", str(error))
+            return _refused(request, 400, "Malformed", str(error))
 
     return Route(ROOT + path, answer, methods=[method])
 
 
-def _refused(status: int, kind: str, why: str) -> Response:
-    text = json.dumps({"error": {"type": kind, "message": why}})
-    headers = {"connection": "close"} if status in (400, 408, 413) else {}
+def _refused(request: Request, status: int, kind: str, why: str) -> Response:
+    state = request.scope["state"]
+    state["error"] = kind
+    text = json.dumps({"error": {"type": kind, "message": why, "request": state["request"]}})
+    headers = {"connection": "close"} if status in (400, 408, 413, 415) else {}
     return Response(text, status, headers, "application/json")
 
 
 def _binary(content: bytes) -> Response:
     return Response(content, media_type=_BINARY)
+
+
+def _streamed(message: WireMessage) -> Response:
+    headers = {"content-length": str(message.nbytes)}
+    return StreamingResponse(_each(message.chunks(_ANSWER_CHUNK)), headers=headers, media_type=_BINARY)
 
 
 def _number(request: Request) -> int:

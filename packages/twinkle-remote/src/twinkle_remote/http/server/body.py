@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.http.server.pace import BODY_SECONDS, BYTES_A_SECOND
+from twinkle_remote.http.wire.compression import InflatedTooLargeError, Inflater
 from twinkle_remote.http.wire.frame import FrameReader
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class RefusedError(Exception):
         self.kind = kind
 
 
+def unknown(what: str, name: str) -> RefusedError:
+    """The answer for ids that are unknown and for those of others."""
+    return RefusedError(404, f"there is no {what} {name[:80]!a}", "Unknown")
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """A message that has arrived.
@@ -55,10 +61,32 @@ async def read_body(scope: Any, receive: Callable[[], Awaitable[Any]], limits: L
         RefusedError: It is too large or too slow, or the client went away.
         WireFormatError: It is no message.
     """
-    length = dict(scope["headers"]).get(b"content-length", b"0")
-    if len(length) > 20 or int(length) > limits.body:
-        raise RefusedError(413, f"a body has at most {limits.body} bytes here", "TooLarge")
     reader = FrameReader(limits)
+    digest = await take_body(scope, receive, limits.body, reader.feed)
+    tree, buffers = reader.finish()
+    return Body(tree, buffers, digest)
+
+
+async def take_body(
+    scope: Any, receive: Callable[[], Awaitable[Any]], most: int, take: Callable[[bytes], None]
+) -> tuple[int, int]:
+    """Pass on the parts of a body as they arrive; returns its size and checksum, as they came.
+
+    Args:
+        scope: The request.
+        receive: Its parts.
+        most: Bytes of it at most, as they came and as they inflate to.
+        take: Takes each part, inflated.
+
+    Raises:
+        RefusedError: It is too large or too slow, of an unknown coding, or the client went away.
+        WireFormatError: It is compressed, and cannot be read.
+    """
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"0")
+    if len(length) > 20 or int(length) > most:
+        raise _too_large(most)
+    inflater = _inflater(headers.get(b"content-encoding", b""), most)
     size = checksum = 0
     until = asyncio.get_running_loop().time() + BODY_SECONDS
     more = True
@@ -71,13 +99,38 @@ async def read_body(scope: Any, receive: Callable[[], Awaitable[Any]], limits: L
                 part = message.get("body", b"")
                 more = message.get("more_body", False)
                 size += len(part)
-                if size > limits.body:
-                    raise RefusedError(413, f"a body has at most {limits.body} bytes here", "TooLarge")
+                if size > most:
+                    raise _too_large(most)
                 checksum = zlib.crc32(part, checksum)
-                reader.feed(part)
+                if inflater is None:
+                    take(part)
+                else:
+                    await _take_inflated(inflater, part, take)
                 if more:
                     limit.reschedule(until + size / BYTES_A_SECOND)
     except TimeoutError:
         raise RefusedError(408, f"the body came slower than {BYTES_A_SECOND} bytes a second", "Slow") from None
-    tree, buffers = reader.finish()
-    return Body(tree, buffers, (size, checksum))
+    if inflater is not None and size:
+        inflater.finish()
+    return size, checksum
+
+
+def _inflater(coding: bytes, most: int) -> Inflater | None:
+    if coding.lower() in (b"", b"identity"):
+        return None
+    if coding.lower() != b"gzip":
+        raise RefusedError(415, "a body is plain, or has Content-Encoding: gzip", "Coding")
+    return Inflater(most)
+
+
+async def _take_inflated(inflater: Inflater, part: bytes, take: Callable[[bytes], None]) -> None:
+    try:
+        for inflated in inflater.parts(part):
+            take(inflated)
+            await asyncio.sleep(0)  # others have their turn: a small part may inflate to much
+    except InflatedTooLargeError as error:
+        raise RefusedError(413, str(error), "TooLarge") from None
+
+
+def _too_large(most: int) -> RefusedError:
+    return RefusedError(413, f"a body has at most {most} bytes here", "TooLarge")

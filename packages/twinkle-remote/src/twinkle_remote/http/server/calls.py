@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import inspect
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.iterate import OPENING
 from twinkle_remote.call.start import start
 from twinkle_remote.component.handle import SPECIAL, step_options
 from twinkle_remote.component.method import check_arguments, positional_names
-from twinkle_remote.component.release import release
+from twinkle_remote.component.release import release, release_all
 from twinkle_remote.errors import NotInitializedError, PlacementError
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.http.nodes import NodeReader, own_error_type
 from twinkle_remote.http.registered import TYPES, vars_of
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.components import Components, ServedComponent, placement
-from twinkle_remote.http.server.results import CallOutcome, WorkOutcome
+from twinkle_remote.http.server.named_rows import piece_named, rows_named
+from twinkle_remote.http.server.results import CallOutcome, WorkOutcome, error_type
+from twinkle_remote.http.server.tools import InstalledTools
 from twinkle_remote.http.wire.decode import value_of
 from twinkle_remote.http.wire.errors import WireFormatError
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import NAMES, options_under
+from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
+from twinkle_remote.worker.present import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.errors import TwinkleError
     from twinkle_remote.http.server.body import Body
     from twinkle_remote.http.server.clients import RemoteClient, Result
     from twinkle_remote.http.server.components import ServedClasses
+    from twinkle_remote.http.server.journal import Journal
     from twinkle_remote.http.server.watcher import Watcher
     from twinkle_remote.http.wire.limits import Limits
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.sessions.runtime import Runtime
 
 AT_ONCE_SECONDS = 0.002
@@ -49,18 +58,27 @@ class CallMaker:
         classes: The served classes.
         watcher: Waits for the calls.
         limits: Bounds of a message.
+        journal: Counts and logs calls.
 
     Attributes:
         components: The components of all tenants.
     """
 
-    def __init__(self, runtime: Runtime, classes: ServedClasses, watcher: Watcher, limits: Limits) -> None:
+    def __init__(
+        self, runtime: Runtime, classes: ServedClasses, watcher: Watcher, limits: Limits, journal: Journal
+    ) -> None:
         self.components = Components()
         self.work = ThreadPoolExecutor(_THREADS, "twinkle-http-work")
         self._runtime = runtime
         self._classes = classes
         self._watcher = watcher
+        self._tools = InstalledTools()
         self._limits = limits
+        self._journal = journal
+
+    def in_flight(self) -> int:
+        """Number of calls that are not done."""
+        return self._watcher.pending()
 
     def describer(self, client: RemoteClient) -> Callable[[Any, Callable[[Any], Any]], list[Any] | None]:
         """Describes handles for a client."""
@@ -79,6 +97,10 @@ class CallMaker:
                 result = client.result(str(node[1]))
                 if isinstance(result, CallOutcome):
                     return result.lazy
+            if node[0] == "piece" and len(node) == 3:
+                return piece_named(client, node[1], node[2])
+            if node[0] == "rows" and len(node) == 2:
+                return rows_named(client, node[1])
             if node[0] == "handle" and len(node) == 3:
                 return self.components.find(client.tenant, node[1], node[2]).value
             raise WireFormatError(f"a node {node[0]!r:.40} is not known")
@@ -89,13 +111,14 @@ class CallMaker:
             raise WireFormatError("a request is a dict")
         return request
 
-    def make(self, client: RemoteClient, name: str, request: Mapping[str, Any]) -> Result:
+    def make(self, client: RemoteClient, name: str, request: Mapping[str, Any], request_id: str) -> Result:
         """Make a call; returns when it was submitted, and after a moment in which a short call ends.
 
         Args:
             client: The client.
             name: Name of its result.
             request: Its kind, its component and its arguments.
+            request_id: What names it in logs and errors.
 
         Raises:
             RefusedError: The class is not served, or the component is not the client's.
@@ -105,14 +128,20 @@ class CallMaker:
             raise RefusedError(429, f"{MOST_IN_FLIGHT} calls are in flight at the server", "TooMany")
         kind = request.get("kind")
         group, instance = (str(request.get(key)) for key in ("group", "instance"))
-        with called_from(f"{request.get('line')!s:.{_LONGEST_LINE}}"):
+        line = f"{request.get('line')!s:.{_LONGEST_LINE}}, request {request_id}"
+        with called_from(line):
             if kind == "create":
-                return self._create(client, name, group, instance, request)
+                return self._create(client, name, group, instance, request, line, request_id)
             if kind == "drop":
-                return self._release(client, name, group, instance)
-            if kind not in ("method", "iterate", "next"):
+                return self._release(client, name, group, instance, request_id)
+            if kind == "tool":
+                return self._tool(client, name, request, line, request_id)
+            if kind in ("item", "close"):
+                return self._watched(client, self._step(client, name, kind, request), request_id)
+            if kind not in ("method", "iterate", "next", "generate", "present"):
                 raise RefusedError(403, f"{kind!s:.20} is no kind of call here", "NotServed")
-            return self._call(client, name, self.components.find(client.tenant, group, instance), kind, request)
+            served = self.components.find(client.tenant, group, instance)
+            return self._watched(client, self._call(client, name, served, kind, request), request_id)
 
     def _call(
         self, client: RemoteClient, name: str, served: ServedComponent, kind: Any, request: Mapping[str, Any]
@@ -120,8 +149,15 @@ class CallMaker:
         component = component_of(served.value)
         if component is None:
             raise NotInitializedError("this component is gone: the session that built it has ended")
+        by_rank = bool(request.get("by_rank"))
         if kind == "method":
-            call = self._method(component, served, str(request.get("target")), *_arguments(request))
+            part = replace(component, ranks=_ranks(component, request)) if by_rank else component
+            call = self._method(part, served, str(request.get("target")), *_arguments(request), by_rank=by_rank)
+        elif kind == "generate":
+            call = self._generate(client, component, served, request)
+        elif kind == "present":
+            part = replace(component, ranks=_ranks(component, request))
+            call = start(part, "function", present, component.name, FunctionSpec(dispatch="all"))
         elif not callable(getattr(served.cls, "__iter__", None)):
             raise _not_served(served.cls, "__iter__")
         elif kind == "iterate":
@@ -129,58 +165,165 @@ class CallMaker:
         else:
             call = start(component, "next", "__next__", f"{component.name}.__next__", step_options(served.cls))
             call.prefetched = True
-        outcome = CallOutcome(name, client, kind, call, served.value, self.describer(client))
-        client.results[name] = outcome
-        call.ends_within(AT_ONCE_SECONDS)
-        if not call.done():  # a failed call goes on until its last rank has answered
+        return CallOutcome(name, client, kind, call, served.value, self.describer(client), by_rank=by_rank)
+
+    def _watched(self, client: RemoteClient, outcome: CallOutcome, request_id: str) -> CallOutcome:
+        """Keep a call, and watch it if it does not end in a moment."""
+        outcome.when_over = self._teller(outcome.call.name, client, request_id)
+        client.keep(outcome)
+        outcome.call.prefetched |= outcome.reads_ranks
+        outcome.call.ends_within(AT_ONCE_SECONDS)
+        if outcome.call.done():
+            outcome.tell_over()
+        else:  # a failed call goes on until its last rank has answered
             self._watcher.add(outcome)
         return outcome
 
+    def _teller(self, name: str, client: RemoteClient, request_id: str) -> Callable[[str], None]:
+        """Tells the journal that a call has ended; takes the type of its error."""
+        began = time.monotonic()
+        return lambda error: self._journal.called(name, client.tenant, request_id, time.monotonic() - began, error)
+
     def _method(
+        self,
+        component: Component,
+        served: ServedComponent,
+        target: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        by_rank: bool,
+    ) -> PendingCall:
+        spec, names = self._bound(component, served, target, args, kwargs)
+        if by_rank:
+            spec = by_rank_options(spec)
+        return start(component, "method", target, f"{component.name}.{target}", spec, names, args, kwargs)
+
+    def _bound(
         self, component: Component, served: ServedComponent, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> tuple[FunctionSpec, Sequence[str]]:
+        """The options of a remote function, and the names of the positional arguments, which fit it."""
         spec, function = _remote_function(served.cls, target)
-        name = f"{component.name}.{target}"
         names: Sequence[str] = [f"args[{i}]" for i in range(len(args))]
         if function is not None:
-            check_arguments(component.name, target, inspect.signature(function), served.value, args, kwargs)
+            check_arguments(component.name, target, _signature(function), served.value, args, kwargs)
             names = positional_names(getattr(function, NAMES), len(args))
-        return start(component, "method", target, name, spec, names, args, kwargs)
+        return spec, names
+
+    def _generate(
+        self, client: RemoteClient, component: Component, served: ServedComponent, request: Mapping[str, Any]
+    ) -> PendingCall:
+        method, key = _pair(request.get("target"))
+        args, kwargs = _arguments(request)
+        spec, names = self._bound(component, served, method, args, kwargs)
+        if not spec.yields:
+            raise RefusedError(403, f"{method[:80]!a} is no generator function of {served.cls.__name__}", "NotServed")
+        name = f"{component.name}.{method}"
+        ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
+        opened = client.generators.add(key, component, name, spec, ranks)
+        return start(component, "generate", (method, opened.key), name, spec, names, args, kwargs)
+
+    def _step(self, client: RemoteClient, name: str, kind: Any, request: Mapping[str, Any]) -> CallOutcome:
+        """Advance or close a generator."""
+        key = str(request.get("target"))
+        opened = client.generators.find(key)
+        ranks = _ranks(opened.component, request)
+        part = replace(opened.component, ranks=ranks)
+        spec = FunctionSpec(dispatch="all", collect="first", form=opened.spec.form, timeout=_timeout(request))
+        call = start(part, kind, opened.key, opened.name, spec)
+        call.prefetched = kind == "item"
+        if kind == "close":
+            client.generators.ended(key, ranks)
+        return CallOutcome(
+            name,
+            client,
+            kind,
+            call,
+            None,
+            self.describer(client),
+            by_rank=kind == "item",
+            ended=lambda over: client.generators.ended(key, over),
+        )
+
+    def close_generators(self, client: RemoteClient) -> None:
+        """Close the generators of a client that is gone."""
+        for opened in client.generators.take_all():
+            part = replace(opened.component, ranks=tuple(sorted(opened.left)))
+            spec = FunctionSpec(dispatch="all", collect="first", form=opened.spec.form)
+            start(part, "close", opened.key, f"{opened.name}.close", spec).prefetched = True
 
     def _create(
-        self, client: RemoteClient, name: str, group: str, instance: str, request: Mapping[str, Any]
+        self,
+        client: RemoteClient,
+        name: str,
+        group: str,
+        instance: str,
+        request: Mapping[str, Any],
+        line: str,
+        request_id: str,
     ) -> WorkOutcome:
         cls: Any = self._classes.find(str(request.get("target")))
+        client.use.check("components")
         args, kwargs = _arguments(request)
         if self.components.has(client.tenant, group, instance):
             raise PlacementError(f"instance_id={instance!r} is taken on group {group!r}: give another one")
         kwargs = placement(kwargs, group, request.get("mesh"))
-        line = str(request.get("line"))
 
-        def build() -> None:
-            with called_from(line[:_LONGEST_LINE]):
+        def build() -> dict[str, Any]:
+            with called_from(line):
                 made = cls(*args, **kwargs)
             self.components.add(client.tenant, group, instance, ServedComponent(cls, made))
             client.components.add((group, instance))
+            client.use.add("components")
+            component = component_of(made)
+            if component is None:
+                raise NotInitializedError(f"{cls.__name__} was built, but is no component of this session")
+            return {"ranks": list(component.ranks), "mesh": component.mesh}
 
-        outcome = WorkOutcome(name, client, self.work.submit(build), self.describer(client))
-        client.results[name] = outcome
-        return outcome
+        tell = self._teller(f"{cls.__name__}.__init__", client, request_id)
+        return self._worked(client, name, build, tell)
 
-    def _release(self, client: RemoteClient, name: str, group: str, instance: str) -> Result:
-        self.components.find(client.tenant, group, instance)
-        outcome = WorkOutcome(
-            name, client, self.work.submit(self.drop, client, group, instance), self.describer(client)
-        )
-        client.results[name] = outcome
+    def _tool(
+        self, client: RemoteClient, name: str, request: Mapping[str, Any], line: str, request_id: str
+    ) -> WorkOutcome:
+        """Make, call or close a tool beside the session; in a thread of its own."""
+        args, kwargs = _arguments(request)
+        work = client.tools.call(self._tools, str(request.get("target")), args, kwargs)
+
+        def run() -> Any:
+            with called_from(line):
+                return work()
+
+        return self._worked(client, name, run, self._teller("tool", client, request_id))
+
+    def _release(self, client: RemoteClient, name: str, group: str, instance: str, request_id: str) -> Result:
+        cls = self.components.find(client.tenant, group, instance).cls
+        tell = self._teller(f"{cls.__name__}.release", client, request_id)
+        return self._worked(client, name, lambda: self.drop(client, group, instance), tell)
+
+    def _worked(
+        self, client: RemoteClient, name: str, work: Callable[[], Any], tell: Callable[[str], None]
+    ) -> WorkOutcome:
+        future = self.work.submit(work)
+        future.add_done_callback(lambda done: tell(error_type(done.exception())))
+        outcome = WorkOutcome(name, client, future, self.describer(client))
+        client.keep(outcome)
         return outcome
 
     def drop(self, client: RemoteClient, group: str, instance: str) -> None:
         """Release a component of a client."""
         client.components.discard((group, instance))
         served = self.components.remove(client.tenant, group, instance)
+        if served is not None:
+            client.use.add("components", -1)
         if served is not None and not self._runtime.closed:
             release(served.value)
+
+    def drop_all(self, client: RemoteClient) -> Sequence[TwinkleError]:
+        """Release all components of a client; returns the errors of those that could not be released."""
+        removed = [self.components.remove(client.tenant, *key) for key in client.components]
+        client.components.clear()
+        return () if self._runtime.closed else release_all([served.value for served in removed if served is not None])
 
 
 def _arguments(request: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -190,6 +333,37 @@ def _arguments(request: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, A
     return tuple(args), kwargs
 
 
+def _ranks(component: Component, request: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ranks that a request calls."""
+    ranks = request.get("ranks")
+    if not isinstance(ranks, list) or not ranks or not set(component.ranks).issuperset(_whole(ranks)):
+        raise WireFormatError(f"ranks are some of {component.name}'s")
+    return tuple(ranks)
+
+
+def _whole(ranks: list[Any]) -> list[Any]:
+    return [rank if type(rank) is int else None for rank in ranks]
+
+
+def _timeout(request: Mapping[str, Any]) -> float | None:
+    found = request.get("timeout")
+    if found is not None and (not isinstance(found, int | float) or isinstance(found, bool) or not found > 0):
+        raise WireFormatError("a timeout is seconds above 0")
+    return found
+
+
+def _pair(target: Any) -> tuple[str, str]:
+    if not isinstance(target, list) or len(target) != 2:
+        raise WireFormatError("a generator has a method and a key")
+    return str(target[0]), str(target[1])
+
+
+@lru_cache(maxsize=4096)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+@lru_cache(maxsize=4096)
 def _remote_function(cls: type, name: str) -> tuple[FunctionSpec, Any]:
     """The options of a remote function, and the function; None for a special method without options of its own.
 

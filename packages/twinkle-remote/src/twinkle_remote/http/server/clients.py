@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
+import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twinkle_remote.http.server.body import RefusedError
+from twinkle_remote.http.server.body import RefusedError, unknown
+from twinkle_remote.http.server.client_generators import ClientGenerators
+from twinkle_remote.http.server.quota import TenantUse
+from twinkle_remote.http.server.tools import ClientTools
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from twinkle_remote.http.server.quota import Quota
     from twinkle_remote.http.wire.frame import WireMessage
 
 _log = logging.getLogger("twinkle.http")
 MOST_CLIENTS = 256  # of one tenant
-MOST_RESULTS = 100_000  # of one client
+MOST_LINES = 10_000  # news that are not read, above which lines of workers are left out
+_LONGEST_LINE = 10_000
 
 
 class Result(Protocol):
@@ -28,10 +35,12 @@ class Result(Protocol):
     Attributes:
         name: Its name.
         client: The client.
+        nbytes: Bytes of its value, once it is there.
     """
 
     name: str
     client: RemoteClient
+    nbytes: int
 
     def news(self) -> dict[str, Any] | None:
         """What the client does not know yet; None if there is nothing."""
@@ -47,9 +56,13 @@ class RemoteClient:
         name: Its id.
         tenant: The tenant whose token it has.
         loop: The server's event loop.
+        use: What its tenant holds.
 
     Attributes:
-        results: Its results, by name.
+        use: As given.
+        results: Its results, by name; `keep` and `drop` change them.
+        generators: The generators that it has open.
+        tools: The tools that it has made.
         components: Ids of the components that it built, (group, instance) as it names them.
         lane: The thread that makes its calls, in the order of their arrival.
         busy: Requests of it that are being answered.
@@ -57,16 +70,20 @@ class RemoteClient:
         answers: Size and checksum, and the answer, of each later request by its number.
     """
 
-    def __init__(self, name: str, tenant: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: str, tenant: str, loop: asyncio.AbstractEventLoop, use: TenantUse) -> None:
         self.name = name
         self.tenant = tenant
+        self.use = use
         self.results: dict[str, Result] = {}
+        self.generators = ClientGenerators(name)
+        self.tools = ClientTools()
         self.components: set[tuple[str, str]] = set()
         self.lane = ThreadPoolExecutor(1, f"twinkle-client-{name[-6:]}")
         self.busy = 0
         self.seen = time.monotonic()
         self.floor = 0
         self.answers: dict[int, tuple[tuple[int, int], asyncio.Future[bytes]]] = {}
+        self._counting = threading.Lock()
         self._loop = loop
         self._news: deque[tuple[int, dict[str, Any]]] = deque()
         self._count = 0
@@ -75,6 +92,15 @@ class RemoteClient:
     def publish(self, news: dict[str, Any]) -> None:
         """Tell the client what became of a call; from any thread."""
         self._loop.call_soon_threadsafe(self._append, news)
+
+    def tell_line(self, line: str, is_error: bool) -> None:
+        """Tell the client what a worker has printed; from any thread. Lines that it does not read are left out."""
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(self._append_line, line, is_error)
+
+    def _append_line(self, line: str, is_error: bool) -> None:
+        if len(self._news) < MOST_LINES:
+            self._append({"line": line[:_LONGEST_LINE], "is_error": is_error})
 
     def _append(self, news: dict[str, Any]) -> None:
         self._count += 1
@@ -94,6 +120,10 @@ class RemoteClient:
                 return ()
         return tuple(self._news)
 
+    def unread(self) -> bool:
+        """Whether it may not have read all news."""
+        return bool(self._news)
+
     def answered(self, floor: int) -> None:
         """Forget the answers that the client has."""
         if floor > self.floor:
@@ -101,10 +131,26 @@ class RemoteClient:
             for number in [number for number in self.answers if number < floor]:
                 del self.answers[number]
 
+    def keep(self, result: Result) -> None:
+        """Keep a result until the client drops it."""
+        self.results[result.name] = result
+        self.use.add("results")
+
+    def made(self, result: Result, nbytes: int) -> None:
+        """Count the bytes of a result, which is there now."""
+        with self._counting:
+            if result.name in self.results:
+                result.nbytes = nbytes
+                self.use.add("bytes", nbytes)
+
     def drop(self, names: Iterable[str]) -> None:
         """Forget results that the client has dropped."""
         for name in names:
-            self.results.pop(name, None)
+            with self._counting:
+                found = self.results.pop(name, None)
+            if found is not None:
+                self.use.add("results", -1)
+                self.use.add("bytes", -found.nbytes)
 
     def result(self, name: str) -> Result:
         """A result by name.
@@ -118,22 +164,20 @@ class RemoteClient:
         return found
 
 
-def unknown(what: str, name: str) -> RefusedError:
-    """The answer for ids that are unknown and for those of others."""
-    return RefusedError(404, f"there is no {what} {name[:80]!a}", "Unknown")
-
-
 class Clients:
     """The clients of a server.
 
     Args:
         lease: Seconds after which a client that sends nothing is gone.
         server: Id of this start of the server.
+        quota: What the clients of one token may hold.
     """
 
-    def __init__(self, lease: float, server: str) -> None:
+    def __init__(self, lease: float, server: str, quota: Quota) -> None:
         self.lease = lease
         self.server = server
+        self._quota = quota
+        self._uses: dict[str, TenantUse] = {}
         self._clients: dict[str, RemoteClient] = {}
 
     def open(self, tenant: str) -> RemoteClient:
@@ -144,7 +188,8 @@ class Clients:
         """
         if sum(client.tenant == tenant for client in self._clients.values()) >= MOST_CLIENTS:
             raise RefusedError(429, f"a tenant has at most {MOST_CLIENTS} clients", "TooMany")
-        client = RemoteClient(f"{self.server}-{secrets.token_hex(8)}", tenant, asyncio.get_running_loop())
+        use = self._uses.setdefault(tenant, TenantUse(self._quota))
+        client = RemoteClient(f"{self.server}-{secrets.token_hex(8)}", tenant, asyncio.get_running_loop(), use)
         self._clients[client.name] = client
         return client
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.http.registered import register_annotated
-from twinkle_remote.http.server.body import RefusedError
-from twinkle_remote.http.server.clients import unknown
+from twinkle_remote.http.server.body import RefusedError, unknown
 from twinkle_remote.http.wire.type_names import name_of
 from twinkle_remote.protocol.component import component_of, is_component_type
 

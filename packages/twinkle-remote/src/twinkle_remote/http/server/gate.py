@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from twinkle_remote.http.server.access import Access
+    from twinkle_remote.http.server.journal import Journal
     from twinkle_remote.http.server.pace import Connections
 
     Send = Callable[[Any], Awaitable[None]]
     Receive = Callable[[], Awaitable[Any]]
     App = Callable[[Any, Receive, Send], Awaitable[None]]
 
-_log = logging.getLogger("twinkle.http")
 _JSON = (b"content-type", b"application/json")
 
 
@@ -28,28 +27,37 @@ class Gate:
         access: The tokens.
         hosts: Host headers that name this server; a local address of the connection is one too.
         connections: The open connections.
+        journal: Counts and logs requests.
     """
 
-    def __init__(self, app: App, access: Access, hosts: frozenset[bytes], connections: Connections) -> None:
+    def __init__(
+        self, app: App, access: Access, hosts: frozenset[bytes], connections: Connections, journal: Journal
+    ) -> None:
         self._app = app
         self._access = access
         self._hosts = hosts
         self._connections = connections
+        self._journal = journal
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        with self._connections.request(scope["client"]):
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await refuse(send, *refusal)
-                return
-            await self._app(scope, receive, self._connections.paced(send))
-
-    def _refusal(self, scope: Any) -> tuple[int, str] | None:
-        names = [name for name, _ in scope["headers"]]
         headers = dict(scope["headers"])
+        entry = self._journal.begin(scope, headers)
+        sending = entry.sending(send)
+        try:
+            with self._connections.request(scope["client"]):
+                refusal = self._refusal(scope, headers)
+                if refusal is not None:
+                    await refuse(sending, *refusal, entry.request)
+                    return
+                await self._app(scope, receive, self._connections.paced(scope["client"], sending))
+        finally:
+            self._journal.end(entry)
+
+    def _refusal(self, scope: Any, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+        names = [name for name, _ in scope["headers"]]
         if b"transfer-encoding" in headers and b"content-length" in headers:
             return 400, "a request has Content-Length or Transfer-Encoding, not both"
         if any(names.count(name) > 1 for name in (b"host", b"content-length", b"transfer-encoding", b"authorization")):
@@ -60,7 +68,7 @@ class Gate:
             return None
         tenant = self._access.tenant(headers.get(b"authorization", b""))
         if tenant is None:
-            _log.warning("a request without a known token was refused: %s", ascii(scope["path"][:80]))
+            scope["state"]["error"] = "without a known token"
             return 401, "the token is not known here: send Authorization: Bearer <token>"
         scope["state"]["tenant"] = tenant
         return None
@@ -74,9 +82,9 @@ class Gate:
         return host == f"{f'[{name}]' if ':' in name else name}:{port}".encode("ascii")
 
 
-async def refuse(send: Send, status: int, why: str) -> None:
+async def refuse(send: Send, status: int, why: str, request: str) -> None:
     """Answer with an error, and close the connection: the rest of the request is not read."""
-    body = json.dumps({"error": {"type": "Refused", "message": why}}).encode()
+    body = json.dumps({"error": {"type": "Refused", "message": why, "request": request}}).encode()
     headers = [_JSON, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -15,6 +15,7 @@ HEAD_SECONDS = 20.0
 BODY_SECONDS = 20.0
 BYTES_A_SECOND = 64 * 1024
 ANSWER_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
 
 
 class PacedProtocol(H11Protocol):
@@ -39,11 +40,16 @@ class PacedProtocol(H11Protocol):
 
 
 class Connections:
-    """The open connections of a server, by the address of their other end."""
+    """The open connections of a server, by the address of their other end.
+
+    One timer serves all of them: most heads and answers take less time than a timer of their own.
+    """
 
     def __init__(self) -> None:
-        self._heads: dict[Any, asyncio.TimerHandle] = {}
+        self._transports: dict[Any, Any] = {}
+        self._until: dict[Any, float] = {}  # when a connection is closed unless its head, or its answer, is through
         self._busy: set[Any] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     def protocol(self) -> type[H11Protocol]:
         """The class of its connections."""
@@ -51,44 +57,61 @@ class Connections:
 
     def opened(self, transport: Any) -> None:
         """Called when a connection is made."""
+        self._transports[_key(transport.get_extra_info("peername"))] = transport
         self.received(transport)
 
     def received(self, transport: Any) -> None:
         """Called when bytes arrive."""
         key = _key(transport.get_extra_info("peername"))
-        if key not in self._busy and key not in self._heads:
-            self._heads[key] = asyncio.get_running_loop().call_later(HEAD_SECONDS, transport.abort)
+        if key not in self._busy and key not in self._until:
+            self._wait(key, HEAD_SECONDS)
 
     def closed(self, transport: Any) -> None:
         """Called when a connection is lost."""
         key = _key(transport.get_extra_info("peername"))
         self._busy.discard(key)
-        self._stop(key)
+        self._until.pop(key, None)
+        self._transports.pop(key, None)
 
     @contextlib.contextmanager
     def request(self, client: Any) -> Iterator[None]:
         """The time in which a request is answered, whose head has arrived."""
         key = _key(client)
-        self._stop(key)
+        self._until.pop(key, None)
         self._busy.add(key)
         try:
             yield
         finally:
             self._busy.discard(key)
 
-    def paced(self, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
-        """A `send` that gives up if the other end does not read."""
+    def paced(self, client: Any, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+        """A `send` after which the connection is closed if the other end does not read."""
+        key = _key(client)
 
         async def sending(message: Any) -> None:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            self._wait(key, ANSWER_SECONDS)
+            try:
                 await send(message)
+            finally:
+                self._until.pop(key, None)
 
         return sending
 
-    def _stop(self, key: Any) -> None:
-        timer = self._heads.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+    def _wait(self, key: Any, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._until[key] = loop.time() + seconds
+        if self._timer is None:
+            self._timer = loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Close the connections that are past their time."""
+        loop = asyncio.get_running_loop()
+        late = [key for key, until in self._until.items() if until <= loop.time()]
+        for key in late:
+            del self._until[key]
+            if key in self._transports:
+                self._transports[key].abort()
+        self._timer = loop.call_later(_LOOK_SECONDS, self._look) if self._until else None
 
 
 def _key(address: Any) -> Any:

@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_result import CallResult
 from twinkle_remote.call.iterate import check_all_ended
-from twinkle_remote.call.lazy import lazy_over
+from twinkle_remote.call.lazy import lazy_over, lazy_part
+from twinkle_remote.call.part import part_of
 from twinkle_remote.http.nodes import NodeWriter
 from twinkle_remote.http.registered import TYPES
+from twinkle_remote.http.server.rank_answers import INLINE_BYTES, rank_answer
 from twinkle_remote.http.wire.encode import encode
 from twinkle_remote.protocol.messages import Itself
+from twinkle_remote.streams.chunk_result import known_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from twinkle_remote.call.lazy import Lazy
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.http.server.clients import RemoteClient
     from twinkle_remote.http.wire.encode import NodeOf
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.protocol.messages import Kind, Outcome
 
-INLINE_BYTES = 16 * 1024
-_READ_SECONDS = 600.0
+READ_SECONDS = 600.0
 
 
 def error_bytes(error: BaseException, other: NodeOf) -> bytes:
@@ -42,10 +45,24 @@ class CallOutcome:
         call: The call in flight.
         itself: The component, if the method returns it.
         other: Describes handles.
+        by_rank: The client reads the ranks' answers one by one, and nothing else.
+        ended: Called with the ranks that are at the end of their generator.
+
+    Attributes:
+        when_over: Called once when all ranks have answered, with the type of the error.
     """
 
     def __init__(
-        self, name: str, client: RemoteClient, kind: Kind, call: PendingCall, itself: object, other: NodeOf
+        self,
+        name: str,
+        client: RemoteClient,
+        kind: Kind,
+        call: PendingCall,
+        itself: object,
+        other: NodeOf,
+        *,
+        by_rank: bool = False,
+        ended: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         self.name = name
         self.client = client
@@ -55,8 +72,14 @@ class CallOutcome:
         self._source = CallResult(call, itself)
         self.lazy = lazy_over(self._source)
         self._other = other
+        self.nbytes = 0
+        self._is_counted = False
         self._told = (False, False)
         self._counted: set[int] = set()
+        self._only_ranks = by_rank
+        self._ranks_told: set[int] | None = set() if by_rank else None
+        self.when_over: Callable[[str], None] | None = None
+        self._ended = ended
         self._lock = threading.Lock()
 
     def news(self, *, lost: bool = False) -> dict[str, Any] | None:
@@ -69,10 +92,18 @@ class CallOutcome:
             done, failed = self.call.done(), self.call.failed()
             if lost and not done:
                 done = failed = True
-            if self._told == (done, failed):
+            ranks = self._fresh_ranks()
+            if self._told == (done, failed) and not ranks:
                 return None
             self._told = done, failed
+        if done and not self._is_counted:
+            self._is_counted = True
+            self.client.made(self, sum(self.call.outcome(rank).produced for rank in self._answered_ranks()))
         news: dict[str, Any] = {"name": self.name, "done": done}
+        if ranks:
+            news["ranks"] = self._rank_answers(ranks)
+        if self._only_ranks and not lost:
+            return news
         error = self._error() if failed else None
         if done and error is None:
             error = self._finish(news)
@@ -81,6 +112,59 @@ class CallOutcome:
             news["first"] = first_of(error)
         news["answers"] = [_figures(self.call.outcome(rank)) for rank in self._answered()]
         return news
+
+    def tell_over(self) -> None:
+        """Tell once that all ranks have answered."""
+        with self._lock:
+            tell, self.when_over = self.when_over, None
+        if tell is not None:
+            tell(self.call.first_failure().type_name if self.call.failed() else "")
+
+    def by_rank(self) -> dict[str, Any]:
+        """The answers of ranks so far; the news tell of the others from now on."""
+        with self._lock:
+            self._ranks_told = set()
+            self.call.done()
+            ranks = self._fresh_ranks()
+        return {"each": self.call.each, "ranks": self._rank_answers(ranks)}
+
+    def piece(self, rank: int) -> Lazy[Any]:
+        """What one rank made."""
+        return lazy_part(self.lazy, part_of(self.call, [rank], 0))
+
+    def _fresh_ranks(self) -> Sequence[int]:
+        """The ranks whose answers are here and were not told, if the client reads them."""
+        if self._ranks_told is None:
+            return ()
+        known = self._ranks_told | {reply.rank for reply in self.call.pending()}
+        fresh = [rank for rank in self.call.ranks if rank not in known]
+        self._ranks_told.update(fresh)
+        return fresh
+
+    def _rank_answers(self, ranks: Sequence[int]) -> list[dict[str, Any]]:
+        store, call = self.call.origin[0].backend.store, self.call
+        if self._ended is not None:
+            self._ended([rank for rank in ranks if call.outcome(rank).ended])
+        inline = self._kind == "item"
+        return [
+            rank_answer(
+                call,
+                rank,
+                self._other,
+                outlives=not inline and store.outlives_worker(call.outcome(rank).payload),
+                inline=inline,
+            )
+            for rank in ranks
+        ]
+
+    @property
+    def reads_ranks(self) -> bool:
+        """Whether the client reads the ranks' answers one by one."""
+        return self._ranks_told is not None
+
+    def _answered_ranks(self) -> Sequence[int]:
+        pending = {reply.rank for reply in self.call.pending()}
+        return [rank for rank in self.call.ranks if rank not in pending]
 
     def _answered(self) -> Sequence[int]:
         """The ranks that have answered since it was asked for last."""
@@ -99,6 +183,7 @@ class CallOutcome:
     def _finish(self, news: dict[str, Any]) -> Exception | None:
         """The end of an iterator, and a small value."""
         news["ended"] = self._kind == "next" and any(self.call.ended())
+        news["rows"] = known_rows(self.lazy)
         try:
             if news["ended"]:
                 check_all_ended(self.call)
@@ -117,7 +202,7 @@ class CallOutcome:
 
     def message(self) -> WireMessage:
         """The value, collected and encoded."""
-        value = self._source.value(_READ_SECONDS)
+        value = self._source.value(READ_SECONDS)
         if self._kind == "iterate":
             value = all(value) if isinstance(value, list) else bool(value)
         elif value is self._itself and value is not None:
@@ -135,11 +220,12 @@ class WorkOutcome:
         other: Describes handles.
     """
 
-    def __init__(self, name: str, client: RemoteClient, work: Future[None], other: NodeOf) -> None:
+    def __init__(self, name: str, client: RemoteClient, work: Future[Any], other: NodeOf) -> None:
         self.name = name
         self.client = client
         self._work = work
         self._other = other
+        self.nbytes = 0
         self._told = False
 
     def news(self) -> dict[str, Any] | None:
@@ -160,7 +246,7 @@ class WorkOutcome:
     def when_done(self, publish: Callable[[dict[str, Any]], None]) -> None:
         """Publish the news when there are some; in another thread."""
 
-        def tell(work: Future[None]) -> None:
+        def tell(work: Future[Any]) -> None:
             news = self.news()
             if news is not None:
                 publish(news)
@@ -168,9 +254,8 @@ class WorkOutcome:
         self._work.add_done_callback(tell)
 
     def message(self) -> WireMessage:
-        """None, encoded."""
-        self._work.result()
-        return encode(None, TYPES)
+        """What it returned, encoded."""
+        return encode(self._work.result(), TYPES, what="the answer", named=NodeWriter(TYPES, self._other).node)
 
 
 def _figures(outcome: Outcome) -> list[Any]:
@@ -184,6 +269,11 @@ def _figures(outcome: Outcome) -> list[Any]:
         outcome.fetch_seconds,
         why,
     ]
+
+
+def error_type(error: BaseException | None) -> str:
+    """The type of an error, or of what a worker raised; empty for None."""
+    return "" if error is None else first_of(error)[2]
 
 
 def first_of(error: BaseException) -> list[str]:

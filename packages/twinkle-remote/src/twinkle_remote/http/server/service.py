@@ -7,10 +7,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.http.nodes import NodeWriter
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
-from twinkle_remote.http.server.clients import MOST_RESULTS, Clients
-from twinkle_remote.http.server.results import CallOutcome, WorkOutcome, error_bytes
+from twinkle_remote.http.server.named_rows import rows_named
+from twinkle_remote.http.server.results import READ_SECONDS, CallOutcome, WorkOutcome, error_bytes
+from twinkle_remote.http.wire.compression import GZIP
 from twinkle_remote.http.wire.encode import encode
 from twinkle_remote.http.wire.errors import WireFormatError
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
     from twinkle_remote.http.server.body import Body
     from twinkle_remote.http.server.calls import CallMaker
-    from twinkle_remote.http.server.clients import RemoteClient
+    from twinkle_remote.http.server.clients import Clients, RemoteClient
+    from twinkle_remote.http.server.journal import Journal
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.http.wire.limits import Limits
     from twinkle_remote.sessions.runtime import Runtime
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("twinkle.http")
 SUBMIT_SECONDS = 1.0
 LONGEST_POLL_SECONDS = 20.0
+DRAINING_POLL_SECONDS = 0.2
 
 
 class Service:
@@ -37,13 +41,15 @@ class Service:
         maker: Makes calls.
         clients: The clients.
         limits: Bounds of a message.
+        journal: Counts and logs calls.
 
     Attributes:
         draining: No new call is taken.
     """
 
-    def __init__(self, runtime: Runtime, maker: CallMaker, clients: Clients, limits: Limits) -> None:
+    def __init__(self, runtime: Runtime, maker: CallMaker, clients: Clients, limits: Limits, journal: Journal) -> None:
         self.draining = False
+        self.journal = journal
         self.clients = clients
         self.maker = maker
         self.limits = limits
@@ -52,7 +58,7 @@ class Service:
     def open(self, tenant: str) -> bytes:
         """A new client, and the description of the session."""
         if self.draining:
-            raise _stops()
+            raise stops()
         client = self.clients.open(tenant)
         groups = [
             {
@@ -72,9 +78,26 @@ class Service:
                 "groups": groups,
                 "lease": self.clients.lease,
                 "max_body": self.limits.body,
+                "codings": [GZIP],
                 "start_timeout": self._runtime.backend.start_timeout,
             }
         )
+
+    def gauges(self) -> Mapping[str, tuple[str, float]]:
+        """What the server holds now: help and value by name."""
+        clients = self.clients.all()
+        return {
+            "twinkle_calls_in_flight": ("Calls that are not done.", self.maker.in_flight()),
+            "twinkle_clients": ("Clients with a lease.", len(clients)),
+            "twinkle_components": ("Components that clients built.", sum(len(one.components) for one in clients)),
+            "twinkle_results": ("Results that clients hold.", sum(len(one.results) for one in clients)),
+            "twinkle_draining": ("1 while no new calls are taken.", int(self.draining)),
+        }
+
+    def tell_line(self, line: str, is_error: bool) -> None:
+        """Tell all clients what a worker has printed; from any thread."""
+        for client in self.clients.all():
+            client.tell_line(line, is_error)
 
     async def call(self, client: RemoteClient, number: int, body: Body) -> bytes:
         """The answer to a call: its result's name, and what has become of it; the same answer if it is sent again.
@@ -87,50 +110,55 @@ class Service:
             if number < client.floor:
                 raise RefusedError(409, f"request {number} was answered before", "Repeated")
             if self.draining:
-                raise _stops()
-            if len(client.results) >= MOST_RESULTS:
-                raise RefusedError(429, f"a client keeps at most {MOST_RESULTS} results", "TooMany")
-            future = asyncio.ensure_future(self._submit(client, f"r{number}", body))
-            known = client.answers[number] = body.digest, future
+                raise stops()
+            known = client.answers[number] = body.digest, self._submit(client, f"r{number}", body)
         if known[0] != body.digest:
             raise RefusedError(409, f"request {number} was sent before with another body", "Repeated")
         return await asyncio.shield(known[1])
 
-    async def _submit(self, client: RemoteClient, name: str, body: Body) -> bytes:
+    def _submit(self, client: RemoteClient, name: str, body: Body) -> asyncio.Future[bytes]:
+        """Have the client's thread make a call; one whose submission takes long is answered before it is made."""
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(client.lane, self._make, client, name, body)
-        done, _ = await asyncio.wait([work], timeout=SUBMIT_SECONDS)
-        if done:
-            return work.result()
-        work.add_done_callback(lambda late: self._tell_late(client, name, late))
-        return _answer({"name": name, "news": None})
+        answer: asyncio.Future[bytes] = loop.create_future()
+        slow = loop.call_later(SUBMIT_SECONDS, lambda: answer.set_result(_answer({"name": name, "news": None})))
+
+        def made(found: bytes) -> None:
+            slow.cancel()
+            if answer.done():
+                client.publish({"name": name, "answer": found})
+            else:
+                answer.set_result(found)
+
+        client.lane.submit(lambda: loop.call_soon_threadsafe(made, self._make(client, name, body)))
+        return answer
 
     def _make(self, client: RemoteClient, name: str, body: Body) -> bytes:
         """Make a call, in the client's thread."""
+        request_id = f"{client.name[-8:]}-{name[1:]}"
         try:
             request = self.maker.decode(client, body)
             client.answered(int(request.get("floor", 0)))
             client.drop(map(str, request.get("drop", ())))
-            result = self.maker.make(client, name, request)
+            client.use.check("calls", "results", "bytes")
+            result = self.maker.make(client, name, request, request_id)
             news = result.news()
+            if isinstance(result, CallOutcome):
+                return _answer({"name": name, "news": news, "each": result.call.each})
             if news is None and isinstance(result, WorkOutcome):
                 result.when_done(client.publish)
             return _answer({"name": name, "news": news})
         except (RefusedError, WireFormatError) as error:
-            return _answer({"refused": _refusal(error)})
-        except Exception as error:  # it is the caller's
+            return _answer({"refused": _refusal(error, request_id)})
+        except BaseException as error:  # it is the caller's, and this thread makes the next call
             return _answer({"error": error_bytes(error, self.maker.describer(client))})
-
-    def _tell_late(self, client: RemoteClient, name: str, late: asyncio.Future[bytes]) -> None:
-        """Tell of a call whose submission took long."""
-        client.publish({"name": name, "answer": late.result()})
 
     async def news(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
         """What became of the client's calls."""
         client.answered(int(request["floor"]))
         client.drop(map(str, request["drop"]))
-        seconds = max(0.0, min(LONGEST_POLL_SECONDS, float(request["seconds"])))
-        found = await client.news(int(request["after"]), 0.0 if self.draining else seconds)
+        longest = DRAINING_POLL_SECONDS if self.draining else LONGEST_POLL_SECONDS
+        seconds = max(0.0, min(longest, float(request["seconds"])))
+        found = await client.news(int(request["after"]), seconds)
         return _answer({"news": [[number, news] for number, news in found], "draining": self.draining})
 
     def late(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
@@ -148,6 +176,23 @@ class Service:
             result.call.cancel()
         return _answer({})
 
+    def ranks(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
+        """The answers of single ranks of a call; from now on the news tell of the others."""
+        result = client.result(str(request["name"]))
+        if not isinstance(result, CallOutcome):
+            raise RefusedError(409, "this is built by the server, and has no ranks", "NoRanks")
+        return _answer(result.by_rank())
+
+    def rows(self, client: RemoteClient, request: Mapping[str, Any]) -> WireMessage:
+        """The value of rows that the client names, encoded."""
+        rows = rows_named(client, request.get("pieces"))
+        describe = self.maker.describer(client)
+        try:
+            value = rows.result(READ_SECONDS)
+            return encode(value, TYPES, what="a result", named=NodeWriter(TYPES, describe).node)
+        except Exception as error:  # it is the caller's
+            return encode({"error": error_bytes(error, describe)}, TYPES)
+
     def value(self, client: RemoteClient, name: str) -> WireMessage:
         """The value of a result, encoded."""
         result = client.result(name)
@@ -159,21 +204,24 @@ class Service:
     def close(self, client: RemoteClient) -> None:
         """Release all that a client holds; takes as long as its components take."""
         self.clients.forget(client)
-        client.results.clear()
-        for group, instance in tuple(client.components):
-            try:
-                self.maker.drop(client, group, instance)
-            except TwinkleError as error:
-                _log.warning("a component of a client that is gone was not released: %s", ascii(str(error)[:300]))
+        client.drop(list(client.results))
+        client.tools.close()
+        try:
+            self.maker.close_generators(client)
+        except TwinkleError as error:
+            _log.warning("a generator of a client that is gone was not closed: %s", ascii(str(error)[:300]))
+        for refused in self.maker.drop_all(client):
+            _log.warning("a component of a client that is gone was not released: %s", ascii(str(refused)[:300]))
 
 
-def _refusal(error: Exception) -> dict[str, Any]:
+def _refusal(error: Exception, request: str) -> dict[str, Any]:
     if isinstance(error, RefusedError):
-        return {"status": error.status, "type": error.kind, "message": error.why}
-    return {"status": 400, "type": "Malformed", "message": str(error)}
+        return {"status": error.status, "type": error.kind, "message": error.why, "request": request}
+    return {"status": 400, "type": "Malformed", "message": str(error), "request": request}
 
 
-def _stops() -> RefusedError:
+def stops() -> RefusedError:
+    """The answer to calls while the server drains."""
     return RefusedError(503, "the server stops, and takes no new calls", "Stopping")
 
 

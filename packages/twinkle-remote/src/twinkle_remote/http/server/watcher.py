@@ -31,6 +31,7 @@ class Watcher:
 
     def add(self, outcome: CallOutcome) -> None:
         """Watch a call until it is done."""
+        outcome.client.use.add("calls")
         with self._changed:
             self._calls[id(outcome)] = outcome
             self._changed.notify()
@@ -69,11 +70,13 @@ class Watcher:
             one.call.done()
         for one in calls:
             over = not one.call.pending() or self._runtime.closed
-            if over or one.call.failed():
+            if over or one.call.failed() or one.reads_ranks:
                 self._tell(one)
             if over:
+                one.tell_over()
                 with self._changed:
                     self._calls.pop(id(one), None)
+                one.client.use.add("calls", -1)
 
     def _tell(self, one: CallOutcome) -> None:
         news = one.news(lost=self._runtime.closed)

@@ -50,11 +50,9 @@ def tensor_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
     """
     import torch
 
-    if value.layout is not torch.strided or str(value.dtype) not in TORCH_DTYPES:
-        raise WireTypeError(
-            f"{where} is a tensor of layout {value.layout} and dtype {value.dtype}, which does not travel: "
-            "make it dense"
-        )
+    if value.is_nested or value.layout is not torch.strided or str(value.dtype) not in TORCH_DTYPES:
+        kind = f"a {'nested ' if value.is_nested else ''}tensor of layout {value.layout} and dtype {value.dtype}"
+        raise WireTypeError(f"{where} is {kind}, which does not travel: make it dense")
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     node = [str(value.dtype), list(value.shape), bool(value.requires_grad)]
     return node, memoryview(plain.view(torch.uint8).numpy() if plain.numel() else b"")

@@ -121,6 +121,7 @@ class _Decoder:
             "enum": self._enum,
             "named": self._named_tuple,
             "data": self._data,
+            "made": self._made_of,
         }
         for node in tree.nodes:
             self._deepest = 0
@@ -273,6 +274,12 @@ class _Decoder:
         for key, item in fields.items():
             object.__setattr__(made, key, self.part(item, 0))
         return made
+
+    def _made_of(self, name: Any, plain: Any) -> Any:
+        how = self._types.plain(self._type(name))
+        if how is None:
+            raise WireFormatError(f"{name!r:.120} has no plain form here")
+        return how[1](self.part(plain, 0))
 
 
 def _check_all_different(made: Any, given: Any) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     NodeOf = Callable[[Any, Callable[[Any], Any]], list[Any] | None]
 
 NODE = 1  # code of the MessagePack extension whose data is the index of a node
-CONTAINERS = frozenset({"tuple", "set", "frozenset", "dict", "range", "slice", "enum", "named", "data"})
+CONTAINERS = frozenset({"tuple", "set", "frozenset", "dict", "range", "slice", "enum", "named", "data", "made"})
 _INLINE_BYTES = 1024
 _PLAIN = frozenset({type(None), bool, float, str})
 _DEFAULTS = Limits()
@@ -115,6 +115,9 @@ class _Encoder:
             return found
         if kind is range or kind is slice:
             return [kind.__name__, [self.part(end, where, depth + 1) for end in (value.start, value.stop, value.step)]]
+        plain = self._types.plain(kind)
+        if plain is not None:
+            return ["made", self._types.name(kind), self.part(plain[0](value), where, depth + 1)]
         if travels_by_name(kind):
             return self._by_name(value, where, depth)
         raise WireTypeError(f"{where} is {_article(kind)}, which does not travel: {_advice(kind)}")

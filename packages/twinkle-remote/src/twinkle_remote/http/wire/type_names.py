@@ -8,12 +8,15 @@ import inspect
 import threading
 import types
 import typing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from twinkle_remote.http.annotations import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T", bound=type)
+Plain: TypeAlias = "tuple[Callable[[Any], Any], Callable[[Any], Any]]"
 
 
 def is_named_tuple(kind: type) -> bool:
@@ -39,32 +42,45 @@ class TypeNames:
 
     def __init__(self) -> None:
         self._types: dict[str, type] = {}
+        self._plain: dict[type, Plain] = {}
         self._lock = threading.Lock()
 
-    def add(self, kind: type, name: str | None = None) -> None:
+    def add(self, kind: type, name: str | None = None, plain: Plain | None = None) -> None:
         """Let the values of a class travel.
 
         Args:
-            kind: A dataclass, a named tuple or an enum.
+            kind: A dataclass, a named tuple or an enum; any class with `plain`.
             name: Its name on the wire; by default module and qualified name.
+            plain: Gives what travels for a value, and makes a value of it.
 
         Raises:
             TypeError: It is a class of another kind.
             ValueError: Another class has this name.
         """
-        if not (inspect.isclass(kind) and travels_by_name(kind)):
+        if not inspect.isclass(kind) or (plain is None and not travels_by_name(kind)):
             raise TypeError(f"{kind!r} is not a dataclass, a named tuple or an enum: only these travel by name")
         name = name or name_of(kind)
         with self._lock:
             known = self._types.setdefault(name, kind)
+            if plain is not None and known is kind:
+                self._plain[kind] = plain
         if known is not kind:
             raise ValueError(f"the name {name!r} belongs to {known!r}: give {kind!r} another name")
 
     def add_annotated(self, annotation: Any) -> None:
         """Let all classes travel that occur in an annotation, and in the annotations of their fields."""
         for kind in _classes_in(annotation, set()):
-            if self.find(name_of(kind)) is None:
+            if self.name(kind) is None and self.find(name_of(kind)) is None:
                 self.add(kind)
+
+    def known(self) -> dict[str, type]:
+        """All known classes by name."""
+        with self._lock:
+            return dict(self._types)
+
+    def plain(self, kind: type) -> Plain | None:
+        """What gives and takes the plain form of a class's values; None without one."""
+        return self._plain.get(kind)
 
     def find(self, name: str) -> type | None:
         """The class of a name; None if it is not known."""
@@ -84,15 +100,8 @@ def _classes_in(annotation: Any, seen: set[Any]) -> Iterator[type]:
             return
         seen.add(annotation)
         yield annotation
-        for inner in _annotations(annotation).values():
+        for inner in fields_of(annotation).values():
             yield from _classes_in(inner, seen)
         return
     for inner in typing.get_args(annotation):
         yield from _classes_in(inner, seen)
-
-
-def _annotations(kind: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(kind)
-    except Exception:  # an annotation may name what exists for type checkers only
-        return {}

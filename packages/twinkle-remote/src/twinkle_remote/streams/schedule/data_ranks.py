@@ -24,6 +24,20 @@ class DataRanks:
         """Number of ranks that may be given work."""
         return sum(self._usable)
 
+    def is_usable(self, rank: int) -> bool:
+        """Whether a rank may be given work."""
+        return bool(self._usable[rank])
+
+    @property
+    def count(self) -> int:
+        """Number of ranks."""
+        return len(self._busy)
+
+    def grow(self, count: int) -> None:
+        """Add ranks, which are not usable yet."""
+        self._busy.extend([0] * count)
+        self._usable.extend(bytes(count))
+
     def busy(self, rank: int) -> int:
         """ChunkTable that a rank has."""
         return self._busy[rank]

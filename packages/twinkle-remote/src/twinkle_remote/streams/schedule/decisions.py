@@ -14,6 +14,7 @@ class Assignment(NamedTuple):
         rank: The data rank.
         first: Position of its first row in the source.
         rows: Number of its rows.
+        version: Version when its first stage began.
     """
 
     chunk: int
@@ -21,6 +22,7 @@ class Assignment(NamedTuple):
     rank: int
     first: int
     rows: int
+    version: int
 
 
 class Part(NamedTuple):

@@ -183,7 +183,8 @@ class Scheduler:
     def assignment(self, chunk: int) -> Assignment:
         """The work of a chunk that a data rank has."""
         chunks = self.chunks
-        return Assignment(chunk, chunks.stage[chunk], chunks.rank[chunk], chunks.first[chunk], chunks.count[chunk])
+        stage, rank, begun = chunks.stage[chunk], chunks.rank[chunk], chunks.begun[chunk]
+        return Assignment(chunk, stage, rank, chunks.first[chunk], chunks.count[chunk], begun)
 
     def is_finished(self, chunk: int) -> bool:
         """Whether a chunk waits for its delivery."""

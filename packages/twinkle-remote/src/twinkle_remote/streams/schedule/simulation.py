@@ -2,101 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import cycle
 from typing import TYPE_CHECKING
 
+from twinkle_remote.streams.schedule.load import SimulatedRun
+from twinkle_remote.streams.schedule.occupancy import Occupancies
 from twinkle_remote.streams.schedule.scheduler import Scheduler
+from twinkle_remote.streams.schedule.servers import Servers
+from twinkle_remote.streams.schedule.whole_calls import simulate_whole_calls
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from twinkle_remote.streams.rules import StreamRules
+    from twinkle_remote.streams.schedule.decisions import Assignment
+    from twinkle_remote.streams.schedule.load import Load
 
-
-@dataclass(frozen=True, slots=True)
-class SimulatedRun:
-    """The figures of a simulated run.
-
-    Attributes:
-        seconds: Time until the loop was through with the last batch.
-        rows: Rows that the loop was given.
-        lag: These by their lag in versions.
-        redone: Rows that were made again because they were too old.
-        dropped: Rows that were dropped because they were too old.
-        busy: For each stage, the share of its data ranks' places that were at work.
-        training: Share of the time in which the loop worked on a batch.
-    """
-
-    seconds: float
-    rows: int
-    lag: Counter[int]
-    redone: int
-    dropped: int
-    busy: Sequence[float]
-    training: float
-
-    @property
-    def rows_per_second(self) -> float:
-        """Rows that the loop was given, by the time."""
-        return self.rows / self.seconds if self.seconds else 0.0
-
-    @property
-    def worst_lag(self) -> int:
-        """The largest lag of a row."""
-        return max(self.lag, default=0)
+_SOURCE_ROWS = 32  # rows of a batch of the source where nothing tells
 
 
 def simulate(
-    rules: StreamRules,
-    pools: Sequence[int],
-    stages: Sequence[int],
-    duration: Callable[[int, int], float],
-    training: float,
-    rows: int,
-    *,
-    read: int | None = None,
-    publishes: bool = True,
+    rules: StreamRules, pools: Sequence[int], stages: Sequence[int], load: Load, widths: Sequence[int] | None = None
 ) -> SimulatedRun:
-    """Run a stream over so many rows of a source that never waits.
+    """Run a stream under a virtual clock.
 
     Args:
-        rules: The options; `ahead=0` begins a batch when the loop asks for it, and does nothing before that.
+        rules: The options.
         pools: Number of data ranks of each pool of workers.
         stages: The pool of each stage.
-        duration: Seconds of a row in a stage; a chunk takes the sum of its rows' seconds.
-        training: Seconds that the loop works on one row.
-        rows: Rows of the source.
-        read: Rows of a batch of the source; None for `rules.rows`, or 32 without it.
-        publishes: Whether the loop publishes a version after each batch.
+        load: What there is to do.
+        widths: For each stage, calls that one data rank runs at the same time; None for one.
     """
-    return _Simulation(rules, pools, stages, duration, training, publishes).run(rows, read or rules.rows or 32)
+    read = load.read or rules.rows or _SOURCE_ROWS
+    if rules.ahead == 0:
+        return simulate_whole_calls(pools, stages, load, rules.rows or read)
+    return _Simulation(rules, pools, stages, load, widths or [1] * len(stages)).run(read)
 
 
 class _Simulation:
     def __init__(
-        self,
-        rules: StreamRules,
-        pools: Sequence[int],
-        stages: Sequence[int],
-        duration: Callable[[int, int], float],
-        training: float,
-        publishes: bool,
+        self, rules: StreamRules, pools: Sequence[int], stages: Sequence[int], load: Load, widths: Sequence[int]
     ) -> None:
         self._schedule = Scheduler(rules, pools, stages)
-        self._places = [count * rules.at_once for count in pools]
-        self._stages = stages
-        self._duration = duration
-        self._training = training
-        self._publishes = publishes
+        self._load = load
+        self._ranks = [pools[pool] for pool in stages]
+        # Stages that run one call at a time on the same workers wait for one another.
+        alone = {pool: Servers(1) for pool in stages}
+        self._servers = [
+            alone[pool] if width == 1 else Servers(width) for pool, width in zip(stages, widths, strict=True)
+        ]
         self._now = 0.0
-        self._ends: list[tuple[float, int]] = []
+        self._ends: list[tuple[float, Assignment]] = []
+        self._occupied = Occupancies(stages)
+        self._made = [0] * len(stages)
         self._worked = [0.0] * len(stages)
-        self._trained = 0.0
+        self._training = cycle(load.training)
+        self._trained = self._reading = self._published = 0.0
+        self._batches = 0
 
-    def run(self, rows: int, read: int) -> SimulatedRun:
-        schedule, unread = self._schedule, rows
+    def run(self, read: int) -> SimulatedRun:
+        schedule, unread = self._schedule, self._load.rows
         while True:
             schedule.ask()
             while True:
@@ -114,37 +80,65 @@ class _Simulation:
         if not unread:
             self._schedule.source_ended()
             return 0
+        if self._load.reading:
+            self._reading += self._load.reading
+            self._go_on(self._load.reading)
         self._schedule.read(min(read, unread))
         return max(0, unread - read)
 
     def _begin(self) -> None:
         while (work := self._schedule.next_work()) is not None:
-            seconds = sum(self._duration(row, work.stage) for row in range(work.first, work.first + work.rows))
+            seconds = sum(self._load.duration(row, work.stage) for row in range(work.first, work.first + work.rows))
+            self._made[work.stage] += work.rows
             self._worked[work.stage] += seconds
-            heappush(self._ends, (self._now + seconds, work.chunk))
+            self._occupied.take(work.stage, work.rank, self._now)
+            heappush(self._ends, (self._servers[work.stage].run(work.rank, self._now, seconds), work))
 
     def _next_end(self) -> None:
-        self._now, chunk = heappop(self._ends)
-        self._schedule.finished(chunk)
+        self._now, work = heappop(self._ends)
+        self._occupied.give_back(work.stage, work.rank, self._now)
+        self._schedule.finished(work.chunk)
 
-    def _use(self, rows: int) -> None:
-        """The loop works on a batch, while stages go on."""
-        seconds = rows * self._training
-        self._trained += seconds
+    def _go_on(self, seconds: float) -> None:
+        """The loop is at something else, while stages go on."""
         over = self._now + seconds
         self._begin()
         while self._ends and self._ends[0][0] <= over:
             self._next_end()
             self._begin()
         self._now = over
-        if self._publishes:
-            self._schedule.published(self._schedule.version + 1)
-            self._begin()
+
+    def _use(self, rows: int) -> None:
+        """The loop works on a batch, and publishes."""
+        seconds = rows * next(self._training)
+        self._batches += 1
+        self._trained += seconds
+        self._go_on(seconds)
+        before = int(self._published)
+        self._published += self._load.versions
+        new = int(self._published) - before
+        if new:
+            self._schedule.published(self._schedule.version + new)
+        self._begin()
 
     def _figures(self) -> SimulatedRun:
         counts, seconds = self._schedule.counts, self._now or 1.0
-        pairs = zip(self._worked, self._stages, strict=True)
-        busy = [worked / (seconds * self._places[pool]) for worked, pool in pairs]
+        busy, waiting = [], []
+        for stage, ranks in enumerate(self._ranks):
+            busy.append(self._occupied.busy(stage, self._worked[stage], self._now) / (seconds * ranks))
+            waiting.append(max(0.0, 1.0 - self._occupied.of_pool(stage, self._now) / (seconds * ranks)))
         return SimulatedRun(
-            self._now, counts.delivered, counts.lag, counts.redone, counts.dropped, busy, self._trained / seconds
+            self._now,
+            counts.delivered,
+            self._batches,
+            self._schedule.version,
+            counts.lag,
+            counts.redone,
+            counts.dropped,
+            self._made,
+            self._worked,
+            busy,
+            waiting,
+            self._trained / seconds,
+            self._reading / seconds,
         )

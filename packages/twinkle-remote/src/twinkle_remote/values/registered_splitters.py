@@ -8,7 +8,7 @@ from typing import Any
 from twinkle_remote.values.rows import Splitter, T, set_splitter
 
 
-class Taught:
+class RegisteredSplitters:
     """The registered types and splitters, which tasks carry; the same object until the next registration.
 
     Args:
@@ -21,23 +21,25 @@ class Taught:
         self._splitters = splitters
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Taught, (self._splitters,)
+        return RegisteredSplitters, (self._splitters,)
 
-    def learn(self) -> None:
+    def register_here(self) -> None:
         """Register the splitters in this process too; its own calls carry them as well."""
-        global _taught  # one table of splitters per process
-        if self is not _taught:
+        global _registered  # one table of splitters per process
+        if self is not _registered:
             for kind, splitter in self._splitters.items():
                 set_splitter(kind, splitter)
-            _taught = Taught({**({} if _taught is None else _taught._splitters), **self._splitters})
+            _registered = RegisteredSplitters(
+                {**({} if _registered is None else _registered._splitters), **self._splitters}
+            )
 
 
-_taught: Taught | None = None
+_registered: RegisteredSplitters | None = None
 
 
-def taught() -> Taught | None:
+def registered_splitters() -> RegisteredSplitters | None:
     """The splitters that a task must carry; None if there are none."""
-    return _taught
+    return _registered
 
 
 def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
@@ -59,4 +61,4 @@ def register_splitter(kind: type[T], splitter: Splitter[T]) -> None:
         )
     set_splitter(kind, splitter)
     if kind.__module__ == "__main__" or sys._getframe(1).f_globals.get("__name__") != kind.__module__:
-        Taught({kind: splitter}).learn()
+        RegisteredSplitters({kind: splitter}).register_here()

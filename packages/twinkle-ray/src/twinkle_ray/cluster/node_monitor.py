@@ -26,7 +26,7 @@ _MISSES = 3  # in a row until a node is lost: 3 s if it refuses, 12 s if it is s
 _log = logging.getLogger("twinkle.ray")
 
 
-class Pulse:
+class NodeMonitor:
     """Connects to the head and the nodes every few seconds, in a thread.
 
     Args:
@@ -43,7 +43,7 @@ class Pulse:
         self._misses = {HEAD: 0}  # a node that has never answered is not counted: a firewall may block it
         self._lost: dict[str, str] = {}
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="twinkle-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="twinkle-monitor", daemon=True)
         self._thread.start()
 
     @property

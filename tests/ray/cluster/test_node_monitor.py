@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_ray.cluster.pulse import HEAD, Pulse, connect_all
+from twinkle_ray.cluster.node_monitor import HEAD, NodeMonitor, connect_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,40 +62,42 @@ def test_places_that_answer_refuse_and_are_silent(silent: tuple[str, int]) -> No
 def test_what_ends_is_lost_and_what_comes_back_is_not() -> None:
     head = listening()
     place = head.getsockname()
-    with closing(Pulse({HEAD: place}, interval=0.05, patience=0.5)) as pulse:
-        assert pulse.lost(HEAD) is None
+    with closing(NodeMonitor({HEAD: place}, interval=0.05, patience=0.5)) as monitor:
+        assert monitor.lost(HEAD) is None
         head.close()
-        until(lambda: pulse.lost(HEAD))
-        assert pulse.lost(HEAD) == f"the cluster's head at 127.0.0.1:{place[1]} refuses connections: its process ended"
+        until(lambda: monitor.lost(HEAD))
+        assert (
+            monitor.lost(HEAD) == f"the cluster's head at 127.0.0.1:{place[1]} refuses connections: its process ended"
+        )
         with socket.create_server(place):
-            until(lambda: pulse.lost(HEAD) is None)
+            until(lambda: monitor.lost(HEAD) is None)
 
 
 def test_a_node_that_never_answered_is_not_lost_and_one_that_comes_later_is_watched() -> None:
     with listening() as head, listening() as node, listening() as closed:
         never, place = closed.getsockname(), node.getsockname()
         closed.close()
-        with closing(Pulse({HEAD: head.getsockname(), "never": never}, interval=0.05, patience=0.5)) as pulse:
-            pulse.watch({"node": place})
+        with closing(NodeMonitor({HEAD: head.getsockname(), "never": never}, interval=0.05, patience=0.5)) as monitor:
+            monitor.watch({"node": place})
             node.accept()[0].close()
             node.close()
-            until(lambda: pulse.lost("node"))
-            assert str(pulse.lost("node")).startswith("its node at 127.0.0.1:")
-            assert pulse.lost("never") is None and pulse.lost(HEAD) is None
+            until(lambda: monitor.lost("node"))
+            assert str(monitor.lost("node")).startswith("its node at 127.0.0.1:")
+            assert monitor.lost("never") is None and monitor.lost(HEAD) is None
 
 
 def test_what_hangs_is_left_alone_when_the_head_is_lost() -> None:
     head = listening()
-    with closing(Pulse({HEAD: head.getsockname()}, interval=0.05, patience=0.5)) as pulse:
+    with closing(NodeMonitor({HEAD: head.getsockname()}, interval=0.05, patience=0.5)) as monitor:
         done: list[int] = []
-        pulse.during(lambda: done.append(1))
+        monitor.during(lambda: done.append(1))
         assert done == [1]
         with pytest.raises(ZeroDivisionError):
-            pulse.during(lambda: 1 // 0)
+            monitor.during(lambda: 1 // 0)
         ended = threading.Event()
         head.close()
-        pulse.during(ended.wait)
-        pulse.during(lambda: done.append(2))
+        monitor.during(ended.wait)
+        monitor.during(lambda: done.append(2))
         ended.set()
         assert done == [1]
 

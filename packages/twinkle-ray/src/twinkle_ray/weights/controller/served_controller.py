@@ -1,0 +1,69 @@
+"""The controller of a sync between components of a served session: the steps run there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinkle_ray.weights.delivery import WeightDelivery
+
+if TYPE_CHECKING:
+    from twinkle_ray.weights.planning.sync_plan import SyncPlan
+    from twinkle_remote.protocol import SessionTool
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAttempt:
+    """A sync that was asked for.
+
+    Attributes:
+        version: The version that it publishes.
+        detached: It has begun at the server.
+    """
+
+    version: int
+    detached: bool
+
+
+class ServedController:
+    """Asks the server for syncs.
+
+    Args:
+        tool: The `ServedSync` there.
+    """
+
+    def __init__(self, tool: SessionTool) -> None:
+        self._tool = tool
+
+    @property
+    def sync_plan(self) -> SyncPlan | None:
+        """None: the plan is at the server."""
+        return None
+
+    def begin(self, version: int, deadline: float, *, detached: bool, in_flight: bool = False) -> ServedAttempt:
+        """Begin a sync, after the calls that the server has; one that is not detached runs as a whole in `commit`."""
+        if detached:
+            self._tool.call("start", version)
+        return ServedAttempt(version, detached)
+
+    def commit(self, attempt: ServedAttempt) -> WeightDelivery:
+        """Wait until the target has the weights."""
+        done = self._tool.call("finish") if attempt.detached else self._tool.call("sync", attempt.version)
+        return WeightDelivery(done["version"], tuple(done["changed"]), done["sent"], done["received"], done["moved"])
+
+    def publish(self, attempt: ServedAttempt) -> None:
+        """Nothing: the target has the weights."""
+
+    def goes_on_without(self) -> bool:
+        """No: the server's session has all workers or none."""
+        return False
+
+    def finalize(self, attempt: ServedAttempt) -> None:
+        """Nothing: the server has done it."""
+
+    def forget(self) -> None:
+        """Nothing: after an error the server plans anew."""
+
+    def close(self, deadline: float) -> None:
+        """Have the server's workers give back what they keep; the next sync plans anew."""
+        self._tool.call("give_back")

@@ -1,0 +1,52 @@
+"""A worker's thread that fetches tasks from a caller's gate, and runs them beside those on the main thread.
+
+Ray gives an actor whose main thread is busy no other work, whatever its concurrency groups are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinkle_ray.objects.wire import Wire
+    from twinkle_ray.workers.promises import AnswerWire
+
+_ASK_SECONDS = 2.0  # a worker whose raylet has ended waits for its threads
+_LATE_SECONDS = 5.0
+
+
+class BesideTasks:
+    """The tasks of one caller.
+
+    Args:
+        gate: The gate of the caller.
+        worker: Id of this worker there.
+        run: Runs a task, and returns its answer; it does not raise.
+    """
+
+    def __init__(self, gate: Any, worker: str, run: Callable[[Wire], AnswerWire]) -> None:
+        self._gate, self._worker, self._run = gate, worker, run
+
+    def start(self) -> None:
+        """Begin; the thread ends with the caller."""
+        threading.Thread(target=self._serve, name="twinkle-beside", daemon=True).start()
+
+    def _serve(self) -> None:
+        raylet = os.getppid()
+        while os.getppid() == raylet:
+            try:
+                asked = self._gate.next_task.remote(self._worker, _ASK_SECONDS)
+                found = ray.get(asked, timeout=_ASK_SECONDS + _LATE_SECONDS)
+                if found is not None:
+                    key, wire = found
+                    self._gate.deliver.remote(key, self._run(wire))
+            except ray.exceptions.GetTimeoutError:
+                continue
+            except ray.exceptions.RayError:  # the caller has ended
+                return

@@ -1,0 +1,1 @@
+"""Plain JSON: the served classes for programs in other languages, and what describes them."""

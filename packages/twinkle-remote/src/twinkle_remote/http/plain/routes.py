@@ -1,0 +1,104 @@
+"""The routes of plain JSON: one for each verb, none for a class."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from twinkle_remote.http.plain.failures import answer_of, refusal_of
+from twinkle_remote.http.plain.openapi import openapi
+from twinkle_remote.http.server.app import ROOT
+from twinkle_remote.http.server.body import RefusedError, take_body
+from twinkle_remote.http.stub.describe import describe
+from twinkle_remote.http.wire.errors import WireFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.requests import Request
+
+    from twinkle_remote.http.plain.client import PlainAnswer, PlainClient
+    from twinkle_remote.http.plain.service import PlainService
+
+    Work = Callable[[Request, PlainClient, bytes], Awaitable[PlainAnswer]]
+
+KEY_HEADER = "idempotency-key"
+_LONGEST_KEY = 200
+_ENDING = (400, 408, 413, 415)  # the rest of the request is not read
+
+
+def plain_routes(service: PlainService) -> Sequence[Route]:
+    """The routes.
+
+    Args:
+        service: Answers them.
+    """
+
+    async def create(request: Request, client: PlainClient, body: bytes) -> PlainAnswer:
+        return await service.create(client, request.path_params["cls"], body, _id(request))
+
+    async def call(request: Request, client: PlainClient, body: bytes) -> PlainAnswer:
+        cls, id_, method = (request.path_params[name] for name in ("cls", "id", "method"))
+        return await service.call(client, cls, id_, method, body, _id(request))
+
+    async def release(request: Request, client: PlainClient, body: bytes) -> PlainAnswer:
+        return await service.release(client, request.path_params["cls"], request.path_params["id"], _id(request))
+
+    async def described(request: Request) -> Response:
+        return Response(openapi(service.catalogue.all()), media_type="application/json")
+
+    async def classes(request: Request) -> Response:
+        return Response(msgspec.json.encode(describe(service.catalogue)), media_type="application/json")
+
+    return [
+        _route(service, "/v1/{cls}", "POST", create),
+        _route(service, "/v1/{cls}/{id}/{method}", "POST", call),
+        _route(service, "/v1/{cls}/{id}", "DELETE", release),
+        Route("/openapi.json", described, methods=["GET"]),
+        Route(f"{ROOT}/classes", classes, methods=["GET"]),
+    ]
+
+
+def _route(service: PlainService, path: str, method: str, work: Work) -> Route:
+    async def answer(request: Request) -> Response:
+        body = bytearray()
+        try:
+            await take_body(request.scope, request.receive, service.most_bytes, body.extend)
+            given = await _answered(request, bytes(body))
+        except RefusedError as error:
+            given = replace(refusal_of(error), request=_id(request))
+        except WireFormatError as error:
+            given = replace(answer_of(400, "Malformed", str(error)), request=_id(request))
+        request.scope["state"].update(call=given.call, error=given.error)
+        content = given.body
+        if given.error:
+            told = {"type": given.error, "message": given.message, "request": given.request}
+            content = msgspec.json.encode({"error": told})
+        headers = {"connection": "close"} if given.status in _ENDING else {}
+        return Response(content, given.status, headers, "application/json" if content else None)
+
+    async def _answered(request: Request, body: bytes) -> PlainAnswer:
+        key = request.headers.get(KEY_HEADER, "")
+        if len(key) > _LONGEST_KEY or not key.isascii():
+            raise RefusedError(400, f"a key has at most {_LONGEST_KEY} ASCII characters", "Malformed")
+        digest = hashlib.sha256(f"{request.method} {request.url.path}\n".encode() + body).digest()
+        client = service.client(request.scope["state"]["tenant"])
+
+        async def run() -> PlainAnswer:
+            try:
+                return replace(await work(request, client, body), request=_id(request))
+            except RefusedError as error:
+                return replace(refusal_of(error), request=_id(request))
+
+        return await client.once(key, digest, run)
+
+    return Route(path, answer, methods=[method])
+
+
+def _id(request: Request) -> str:
+    return str(request.scope["state"].get("request", ""))

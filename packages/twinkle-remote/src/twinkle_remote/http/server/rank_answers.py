@@ -1,0 +1,70 @@
+"""The answer of one rank as it is told to a client that reads ranks one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.http.nodes import NodeWriter, failure_texts
+from twinkle_remote.http.registered import TYPES
+from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.protocol.messages import Itself
+
+if TYPE_CHECKING:
+    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.http.wire.encode import NodeOf
+    from twinkle_remote.protocol.messages import Outcome
+
+INLINE_BYTES = 16 * 1024
+
+
+def rank_answer(call: PendingCall, rank: int, other: NodeOf, *, outlives: bool, inline: bool) -> dict[str, Any]:
+    """What a client is told of the answer of one rank.
+
+    Args:
+        call: The call.
+        rank: A rank that has answered.
+        other: Describes handles.
+        outlives: The result can be read when its worker has ended.
+        inline: A small value goes with it.
+    """
+    outcome = call.outcome(rank)
+    answer: dict[str, Any] = {"figures": _figures(outcome)}
+    if outcome.failure is not None:
+        answer["failure"] = failure_texts(outcome.failure)
+        error = outcome.failure.exception()
+        if error is not None:
+            answer["error"] = encode(error, TYPES, what="the error", named=NodeWriter(TYPES, other).node).to_bytes()
+        return answer
+    if outlives:
+        answer["outlives"] = True
+    if inline and not outcome.ended and outcome.produced <= INLINE_BYTES:
+        value = _value(call, outcome, other)
+        if value is not None:
+            answer["value"] = value
+    return answer
+
+
+def _figures(outcome: Outcome) -> list[Any]:
+    return [
+        outcome.rank,
+        outcome.rows,
+        outcome.is_list,
+        outcome.rows_given,
+        outcome.total,
+        outcome.ended,
+        outcome.produced,
+        outcome.fetched,
+        outcome.started,
+        outcome.seconds,
+    ]
+
+
+def _value(call: PendingCall, outcome: Outcome, other: NodeOf) -> bytes | None:
+    try:
+        value = call.fetch(outcome)
+        if value is Itself.ITSELF:
+            return None
+        message = encode(value, TYPES, what=f"the result of {call.name}", named=NodeWriter(TYPES, other).node)
+    except Exception:  # who reads the value is told
+        return None
+    return message.to_bytes() if message.nbytes <= INLINE_BYTES else None

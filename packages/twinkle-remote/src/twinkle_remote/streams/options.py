@@ -1,0 +1,24 @@
+"""The options of `stream`, for a type checker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from twinkle_remote.streams.rules import Order, Stale
+
+
+class StreamOptions(TypedDict, total=False):
+    """The options of `stream`."""
+
+    rows: int | None
+    ahead: int
+    order: Order
+    max_lag: int | None
+    stale: Stale
+    chunk: int
+    at_once: int
+    spool: str | PathLike[str] | None
+    progress: bool

@@ -1,0 +1,167 @@
+"""How the workers of a lost data rank come back: started again where the session may, then given current weights."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from twinkle_remote.protocol.backend import RevivingBackend
+from twinkle_remote.protocol.component import component_of
+from twinkle_remote.sessions.weight_sources import WorkersOf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.weight_sources import WeightSource
+    from twinkle_remote.streams.stages import RemoteStage
+
+_FIRST_SECONDS = 0.2
+_MOST_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class ReturningRank:
+    """A lost data rank.
+
+    Attributes:
+        pool: Its pool.
+        stage: A stage that runs on it.
+        rank: The data rank.
+        stages: All stages that run on it.
+        fresh: It joins: its workers are not started again.
+        tried: Attempts to bring it back that have failed.
+        delay: Seconds between the last attempt and the next.
+        due: When the next one begins, in monotonic seconds; None while one is under way.
+    """
+
+    pool: int
+    stage: RemoteStage
+    rank: int
+    stages: Sequence[RemoteStage]
+    fresh: bool = False
+    tried: int = 0
+    delay: float = _FIRST_SECONDS
+    due: float | None = field(default_factory=lambda: time.monotonic() + _FIRST_SECONDS)
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Its component of each of these stages."""
+        return self.of_donor(self.rank)
+
+    def of_donor(self, data_rank: int) -> Sequence[Component]:
+        """The components of these stages on another data rank."""
+        return [stage.components[data_rank] for stage in self.stages]
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks of its workers."""
+        return self.stage.peers[self.rank]
+
+    def is_due(self, now: float) -> bool:
+        """Whether the next attempt begins."""
+        return self.due is not None and self.due <= now
+
+
+class Returns:
+    """The attempts to bring data ranks back, each in a thread of its own.
+
+    Args:
+        runtime: The session.
+        wake: Called when one is over.
+    """
+
+    def __init__(self, runtime: Runtime, wake: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._wake = wake
+        self._known: dict[tuple[str, int], WorkerInfo] = {}
+        self._joined: list[tuple[WeightSource, Component]] = []
+        self._over: queue.SimpleQueue[tuple[ReturningRank, Exception | None]] = queue.SimpleQueue()
+
+    def know(self, workers: WorkersOf) -> None:
+        """These workers have current weights."""
+        name = workers.component.group
+        group = self._runtime.backend.group(name)
+        self._known.update({(name, rank): group.info(rank) for rank in workers.ranks})
+        group.open_beside(workers.ranks)
+
+    def give_weights(self, component: Component, function: Callable[..., object]) -> None:
+        """Have what gives a component its weights give them to the component of a function too."""
+        handle = getattr(function, "__self__", None)
+        other = component_of(handle)
+        for source in self._runtime.weights.of(component):
+            source.join(handle)
+            if other is not None:
+                self._joined.append((source, other))
+
+    def part(self) -> None:
+        """Have those that joined be given nothing any more."""
+        while self._joined:
+            source, component = self._joined.pop()
+            source.part(component)
+
+    def are_others(self, workers: WorkersOf) -> bool:
+        """Whether other workers have these ranks than those that are known."""
+        name = workers.component.group
+        group = self._runtime.backend.group(name)
+        return any(group.info(rank) != self._known[name, rank] for rank in workers.ranks)
+
+    def leave_out(self, lost: ReturningRank) -> None:
+        """Have no sync reach the ranks until they are brought up."""
+        for component in lost.components:
+            for source in self._runtime.weights.of(component):
+                source.leave_out(WorkersOf(component, lost.ranks))
+
+    def take_back(self, lost: ReturningRank) -> None:
+        """Leave the ranks to the syncs."""
+        for component in lost.components:
+            for source in self._runtime.weights.of(component):
+                source.take_back(WorkersOf(component, lost.ranks))
+
+    def begin(self, lost: ReturningRank, donor: int | None) -> None:
+        """Begin an attempt; returns at once.
+
+        Args:
+            lost: The data rank.
+            donor: A data rank that has current weights; None if there is none.
+        """
+        lost.due = None
+        threading.Thread(target=self._try, args=(lost, donor), name="twinkle-stream-return", daemon=True).start()
+
+    def over(self) -> Iterator[tuple[ReturningRank, Exception | None]]:
+        """The attempts that are over, each once, with the error of those that have failed."""
+        while not self._over.empty():
+            lost, error = self._over.get()
+            if error is None:
+                self.know(lost.stage.workers(lost.rank))
+            else:
+                lost.tried += 1
+                lost.due = time.monotonic() + lost.delay
+                lost.delay = min(_MOST_SECONDS, lost.delay * 2)
+            yield lost, error
+
+    def _try(self, lost: ReturningRank, donor: int | None) -> None:
+        try:
+            self._bring_back(lost, donor)
+        except Exception as error:  # of the backend, of a constructor, of the sync: the next attempt may do better
+            self._over.put((lost, error))
+        else:
+            self._over.put((lost, None))
+        self._wake()
+
+    def _bring_back(self, lost: ReturningRank, donor: int | None) -> None:
+        backend, workers = self._runtime.backend, lost.stage.workers(lost.rank)
+        may = isinstance(backend, RevivingBackend) and backend.can_revive and not lost.fresh
+        if may and isinstance(backend, RevivingBackend) and not self.are_others(workers):
+            backend.revive(workers.component.group, workers.ranks)
+        lost.stage.ask(lost.rank).wait(_ANSWER_SECONDS)
+        for number, part in enumerate(lost.components):
+            donors = None if donor is None else WorkersOf(lost.of_donor(donor)[number], lost.stage.peers[donor])
+            for source in self._runtime.weights.of(part):
+                source.bring_up(WorkersOf(part, lost.ranks), donors)

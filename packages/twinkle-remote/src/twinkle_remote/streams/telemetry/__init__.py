@@ -1,0 +1,1 @@
+"""What a stream tells of its run: figures, a forecast, a timeline, a progress bar."""

@@ -1,0 +1,78 @@
+"""The progress of a stream on the standard error: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from twinkle_mesh import current_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinkle_remote.streams.telemetry.stream_stats import StreamStats
+
+_BAR_SECONDS = 0.2
+_LINE_SECONDS = 10.0
+
+
+class ProgressBar:
+    """Shows rows, rows a second, lag, and busy shares of stages and of the loop.
+
+    Args:
+        stats: The figures of the stream.
+
+    Raises:
+        ImportError: tqdm is not installed, and the standard error is a terminal.
+    """
+
+    def __init__(self, stats: Callable[[], StreamStats]) -> None:
+        self._stats = stats
+        self._bar = _bar() if sys.stderr.isatty() else None
+        self._pause = _LINE_SECONDS if self._bar is None else _BAR_SECONDS
+        self._shown_at = time.monotonic()
+
+    def delivered(self) -> None:
+        """The loop was given a batch."""
+        if time.monotonic() - self._shown_at >= self._pause:
+            self._show()
+
+    def close(self) -> None:
+        """Show the last figures, and stop."""
+        self._show()
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self) -> None:
+        self._shown_at = time.monotonic()
+        stats = self._stats()
+        if self._bar is None:
+            print(f"stream: {stats.rows:,} rows, {stats.rows_per_second:,.1f} rows/s, {told(stats)}", file=sys.stderr)
+        else:
+            self._bar.set_postfix_str(told(stats), refresh=False)
+            self._bar.n = stats.rows
+            self._bar.refresh()
+
+
+def told(stats: StreamStats) -> str:
+    """Lag, and busy shares."""
+    busy = [f"{name} {stage.busy:.0%}" for name, stage in stats.stages.items()]
+    return (
+        f"lag {stats.mean_lag:.1f} (worst {stats.worst_lag}), busy: {', '.join([*busy, f'loop {stats.training:.0%}'])}"
+    )
+
+
+def shows_progress() -> bool:
+    """Whether this process shows a bar; under a launcher only the first process does."""
+    rank = current_rank()
+    return os.environ.get("RANK", "0") == "0" if rank is None else rank == 0
+
+
+def _bar() -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError("progress=True needs tqdm: pip install 'twinkle-remote[progress]'") from error
+    return tqdm(desc="stream", unit=" rows", unit_scale=True, dynamic_ncols=True)

@@ -1,0 +1,21 @@
+import re
+
+import pytest
+from grpo import counts_on, main
+
+
+def test_reward_rises(capsys: pytest.CaptureFixture[str]) -> None:
+    history = main(["--steps", "40"])
+    assert len(history) == 40
+    assert sum(history[-5:]) / 5 > sum(history[:5]) / 5 + 0.25
+    ratio = re.search(r"trainer's: ratio (\S+), worst (\S+)$", capsys.readouterr().out)
+    assert ratio is not None
+    assert 1.0 <= float(ratio[1]) <= float(ratio[2]) < 1.001
+
+
+def test_the_reward_of_repeated_words_is_low() -> None:
+    digits = list(range(10))
+    for text in ("3 3", "3 4", "3 3 3 3", ""):
+        assert sum(counts_on([text] * 10, digits)) <= 1.0
+    assert counts_on(["4 5", "4 5 6", "5 4", "4", "4 4", "4 5 4 5"], [3] * 6) == [1.0, 2 / 3, 0.0, 0.5, 0.5, 0.5]
+    assert counts_on(["9 0", "0 1"], [8, 9]) == [1.0, 1.0]

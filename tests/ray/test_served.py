@@ -1,0 +1,109 @@
+"""A Ray session over HTTP: some checks of the public suite, by a client in another process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import current_worker, register_type, remote_class, remote_function, serve, session
+from twinkle_remote.conformance.subjects.served import VALUE_TYPES, served_classes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = "a token for tests"
+
+
+@remote_class()
+class Printer:
+    @remote_function(dispatch="all", collect="first")
+    def says(self, text: str) -> None:
+        print(text, flush=True)
+        time.sleep(2.0)  # lines of Ray's workers come a second late, and a client reads while it waits
+
+    @remote_function(dispatch="all", collect="first")
+    def dies(self, rank: int) -> None:
+        if current_worker().rank == rank:
+            os._exit(3)
+
+
+SIZES = (4, 2, 1)
+CLIENT = """
+    import sys
+    import time
+    from twinkle_remote import get, on, register_type, session, stats
+    from twinkle_remote import remote_class, remote_function
+    from twinkle_remote.conformance import Harness
+    from twinkle_remote.conformance.checks import collecting, failing, handing, objects, pieces, streaming
+    from twinkle_remote.conformance.subjects.echo import Echo
+    from twinkle_remote.conformance.subjects.served import VALUE_TYPES
+    from twinkle_remote.errors import WorkerDiedError
+
+    @remote_class()
+    class Printer:
+        @remote_function(dispatch="all", collect="first")
+        def says(self, text: str) -> None: ...
+
+        @remote_function(dispatch="all", collect="first")
+        def dies(self, rank: int) -> None: ...
+
+    address, token, folder, *sizes = sys.argv[1:]
+    for kind in VALUE_TYPES:
+        register_type(kind)
+    checks = (
+        handing.lazy_collect_and_sync_say_when,
+        collecting.later_writes_do_not_change_results,
+        failing.failures_keep_type_and_attributes_whatever_their_constructor_takes,
+        failing.failed_calls_leave_the_group_usable,
+        failing.deadlines_name_the_ranks_that_are_late,
+        handing.results_move_from_worker_to_worker,
+        objects.plain_iterators_are_prefetched,
+        pieces.generators_send_their_items,
+        pieces.items_move_from_worker_to_worker,
+        pieces.pieces_make_the_whole,
+        streaming.streaming_goes_through_stages_one_after_the_other,
+        streaming.streaming_moves_no_rows_through_the_driver,
+    )
+    with session("http", address=address, token=token):
+        harness = Harness("http", {int(size): f"of-{size}" for size in sizes}, folder, served=True, patience=3.0)
+        for check in checks:
+            check(harness)
+            print("passed:", check.__name__, flush=True)
+        printer = on("of-2").create(Printer)
+        get(printer.says("hello"))
+        told = stats()[-1]
+        assert (told.method, told.group, told.workers, len(told.seconds)) == ("Printer.says", "of-2", 2, 2)
+        began = time.monotonic()
+        try:
+            get(printer.dies(1))
+        except WorkerDiedError as error:
+            assert "of-2[1/2] died during Printer.dies" in str(error), error
+        else:
+            raise AssertionError("nobody died")
+        assert time.monotonic() - began < 60.0
+        assert get(on("of-4").create(Echo).rows([1, 2, 3])) == [1, 2, 3]
+    assert "ray" not in sys.modules, "a client needs no Ray"
+    print("all")
+"""
+
+
+@pytest.mark.ray
+def test_a_client_needs_no_ray(ray_cluster: None, tmp_path: Path) -> None:
+    for kind in VALUE_TYPES:
+        register_type(kind)
+    with (
+        session("ray", groups=[DeviceGroup(f"of-{size}", size, "CPU") for size in SIZES]),
+        serve([*served_classes(), Printer], port=0, token=TOKEN) as server,
+    ):
+        arguments = [server.address, TOKEN, str(tmp_path), *map(str, SIZES)]
+        command = [sys.executable, "-c", textwrap.dedent(CLIENT), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.splitlines()[-1:] == ["all"], done.stdout + done.stderr
+    assert "of-2[all 2] hello" in done.stdout

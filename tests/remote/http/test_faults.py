@@ -1,0 +1,278 @@
+"""Servers that are started anew, stop, or are stopped; clients that vanish; TLS; and what one token may hold."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import trustme
+
+from twinkle_remote import get, on, remote_class, remote_function, serve, session, submit
+from twinkle_remote.errors import BackendError, SessionLostError, TwinkleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TOKEN = "a token for tests"
+SERVER = """
+    import asyncio, json, logging, sys, time, numpy
+    from pathlib import Path
+    from twinkle_mesh import DeviceGroup
+    from twinkle_remote import remote_class, remote_function, serve, session
+
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+
+    @remote_class()
+    class Gated:
+        @remote_function(dispatch="all", collect="first")
+        def after(self, gate: str) -> str:
+            until = time.monotonic() + 60.0
+            while not Path(gate).exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            return "done"
+
+        @remote_function(dispatch="all", collect="first")
+        def echo(self, value):
+            return value
+
+        @remote_function(dispatch="all", execute="first", collect="first")
+        async def sleeps(self) -> None:
+            print("sleeping", flush=True)
+            try:
+                await asyncio.sleep(600.0)
+            except asyncio.CancelledError:
+                print("cancelled", flush=True)
+                raise
+
+    with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
+        with serve([Gated], token="a token for tests", **json.loads(sys.argv[1])) as server:
+            print(server.address, flush=True)
+            server.wait()
+"""
+
+
+@remote_class()
+class Gated:
+    @remote_function(dispatch="all", collect="first")
+    def after(self, gate: str) -> str:
+        return gate
+
+    @remote_function(dispatch="all", collect="first")
+    def echo(self, value: Any) -> Any:
+        return value
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        command = [sys.executable, "-c", textwrap.dedent(SERVER), json.dumps(options)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.address = self.line("http://", "https://")
+
+    def line(self, *starts: str) -> str:
+        """The next line that starts so."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(starts):
+                return line.strip()
+        raise AssertionError(f"the server ended without a line {starts}")
+
+    def end(self) -> None:
+        """Kill it."""
+        with self.process:
+            self.process.kill()
+
+
+@contextmanager
+def running(**options: Any) -> Iterator[Running]:
+    server = Running(port=options.pop("port", 0), **options)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def gated() -> Gated:
+    return on("two").create(Gated)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Look again and again, for a while."""
+    end = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def hold(component: Gated, held: list[Any], value: Any) -> bool:
+    """Make a result and keep it."""
+    held.append(submit(component.echo, value))
+    held[-1].wait()
+    return False
+
+
+def test_a_server_that_was_started_anew_says_so() -> None:
+    with running() as first:
+        port = int(first.address.rpartition(":")[2])
+        with session("http", address=first.address, token=TOKEN):
+            component = gated()
+            assert component.echo(b"x") == b"x"
+            first.end()
+            with running(port=port), pytest.raises(SessionLostError, match="was started anew"):
+                get(component.echo(b"x"))
+
+
+def test_sigterm_ends_calls_in_flight_and_takes_no_new_ones(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with running() as server, session("http", address=server.address, token=TOKEN):
+        component = gated()
+        lazy = submit(component.after, str(gate))
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(SessionLostError, match="the server stops"):
+            until(lambda: submit(component.echo, b"x") is None)
+        gate.touch()
+        assert lazy == "done"
+        assert server.process.wait(60) == 143
+
+
+def test_a_client_that_was_stopped_for_its_lease_is_told(tmp_path: Path) -> None:
+    program = """
+        import sys, time
+        from twinkle_remote import get, on, remote_class, remote_function, session
+        from twinkle_remote.errors import SessionLostError
+
+        @remote_class()
+        class Gated:
+            @remote_function(dispatch="all", collect="first")
+            def echo(self, value): ...
+
+        with session("http", address=sys.argv[1], token="a token for tests"):
+            component = on("two").create(Gated)
+            print("built", flush=True)
+            sys.stdin.readline()
+            try:
+                get(component.echo(b"x"))
+            except SessionLostError as error:
+                print(error, flush=True)
+    """
+    with running(lease=1.5) as server:
+        command = [sys.executable, "-c", textwrap.dedent(program), server.address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            assert client.stdout.readline() == "built\n"
+            client.send_signal(signal.SIGSTOP)
+            assert "1 components are released" in server.line("the lease of a client has ended")
+            client.send_signal(signal.SIGCONT)
+            client.stdin.write("\n")
+            client.stdin.flush()
+            assert "the lease of this client has ended: it was not heard of for 1.5 s" in client.stdout.readline()
+
+
+def test_ctrl_c_of_a_client_cancels_at_the_server() -> None:
+    program = """
+        import sys
+        from twinkle_remote import get, on, remote_class, remote_function, session
+
+        @remote_class()
+        class Gated:
+            @remote_function(dispatch="all", collect="first")
+            async def sleeps(self) -> None: ...
+
+        with session("http", address=sys.argv[1], token="a token for tests"):
+            get(on("two").create(Gated).sleeps())
+    """
+    with running() as server:
+        command = [sys.executable, "-c", textwrap.dedent(program), server.address]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
+            assert server.line("sleeping") == "sleeping"
+            client.send_signal(signal.SIGINT)
+            assert server.line("cancelled") == "cancelled"
+            assert "KeyboardInterrupt" in client.communicate(timeout=60.0)[1]
+
+
+def test_a_server_that_does_not_answer_is_an_error_in_time() -> None:
+    with running() as server, session("http", address=server.address, token=TOKEN, patience=3.0):
+        component = gated()
+        assert component.echo(b"x") == b"x"
+        server.end()
+        began = time.monotonic()
+        with pytest.raises(SessionLostError, match="was not reached for 3 s"):
+            get(component.echo(b"x"))
+        assert time.monotonic() - began < 30.0
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    files = {name: str(tmp_path / name) for name in ("cert.pem", "key.pem", "ca.pem", "other.pem")}
+    certificate.cert_chain_pems[0].write_to_path(files["cert.pem"])
+    certificate.private_key_pem.write_to_path(files["key.pem"])
+    authority.cert_pem.write_to_path(files["ca.pem"])
+    other.cert_pem.write_to_path(files["other.pem"])
+    with running(tls=[files["cert.pem"], files["key.pem"]]) as server:
+        assert server.address.startswith("https://")
+        with session("http", address=server.address, token=TOKEN, tls=files["ca.pem"]):
+            value = bytes(range(256)) * 4000
+            assert get(gated().echo(value)) == value
+        for tls in (files["other.pem"], None):
+            with (
+                pytest.raises((BackendError, SessionLostError), match="certificate verify failed"),
+                session("http", address=server.address, token=TOKEN, tls=tls, patience=2.0),
+            ):
+                pass
+        host, port = server.address.removeprefix("https://").split(":")
+        plain = socket.create_connection((host, int(port)), timeout=30.0)
+        plain.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"HTTP/1.1 2" not in plain.recv(1000)
+        plain.close()
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.load_verify_locations(files["ca.pem"])
+        with socket.create_connection((host, int(port)), timeout=30.0) as half:
+            half.sendall(b"\x16\x03\x01")  # the begin of a handshake that never goes on
+            with old.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as whole:
+                assert whole.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_a_token_may_hold_so_much_and_no_more(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    quota = {"components": 2, "calls": 3, "results": 40, "bytes": 1_000_000}
+    with running(quota=quota) as server, session("http", address=server.address, token=TOKEN):
+        component, _ = gated(), gated()
+        with pytest.raises(TwinkleError, match="this token may have 2 components"):
+            gated()
+        waiting = [submit(component.after, str(gate)) for _ in range(3)]
+        with pytest.raises(TwinkleError, match="this token may have 3 calls in flight"):
+            component.echo(b"x")
+        gate.touch()
+        assert get(waiting) == ["done"] * 3
+        held: list[Any] = []
+        with pytest.raises(TwinkleError, match="this token may have 1000000 bytes of results"):
+            until(lambda: hold(component, held, np.zeros(400_000, np.uint8)))
+        assert 2 <= len(held) <= 4
+        held.clear()
+        waiting.clear()
+        assert component.echo(b"x") == b"x"
+        with pytest.raises(TwinkleError, match="this token may have 40 results"):
+            until(lambda: hold(component, held, b"x"))
+        assert 20 < len(held) <= 40
+        held.clear()
+        assert component.echo(b"x") == b"x"
+
+
+@pytest.mark.parametrize("quota", [{"calls": 0}, {"nothing": 1}, {"bytes": 1.5}])
+def test_a_quota_is_checked(quota: dict[str, Any], threads: None) -> None:
+    with pytest.raises(ValueError, match="quota="):
+        serve([Gated], port=0, token=TOKEN, quota=quota)

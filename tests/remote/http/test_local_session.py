@@ -1,0 +1,62 @@
+"""A served local session: each component is one object of the server's process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import register_type, session
+from twinkle_remote.conformance import SIZES, Harness
+from twinkle_remote.conformance.checks import collecting, objects, pieces, streaming
+from twinkle_remote.conformance.subjects.served import VALUE_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+SERVER = """
+    import sys
+    from twinkle_mesh import DeviceGroup
+    from twinkle_remote import register_type, serve, session
+    from twinkle_remote.conformance import SIZES
+    from twinkle_remote.conformance.subjects.served import VALUE_TYPES, served_classes
+
+    for kind in VALUE_TYPES:
+        register_type(kind)
+    with session("local", groups=[DeviceGroup(f"of-{size}", size, "CPU") for size in SIZES]):
+        with serve(served_classes(), port=0, token=sys.argv[1]) as server:
+            print(server.address, flush=True)
+            sys.stdin.read()
+"""
+TOKEN = "a token for tests"
+SOME = (
+    collecting.flatten_counts_each_data_rank_once,
+    objects.plain_iterators_are_prefetched,
+    pieces.pieces_make_the_whole,
+    pieces.generators_send_their_items,
+    pieces.generators_fail_after_their_items,
+    streaming.streaming_without_ahead_makes_the_calls_of_the_loop,
+    streaming.streaming_goes_through_stages_one_after_the_other,
+)
+
+
+@pytest.fixture(scope="module")
+def harness(
+    serving: Callable[..., AbstractContextManager[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    for kind in VALUE_TYPES:
+        register_type(kind)
+    groups = [DeviceGroup(f"of-{size}", size, "CPU") for size in SIZES]
+    with serving(SERVER, TOKEN) as address:
+        options: dict[str, Any] = {"address": address, "token": TOKEN}
+        with session("http", groups=groups, **options):
+            folder = str(tmp_path_factory.mktemp("gates"))
+            names = {size: f"of-{size}" for size in SIZES}
+            yield Harness("http", names, folder, options, served=True, in_process=True, patience=5.0)
+
+
+@pytest.mark.parametrize("check", SOME, ids=[check.__name__ for check in SOME])
+def test_checks(check: Callable[[Harness], None], harness: Harness) -> None:
+    check(harness)

@@ -1,0 +1,77 @@
+"""Examples for supervised tuning: the answers count, and nothing else does."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from tiny_models import CONFIGS, adamw
+from tiny_tokenizer import tiny_tokenizer
+from transformers import Qwen3Config
+
+from twinkle import DataLoader
+from twinkle.engines import Rollouts, TransformersModel, supervised
+
+TURNS = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}<end>\n{% endfor %}"
+OPENED = "{% if add_generation_prompt %}assistant: {% endif %}"
+CHAT = [
+    {"role": "user", "content": "Count."},
+    {"role": "assistant", "content": "One, two"},
+    {"role": "user", "content": "More."},
+    {"role": "assistant", "content": "three"},
+]
+
+
+def tokenizer(template: str = TURNS + OPENED) -> Any:
+    made = tiny_tokenizer().__class__(tokenizer_object=tiny_tokenizer().backend_tokenizer, eos_token="<end>")
+    made.chat_template = template
+    return made
+
+
+def texts(rollouts: Rollouts, counted: bool) -> list[str]:
+    assert rollouts.mask is not None
+    pairs = zip(rollouts.ids, rollouts.mask, strict=True)
+    return [tokenizer().decode(ids[mask.bool() == counted].tolist()) for ids, mask in pairs]
+
+
+@pytest.mark.parametrize("row", [CHAT, {"messages": CHAT, "source": "a page"}])
+def test_the_answers_of_a_chat_count(row: Any) -> None:
+    made = supervised([row], tokenizer())
+    assert texts(made, counted=True) == ["One, two<end>\nthree<end>\n"]
+    assert texts(made, counted=False) == ["user: Count.<end>\nassistant: user: More.<end>\nassistant: "]
+    assert tokenizer().decode(made.ids[0]) == tokenizer().apply_chat_template(CHAT, tokenize=False)
+    asked = tokenizer().apply_chat_template(CHAT[:1], add_generation_prompt=True, return_dict=False)
+    assert made.ids[0].tolist()[: len(asked)] == asked  # as a sampler is given it
+
+
+def test_a_completion_counts_with_its_end() -> None:
+    rows = [{"prompt": "Count.", "completion": " One"}, {"prompt": "More.", "completion": " two<end>"}]
+    made = supervised(rows, tokenizer())
+    assert texts(made, counted=True) == [" One<end>", " two<end>"]
+    assert texts(made, counted=False) == ["Count.", "More."]
+    cut = supervised(rows, tokenizer(), max_length=4)
+    assert cut.lengths == [4, 4] and [ids.tolist() for ids in cut.ids] == [ids[:4].tolist() for ids in made.ids]
+
+
+def test_a_template_that_changes_earlier_turns_is_an_error() -> None:
+    shown = "{% if loop.last or turn['role'] == 'user' %}{{ turn['content'] }}{% endif %}"
+    last_alone = f"{{% for turn in messages %}}{shown}{{% endfor %}}"
+    with pytest.raises(ValueError, match="turns 0 to 1 in another way"):
+        supervised([CHAT], tokenizer(last_alone))
+
+
+@pytest.mark.parametrize("row", ["a text", [], {"prompt": "Count."}, {"text": "Count."}])
+def test_another_form_is_an_error(row: Any) -> None:
+    with pytest.raises(TypeError, match="an example is a chat"):
+        supervised([row], tokenizer())
+
+
+def test_a_loader_collates_for_a_model() -> None:
+    rows = [{"prompt": f"{i} and", "completion": f" {i}"} for i in range(6)]
+    config = Qwen3Config(**{**CONFIGS["qwen3"].to_diff_dict(), "vocab_size": 300})
+    model = TransformersModel(config, optimizer=adamw)
+    for batch in DataLoader(rows, batch_size=3, collate_fn=partial(supervised, tokenizer=tokenizer())):
+        assert len(batch) == 3
+        found = model.forward_backward(batch)
+        assert batch.mask is not None and found["tokens"] == sum(int(mask.sum()) for mask in batch.mask)
