@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import pytest
 import trustme
 
 from twinkle_remote import get, on, remote_class, remote_function, serve, session, submit
-from twinkle_remote.errors import BackendError, SessionLostError, TwinkleError
+from twinkle_remote.errors import BackendError, PlacementError, SessionLostError, TwinkleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,11 @@ SERVER = """
 
     @remote_class()
     class Gated:
+        def __init__(self, gate: str = "") -> None:
+            if gate:
+                print("building", flush=True)
+                self.after(gate)
+
         @remote_function(dispatch="all", collect="first")
         def after(self, gate: str) -> str:
             until = time.monotonic() + 60.0
@@ -64,6 +70,8 @@ SERVER = """
 
 @remote_class()
 class Gated:
+    def __init__(self, gate: str = "") -> None: ...
+
     @remote_function(dispatch="all", collect="first")
     def after(self, gate: str) -> str:
         return gate
@@ -82,11 +90,16 @@ class Running:
         self.address = self.line("http://", "https://")
 
     def line(self, *starts: str) -> str:
-        """The next line that starts so."""
+        """The next line that starts so; a server that does not print it in time is killed."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(starts):
-                return line.strip()
+        limit = threading.Timer(60.0, self.process.kill)
+        limit.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith(starts):
+                    return line.strip()
+        finally:
+            limit.cancel()
         raise AssertionError(f"the server ended without a line {starts}")
 
     def end(self) -> None:
@@ -201,6 +214,55 @@ def test_ctrl_c_of_a_client_cancels_at_the_server() -> None:
             client.send_signal(signal.SIGINT)
             assert server.line("cancelled") == "cancelled"
             assert "KeyboardInterrupt" in client.communicate(timeout=60.0)[1]
+
+
+KILLED = """
+    import sys
+    from twinkle_remote import get, on, remote_class, remote_function, session
+
+    @remote_class()
+    class Gated:
+        def __init__(self, gate: str = "") -> None: ...
+
+        @remote_function(dispatch="all", collect="first")
+        async def sleeps(self) -> None: ...
+
+    with session("http", address=sys.argv[1], token="a token for tests"):
+        get(Gated(sys.argv[2], remote_group="two", instance_id="late").sleeps())
+"""
+
+
+def kill_client(server: Running, gate: str, when: str) -> None:
+    """Start a client, and kill it when the server has printed a line."""
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), server.address, gate]
+    with subprocess.Popen(command) as client:
+        assert server.line(when) == when
+        client.kill()
+
+
+def test_the_calls_of_a_killed_client_are_cancelled() -> None:
+    with running(lease=1.5) as server:
+        kill_client(server, "", "sleeping")
+        assert server.line("cancelled") == "cancelled"
+
+
+def test_what_is_built_for_a_killed_client_is_released(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with running(lease=1.5) as server:
+        kill_client(server, str(gate), "building")
+        assert server.line("the lease of a client has ended")
+        gate.touch()
+        with session("http", address=server.address, token=TOKEN):
+            until(lambda: builds("late"))
+
+
+def builds(instance: str) -> bool:
+    """Whether a name is free, and a component of it works."""
+    try:
+        kind: Any = Gated
+        return bool(kind(remote_group="two", instance_id=instance).echo(b"x") == b"x")
+    except PlacementError:
+        return False
 
 
 def test_a_server_that_does_not_answer_is_an_error_in_time() -> None:

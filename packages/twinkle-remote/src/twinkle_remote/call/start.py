@@ -110,7 +110,7 @@ def start(
     """
     runtime = running()
     began = time.perf_counter()
-    if runtime.is_released(component):
+    if runtime.is_released(component.group, component.instance):
         raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
     given = kwargs or {}
     if runtime.whole is not None:

@@ -119,7 +119,7 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     group = runtime.backend.group(name)
     ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
     mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size)
-    component = Component(name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
+    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh)
     if inspect.isabstract(cls):
         raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
     passed = with_mesh(cls, args, kwargs, mesh) if MESH in declared_keywords(cls) else kwargs
@@ -144,9 +144,13 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     return component if runtime.whole is None else runtime.whole.built(component, call.reply(0))
 
 
-def _instance(cls: type, kwargs: dict[str, Any]) -> str:
+def _instance(cls: type, kwargs: dict[str, Any], group: str, runtime: Runtime) -> str:
+    """The id of a new component; one that was released lends its id to the next, and its handles stay refused."""
     given = kwargs.get(INSTANCE)
-    return str(given) if given is not None else f"{cls.__name__}-{os.getpid():x}-{os.urandom(4).hex()}-{next(_count)}"
+    if given is None:
+        return f"{cls.__name__}-{os.getpid():x}-{os.urandom(4).hex()}-{next(_count)}"
+    ids = itertools.chain([str(given)], (f"{given}#{i}" for i in itertools.count(2)))
+    return next(one for one in ids if not runtime.is_released(group, one))
 
 
 def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, size: int) -> DeviceMesh | None:
@@ -183,7 +187,7 @@ def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any],
     if mesh is not None:
         mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
     ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
-    component = Component(group.name, _instance(cls, kwargs), cls.__name__, ranks, mesh)
+    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh)
     if backend.adopt(group.name, component.instance, made, mesh):
         remember(made, component)
     return made

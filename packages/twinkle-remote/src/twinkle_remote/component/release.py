@@ -73,7 +73,7 @@ def _drop(component: object) -> PendingCall | None:
         return None
     assert found is not None
     runtime = running()
-    if runtime.is_released(found):
+    if runtime.is_released(found.group, found.instance):
         return None
     call = start(found, "drop", None, f"{found.name}.release", _DROP)
     runtime.mark_released(found)

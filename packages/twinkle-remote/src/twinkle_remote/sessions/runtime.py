@@ -85,9 +85,9 @@ class Runtime:
         """Called when the failure of a call was raised to a caller."""
         self.in_flight.seen(call)
 
-    def is_released(self, component: Component) -> bool:
-        """Whether this process released the component; its workers know if another process did."""
-        return (component.group, component.instance) in self._released
+    def is_released(self, group: str, instance: str) -> bool:
+        """Whether this process released a component; its workers know if another process did."""
+        return (group, instance) in self._released
 
     def refusal(self, what: str) -> str:
         """The error text for a result that cannot be fetched because the session is closed; says what would do.

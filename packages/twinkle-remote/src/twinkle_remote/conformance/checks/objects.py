@@ -10,6 +10,7 @@ from twinkle_mesh import DeviceMesh
 from twinkle_remote.call.submit import submit
 from twinkle_remote.component.create import on
 from twinkle_remote.component.explain_call import explain
+from twinkle_remote.component.release import release
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects import classes
 from twinkle_remote.conformance.subjects.components import Caller, Counter, Managed, Placed
@@ -17,7 +18,7 @@ from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import FOUR, TWO
 from twinkle_remote.conformance.subjects.loops import Epochs, Numbers, Restarting, Saved, Source, Yielding
-from twinkle_remote.errors import PlacementError
+from twinkle_remote.errors import NotInitializedError, PlacementError
 from twinkle_remote.protocol.component import is_handle
 
 if TYPE_CHECKING:
@@ -95,6 +96,20 @@ def instance_ids_are_taken_once(harness: Harness) -> None:
     with raises(PlacementError, "instance_id='only' is taken", harness.groups[2]):
         harness.build(Counter, 2, instance_id="only")
     assert first.add(1) == 1
+
+
+@needs(apart=True)
+def instance_ids_are_free_after_a_release(harness: Harness) -> None:
+    """An `instance_id` can be used again after `release`, and the handle of the first one stays refused."""
+    first = harness.build(Counter, 2, instance_id="again")
+    assert first.add(1) == 1
+    release(first)
+    second = harness.build(Counter, 2, instance_id="again")
+    with raises(NotInitializedError, "'again' was released"):
+        first.add(1)
+    assert second.add(1) == 1
+    with raises(PlacementError, "is taken"):
+        harness.build(Counter, 2, instance_id="again")
 
 
 def first_classes_live_on_the_first_worker(harness: Harness) -> None:
@@ -287,6 +302,7 @@ CHECKS = (
     handles_stand_for_one_component,
     instances_are_independent,
     instance_ids_are_taken_once,
+    instance_ids_are_free_after_a_release,
     first_classes_live_on_the_first_worker,
     unknown_groups_are_refused,
     meshes_have_to_fit_the_group,

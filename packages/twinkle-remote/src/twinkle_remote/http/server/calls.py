@@ -267,7 +267,7 @@ class CallMaker:
         args, kwargs = _arguments(request)
         if self.components.has(client.tenant, group, instance):
             raise PlacementError(f"instance_id={instance!r} is taken on group {group!r}: give another one")
-        kwargs = placement(kwargs, group, request.get("mesh"))
+        kwargs = placement(cls, kwargs, group, request.get("mesh"))
 
         def build() -> dict[str, Any]:
             with called_from(line):
@@ -275,6 +275,8 @@ class CallMaker:
             self.components.add(client.tenant, group, instance, ServedComponent(cls, made))
             client.components.add((group, instance))
             client.use.add("components")
+            if client.is_gone:
+                self.drop(client, group, instance)
             component = component_of(made)
             if component is None:
                 raise NotInitializedError(f"{cls.__name__} was built, but is no component of this session")
@@ -318,6 +320,11 @@ class CallMaker:
             client.use.add("components", -1)
         if served is not None and not self._runtime.closed:
             release(served.value)
+
+    def cancel_all(self, client: RemoteClient) -> None:
+        """Cancel the calls of a client that is gone: nobody is told what becomes of them."""
+        for outcome in self._watcher.calls_of(client):
+            outcome.call.cancel()
 
     def drop_all(self, client: RemoteClient) -> Sequence[TwinkleError]:
         """Release all components of a client; returns the errors of those that could not be released."""

@@ -65,6 +65,7 @@ class RemoteClient:
         tools: The tools that it has made.
         components: Ids of the components that it built, (group, instance) as it names them.
         lane: The thread that makes its calls, in the order of their arrival.
+        is_gone: It has ended, or its lease has.
         busy: Requests of it that are being answered.
         floor: Requests below this number were answered, and the client has the answers.
         answers: Size and checksum, and the answer, of each later request by its number.
@@ -79,6 +80,7 @@ class RemoteClient:
         self.tools = ClientTools()
         self.components: set[tuple[str, str]] = set()
         self.lane = ThreadPoolExecutor(1, f"twinkle-client-{name[-6:]}")
+        self.is_gone = False
         self.busy = 0
         self.seen = time.monotonic()
         self.floor = 0
@@ -212,7 +214,7 @@ class Clients:
     def forget(self, client: RemoteClient) -> None:
         """Remove a client."""
         self._clients.pop(client.name, None)
-        client.lane.shutdown(wait=False)
+        client.is_gone = True
 
     def gone(self) -> Sequence[RemoteClient]:
         """The clients whose lease has ended."""

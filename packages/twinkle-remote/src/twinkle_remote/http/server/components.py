@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.component.constructor import GROUP, INSTANCE, MESH, declared_keywords
 from twinkle_remote.http.registered import register_annotated
 from twinkle_remote.http.server.body import RefusedError, unknown
 from twinkle_remote.http.wire.type_names import name_of
@@ -132,7 +133,8 @@ class Components:
         return self._names[key]
 
 
-def placement(kwargs: Mapping[str, Any], group: str, mesh: Any) -> dict[str, Any]:
-    """The keywords of a constructor, with those of placement."""
-    place = {"remote_group": group} if mesh is None else {"remote_group": group, "device_mesh": mesh}
-    return {**kwargs, **place}
+def placement(cls: type, kwargs: Mapping[str, Any], group: str, mesh: Any) -> dict[str, Any]:
+    """The keywords of a constructor, with those of placement; the id is the session's unless the class takes one."""
+    place = {GROUP: group} if mesh is None else {GROUP: group, MESH: mesh}
+    own = kwargs if INSTANCE in declared_keywords(cls) else {key: kwargs[key] for key in kwargs if key != INSTANCE}
+    return {**own, **place}

@@ -204,6 +204,8 @@ class Service:
     def close(self, client: RemoteClient) -> None:
         """Release all that a client holds; takes as long as its components take."""
         self.clients.forget(client)
+        client.lane.submit(self.maker.cancel_all, client)  # behind the calls that it sent before
+        client.lane.shutdown(wait=False)
         client.drop(list(client.results))
         client.tools.close()
         try:

@@ -7,6 +7,9 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_remote.http.server.clients import RemoteClient
     from twinkle_remote.http.server.results import CallOutcome
     from twinkle_remote.sessions.runtime import Runtime
 
@@ -39,6 +42,11 @@ class Watcher:
     def pending(self) -> int:
         """Number of calls that are not done."""
         return len(self._calls)
+
+    def calls_of(self, client: RemoteClient) -> Sequence[CallOutcome]:
+        """The calls of a client that are not done."""
+        with self._changed:
+            return [one for one in self._calls.values() if one.client is client]
 
     def end(self) -> None:
         """End the thread."""
