@@ -7,7 +7,7 @@ UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
 BIN := .venv/bin
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-fast test-python setup lint typecheck unit packaging bench lock clean
+.PHONY: demo test test-fast test-python setup lint typecheck unit packaging docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -57,6 +57,10 @@ test-python: .tools/uv-$(UV_VERSION)/bin/uv
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
 	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging tests/packaging
+
+# The site, without a network: out/docs/index.html. A warning is an error.
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -q -d .cache/docs docs out/docs
 
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python "$$file"; done

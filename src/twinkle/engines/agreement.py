@@ -16,7 +16,7 @@ def mismatch(rollouts: Rollouts, logprobs: Sequence[torch.Tensor]) -> dict[str, 
     """The ratio between the sampler's and the trainer's probability of a token, on average and at worst.
 
     With q the probability that the sampler wrote down and p that of the trainer, the ratio of a token is
-    exp(|log p - log q|) = max(p / q, q / p). It is 1 where both agree, and it is the factor by which the engines
+    `exp(abs(log p - log q)) = max(p / q, q / p)`. It is 1 where both agree, and it is the factor by which the engines
     alone put a policy loss off, before the policy has moved ("Your Efficient RL Framework Secretly Brings You
     Off-Policy RL Training", Yao et al. 2025). Take both with the same weights.
 

@@ -56,7 +56,7 @@ def save(
         The checkpoint's folder.
 
     Raises:
-        ValueError: If `keep` is below 1, between two `step`s of the model, or if nothing is given.
+        ValueError: If `keep` is below 1, if gradients wait for the next `step` of the model, or if nothing is given.
     """
     parts = {name: part for name, part in (("loader", loader), ("sync", sync), ("stream", stream)) if part is not None}
     if keep < 1 or (model is None and not parts):

@@ -67,21 +67,22 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
         source: A DataLoader, or any iterable of values with rows; each iteration over it is an epoch.
         *stages: Bound remote functions, or functions of one value; rows go through them one after the other. A stage
             returns one row for each row that it is given.
-        **options:
-            rows: Rows of a batch; None keeps the batches of the source.
-            ahead: Rows that are at work or finished beyond those that the loop uses. 0 is the synchronous loop: the
-                same calls in the same order. In one process and under a launcher the stream is always synchronous.
-            order: "source" keeps the order of the data, "arrival" delivers what is finished.
-            max_lag: Versions of the weights between a row's begin and its use, at or above 0. It paces the begin of
-                rows by counts of rows, as AReaL does. None sets no bound.
-            stale: What becomes of a row that is older than `max_lag` all the same: "use" it; "wait": batches wait for
-                old rows, so that none is older; "redo" it once; "drop" it. What is made again or dropped is counted.
-            chunk: Rows of one call with ahead=n.
-            at_once: Calls on each data rank at a time with ahead=n.
-            spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a resume
-                does not make them again.
-            progress: Show rows a second, lag and busy shares on the standard error: a bar on a terminal (needs tqdm), a
-                line every 10 seconds elsewhere. One process does, from the first batch to the end of the epoch.
+        **options: The options of a stream.
+
+            - rows: Rows of a batch; None keeps the batches of the source.
+            - ahead: Rows that are at work or finished beyond those that the loop uses. 0 is the synchronous loop: the
+              same calls in the same order. In one process and under a launcher the stream is always synchronous.
+            - order: "source" keeps the order of the data, "arrival" delivers what is finished.
+            - max_lag: Versions of the weights between a row's begin and its use, at or above 0. It paces the begin of
+              rows by counts of rows, as AReaL does. None sets no bound.
+            - stale: What becomes of a row that is older than `max_lag` all the same: "use" it; "wait": batches wait
+              for old rows, so that none is older; "redo" it once; "drop" it. What is made again or dropped is counted.
+            - chunk: Rows of one call with ahead=n.
+            - at_once: Calls on each data rank at a time with ahead=n.
+            - spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a
+              resume does not make them again.
+            - progress: Show rows a second, lag and busy shares on the standard error: a bar on a terminal (needs
+              tqdm), a line every 10 seconds elsewhere. One process does, from the first batch to the end of the epoch.
 
     Raises:
         TypeError: A stage is not callable, or an option is not of its type.
