@@ -10,11 +10,10 @@ from twinkle_remote.backends.support import WorkersOf, component_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_ray.weights.sync import SyncHandle
     from twinkle_remote.protocol import Component
 
 
-class ServedSync:
+class ServedSync(WeightSync):
     """A `WeightSync` beside the session; an entry point of `twinkle.session_tools`.
 
     Args:
@@ -27,21 +26,25 @@ class ServedSync:
     """
 
     def __init__(self, source: object, target: object, **options: Any) -> None:
-        self._sync = WeightSync(_known(source), _known(target), **options)
-        self._open: SyncHandle | None = None
+        super().__init__(_known(source), _known(target), **options)
+        self._under_way: tuple[Any, bool] | None = None
+        self._held: Any = None
 
     def call(self, method: str, *args: Any) -> Any:
         """What `ServedController` and `ServedWeights` ask for."""
         known: dict[str, Callable[..., Any]] = {
-            "sync": self._publish,
+            "sync": lambda version: self._all_at_once(version, in_flight=False),
+            "hold": lambda version: self._all_at_once(version, in_flight=True),
             "start": self._start,
             "finish": self._finish,
-            "give_back": self._sync.close,
-            "leave_out": lambda handle, ranks: self._sync.leave_out(_workers(handle, ranks)),
-            "take_back": lambda handle, ranks: self._sync.take_back(_workers(handle, ranks)),
-            "join": lambda handle: self._sync.join(_known(handle)),
-            "part": lambda handle: self._sync.part(_component(handle)),
-            "bring_up": lambda handle, ranks, donor, donors: self._sync.bring_up(
+            "publish": self._publish_held,
+            "abandon": self._abandon,
+            "give_back": self.close,
+            "leave_out": lambda handle, ranks: self.leave_out(_workers(handle, ranks)),
+            "take_back": lambda handle, ranks: self.take_back(_workers(handle, ranks)),
+            "join": lambda handle: self.join(_known(handle)),
+            "part": lambda handle: self.part(_component(handle)),
+            "bring_up": lambda handle, ranks, donor, donors: self.bring_up(
                 _workers(handle, ranks), _workers(donor, donors)
             ),
         }
@@ -49,28 +52,51 @@ class ServedSync:
             raise ValueError(f"a weight sync knows {', '.join(known)}, not {method!r}")
         return known[method](*args)
 
-    def _publish(self, version: int) -> dict[str, Any]:
-        self._sync.load_state_dict({"version": version - 1})
-        self._sync()
-        return self._delivered()
+    def _all_at_once(self, version: int, *, in_flight: bool) -> dict[str, Any]:
+        self._from_version(version)
+        return self._arrive(self._arrived(in_flight), in_flight)
 
-    def _start(self, version: int) -> None:
-        self._sync.load_state_dict({"version": version - 1})
-        self._open = self._sync.start()
+    def _start(self, version: int, in_flight: bool) -> None:
+        self._from_version(version)
+        self._under_way = self._begin(detached=True, in_flight=in_flight), in_flight
 
     def _finish(self) -> dict[str, Any]:
-        handle, self._open = self._open, None
-        if handle is None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
             raise ValueError("no sync is under way: start one first")
-        handle.result()
+        return self._arrive(self._commit(under_way[0]), under_way[1])
+
+    def _from_version(self, version: int) -> None:
+        """The next sync publishes this version; one that its client gave up is dropped."""
+        self._abandon()
+        self.load_state_dict({"version": version - 1})
+
+    def _arrive(self, attempt: Any, in_flight: bool) -> dict[str, Any]:
+        if in_flight:
+            self._held = attempt
+        else:
+            self._publish(attempt)
         return self._delivered()
 
-    def close(self) -> None:
-        """Have every worker give back its buffers and connections."""
-        self._sync.close()
+    def _publish_held(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            raise ValueError("the target holds no version: send one first")
+        self._publish(held)
+
+    def _abandon(self) -> None:
+        """Drop what was begun, or is held, and never finished: its client was interrupted."""
+        under_way, held = self._under_way, self._held
+        self._under_way = self._held = None
+        if held is not None:
+            self._controller.abandon(held)
+        if under_way is not None:
+            self._controller.forget()
+        if held is not None or under_way is not None:
+            self._end_turn()
 
     def _delivered(self) -> dict[str, Any]:
-        done = self._sync.delivery
+        done = self.delivery
         assert done is not None
         digests = {"sent": dict(done.sent), "received": dict(done.received)}
         return {"version": done.version, "changed": list(done.changed), "moved": done.moved, **digests}

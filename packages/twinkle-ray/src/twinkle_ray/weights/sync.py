@@ -130,12 +130,8 @@ class WeightSync:
             ManifestError: If the sides do not describe the same weights; nothing has moved.
             WeightSyncError: If the sync failed; the target has the weights that it had.
         """
-        while True:
-            try:
-                return self._begin(detached=False).result()
-            except WeightSyncError:
-                if not self._controller.goes_on_without():
-                    raise
+        attempt = self._arrived(takes_in_flight(self._target))
+        return self._publish(attempt)
 
     def start(self) -> SyncHandle:
         """Begin a sync, and return once the source's buckets are packed.
@@ -146,7 +142,7 @@ class WeightSync:
         Raises:
             WeightSyncError: If the sync failed so far, or an earlier one is not finished.
         """
-        self._open = self._begin(detached=True)
+        self._open = SyncHandle(self, self._begin(detached=True, in_flight=takes_in_flight(self._target)))
         return self._open
 
     @property
@@ -271,7 +267,8 @@ class WeightSync:
             self._busy = False
             self._turn.notify_all()
 
-    def _begin(self, *, detached: bool) -> SyncHandle:
+    def _begin(self, *, detached: bool, in_flight: bool) -> Any:
+        """Begin an attempt, as soon as no other one is under way."""
         if self._open is not None:
             raise WeightSyncError("an earlier sync is not finished: call its result() first")
         deadline = time.monotonic() + self._timeout
@@ -280,20 +277,32 @@ class WeightSync:
             self._await_turn(deadline)
             self._busy = True
         with self._forget_on_error():
-            in_flight = takes_in_flight(self._target)
-            attempt = self._controller.begin(self._version + 1, deadline, detached=detached, in_flight=in_flight)
-            return SyncHandle(self, attempt)
+            return self._controller.begin(self._version + 1, deadline, detached=detached, in_flight=in_flight)
 
-    def _finish(self, attempt: Any) -> int:
+    def _arrived(self, in_flight: bool) -> Any:
+        """An attempt that every rank of the target has written, or holds in flight; lost ranks are left out."""
+        while True:
+            try:
+                return self._commit(self._begin(detached=False, in_flight=in_flight))
+            except WeightSyncError:
+                if not self._controller.goes_on_without():
+                    raise
+
+    def _commit(self, attempt: Any) -> Any:
         with self._forget_on_error():
             self._delivery = self._controller.commit(attempt)
-        with publishing(self._target, self._began):
+        return attempt
+
+    def _publish(self, attempt: Any) -> int:
+        """Publish the version of an attempt that has arrived, and return it."""
+        assert self._delivery is not None
+        with self._forget_on_error(), publishing(self._target, self._began):
             self._controller.publish(attempt)
             self._version = self._delivery.version
         with self._forget_on_error():
             self._controller.finalize(attempt)
         self._end_turn()
-        return self._delivery.version
+        return self._version
 
     @contextmanager
     def _forget_on_error(self) -> Iterator[None]:
@@ -331,7 +340,7 @@ class SyncHandle:
         if self._version is None:
             self._sync._open = None
             try:
-                self._version = self._sync._finish(self._attempt)
+                self._version = self._sync._publish(self._sync._commit(self._attempt))
             except Exception as error:
                 self._error = error
                 raise

@@ -82,10 +82,14 @@ class Attempt:
             if self._sent is not None:
                 check_arrival(self.sync_plan.plan, self._sent, received)
         except WeightSyncError:
-            call = self._calls.call("target", in_flight.let_go, self._calls.same("target", self.command))
-            run_where_alive("let_go", self._calls.both_sides["target"], call)
+            self.let_go()
             raise
         return self._delivery([report.changed for report in reports], received if self.compares else None)
+
+    def let_go(self) -> None:
+        """Have every rank of the target forget what it holds."""
+        call = self._calls.call("target", in_flight.let_go, self._calls.same("target", self.command))
+        run_where_alive("let_go", self._calls.both_sides["target"], call)
 
     def _delivery(self, bits: Sequence[int], received: Sequence[Digests] | None) -> WeightDelivery:
         changed = 0

@@ -116,6 +116,11 @@ class Controller:
         if attempt.command.in_flight:
             self._versions().publish(self._calls, attempt.command)
 
+    def abandon(self, attempt: Attempt | EmptyAttempt) -> None:
+        """Have every rank of the target forget what it holds of an attempt that is not published."""
+        attempt.let_go()
+        self.forget()
+
     def finalize(self, attempt: Attempt | EmptyAttempt) -> None:
         """Make a commit final on every rank, and call the target's `on_weights`; the log names ranks that have died."""
         if attempt.command.in_flight:

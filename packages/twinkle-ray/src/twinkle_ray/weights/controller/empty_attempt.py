@@ -31,6 +31,9 @@ class EmptyAttempt:
         """Nothing is held."""
         return WeightDelivery(self.command.version, ())
 
+    def let_go(self) -> None:
+        """Nothing is held."""
+
     def finalize(self) -> bool:
         """Nobody has to answer."""
         return True

@@ -25,6 +25,9 @@ class SyncController(Protocol):
     def publish(self, attempt: Any) -> None:
         """In flight, have every rank of the target take what it holds; returns at once."""
 
+    def abandon(self, attempt: Any) -> None:
+        """In flight, have every rank of the target forget what it holds, instead of publishing it."""
+
     def goes_on_without(self) -> bool:
         """Whether a rank of the target was lost since the sync began, and the sync can go on with the others."""
 

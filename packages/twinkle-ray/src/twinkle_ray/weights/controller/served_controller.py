@@ -19,10 +19,12 @@ class ServedAttempt:
     Attributes:
         version: The version that it publishes.
         detached: It has begun at the server.
+        in_flight: The target's calls go on; its ranks take the version between two of them.
     """
 
     version: int
     detached: bool
+    in_flight: bool
 
 
 class ServedController:
@@ -41,21 +43,31 @@ class ServedController:
         return None
 
     def begin(self, version: int, deadline: float, *, detached: bool, in_flight: bool = False) -> ServedAttempt:
-        """Begin a sync, after the calls that the server has; one that is not detached runs as a whole in `commit`."""
+        """Begin a sync; one that is not detached runs as a whole in `commit`."""
         if detached:
-            self._tool.call("start", version)
-        return ServedAttempt(version, detached)
+            self._tool.call("start", version, in_flight)
+        return ServedAttempt(version, detached, in_flight)
 
     def commit(self, attempt: ServedAttempt) -> WeightDelivery:
-        """Wait until the target has the weights."""
-        done = self._tool.call("finish") if attempt.detached else self._tool.call("sync", attempt.version)
+        """Wait until the target has the weights, or holds them in flight."""
+        if attempt.detached:
+            done = self._tool.call("finish")
+        else:
+            done = self._tool.call("hold" if attempt.in_flight else "sync", attempt.version)
         return WeightDelivery(done["version"], tuple(done["changed"]), done["sent"], done["received"], done["moved"])
 
     def publish(self, attempt: ServedAttempt) -> None:
-        """Nothing: the target has the weights."""
+        """In flight, have the target take what it holds after the calls that the server has."""
+        if attempt.in_flight:
+            self._tool.call("publish")
+
+    def abandon(self, attempt: ServedAttempt) -> None:
+        """Have the target forget what it holds."""
+        if attempt.in_flight:
+            self._tool.call("abandon")
 
     def goes_on_without(self) -> bool:
-        """No: the server's session has all workers or none."""
+        """No: the server has gone on without the ranks that were lost, or could not."""
         return False
 
     def finalize(self, attempt: ServedAttempt) -> None:
