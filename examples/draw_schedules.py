@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from libraries import without
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -56,7 +58,10 @@ def read_schedule(path: Path) -> Schedule:
 
 def draw_schedules(folder: Path) -> Path:
     """Draw both timelines of a folder; returns the picture."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        sys.exit(without(error.name))
 
     synchronous, streamed = (read_schedule(folder / f"{name}.json") for name in ("synchronous", "streamed"))
     figure = Figure(figsize=(11, 6.4), layout="constrained", facecolor="white")

@@ -9,12 +9,12 @@ python examples/grpo.py --model path/to/a/model --mode ray --workers 8 --sampler
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import partial
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
+from libraries import without
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh, WeightSync
@@ -27,6 +27,12 @@ from twinkle.engines import (
     mismatch,
     rewards,
 )
+
+try:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
+except ModuleNotFoundError as error:
+    sys.exit(without(error.name))
 
 PROMPTS = [{"prompt": f"Count on: {digit}", "digit": digit} for digit in range(10)]
 PARAMS = SamplingParams(n=32, max_new_tokens=4, stop=("\n",))

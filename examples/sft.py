@@ -8,18 +8,24 @@ python examples/sft.py --model path/to/a/model --mode ray --workers 8 --rate 1e-
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import partial
 from itertools import chain, islice, repeat
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
+from libraries import without
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh
 from twinkle.engines import TransformersModel
+
+try:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
+except ModuleNotFoundError as error:
+    sys.exit(without(error.name))
 
 
 def tiny() -> tuple[Qwen3Config, PreTrainedTokenizerFast]:

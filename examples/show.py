@@ -9,10 +9,15 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import matplotlib
-from rich.console import Console
-from rich.table import Table
-from tqdm import tqdm
+from libraries import without
+
+try:
+    import matplotlib
+    from rich.console import Console
+    from rich.table import Table
+    from tqdm import tqdm
+except ModuleNotFoundError as error:
+    sys.exit(without(error.name))
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

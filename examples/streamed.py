@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draw_schedules import draw_schedules
+from libraries import without
 
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
@@ -63,6 +65,8 @@ def main() -> None:
     parser.add_argument("--median", type=float, default=0.05, help="seconds of the median row")
     parser.add_argument("--out", type=Path, help="folder for timelines and a picture")
     options = parser.parse_args()
+    if options.out is not None and find_spec("matplotlib") is None:
+        parser.error(without("matplotlib"))
     prompts = prompts_of(options.batches, options.rows, options.median)
     training = sum(map(sum, prompts)) / options.samplers / len(prompts)  # as long as all samplers need for a batch
     if options.out is not None:

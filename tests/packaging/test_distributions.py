@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -33,6 +34,13 @@ SIBLINGS = {
 }
 LIGHT = ("twinkle-all", "twinkle-mesh", "twinkle-remote")
 HEAVY = {"torch", "ray", "numpy"}
+EXAMPLES = (
+    ("post_training", "matplotlib"),
+    ("grpo", "tokenizers"),
+    ("sft", "tokenizers"),
+    ("streamed", "matplotlib", "--out", "out"),
+    ("draw_schedules", "matplotlib", "out"),
+)
 NAMES = sorted(THIRD_PARTY)
 MODULES = {name: name.replace("-", "_") for name in NAMES} | {"twinkle-all": "twinkle"}
 
@@ -54,7 +62,12 @@ def test_wheel_and_sdist_hold_what_they_should(workspace: Workspace, name: str) 
     (sdist,) = workspace.dist.glob(f"{name.replace('-', '_')}-[0-9]*.tar.gz")
     with tarfile.open(sdist) as archive:
         files = {member.name.split("/", 1)[1] for member in archive.getmembers()}
-    assert {"README.md", "CHANGELOG.md", "LICENSE", f"src/{module}/py.typed"} <= files
+    own = {"hatch_build.py"} if name == "twinkle-all" else set()
+    beside = {"README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", "pyproject.toml", ".gitignore"} | own
+    assert beside | {f"src/{module}/py.typed"} <= files
+    assert {
+        file for file in files - beside if not re.fullmatch(rf"src/{module}/([a-z_]+/)*(\w+\.py|py\.typed)", file)
+    } == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,6 +81,36 @@ def test_dependencies_are_those_of_the_contract_and_siblings_are_bounded(workspa
             assert re.search(r"<0\.2", line), line
             assert re.search(r">=0\.1", line), line
     assert "Requires-Python: >=3.11" in metadata
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_index_is_told_who_where_and_what_for(workspace: Workspace, name: str) -> None:
+    head, text = _metadata(workspace.wheel(name)).split("\n\n", 1)
+    urls = dict(re.findall(r"^Project-URL: (\w+), (https://\S+)$", head, re.MULTILINE))
+    assert urls.keys() == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    assert all(url.startswith(urls["Source"]) for url in urls.values())
+    for version in ("3.11", "3.12", "3.13"):
+        assert f"Classifier: Programming Language :: Python :: {version}\n" in head
+    assert re.search(r"^Author: .+", head, re.MULTILINE)
+    assert re.search(r"^Keywords: .+,.+", head, re.MULTILINE)
+    links = re.findall(r"(?:\]\(|\b(?:src|srcset|href)=\")([^)\"]+)", text)
+    assert links or name != "twinkle-all"
+    for link in links:
+        assert link.startswith((f"{urls['Source']}/blob/main/", f"{urls['Source']}/raw/main/")), link
+
+
+def test_extras_of_the_whole_bring_what_their_names_say(workspace: Workspace) -> None:
+    metadata = _metadata(workspace.wheel("twinkle-all"))
+    brought: dict[str, set[str]] = {
+        extra: set() for extra in re.findall(r"^Provides-Extra: (\w+)$", metadata, re.MULTILINE)
+    }
+    for name, extra in re.findall(r"^Requires-Dist: ([\w-]+)\S*.*extra == '(\w+)'$", metadata, re.MULTILINE):
+        brought[extra].add(name)
+    assert brought.keys() == {"hf", "vllm", "http", "demo", "all"}
+    assert brought["vllm"] == {"vllm"}
+    assert brought["http"] == {"twinkle-remote"}
+    assert brought["demo"] == brought["hf"] | {"matplotlib", "rich", "tqdm"}
+    assert brought["all"] == brought["demo"] | brought["http"] | brought["vllm"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,3 +148,12 @@ def test_plain_pip_installs_all_from_a_checkout(workspace: Workspace, tmp_path: 
     assert workspace.run(python, "-m", "pip", "check", cwd=tmp_path)
     version = workspace.run(tmp_path / "env" / "bin" / "twinkle", "--version", cwd=tmp_path)
     assert version.startswith("twinkle 0.")
+    for name, library, *options in EXAMPLES:
+        program = workspace.root / "examples" / f"{name}.py"
+        done = subprocess.run([python, program, *options], capture_output=True, text=True, timeout=300, check=False)
+        [*_, line] = done.stderr.splitlines()
+        assert "Traceback" not in done.stderr
+        assert line.endswith(
+            f"{name}.py needs {library}, of the extra demo: pip install '.[demo]' in the checkout brings it"
+        )
+        assert done.returncode
