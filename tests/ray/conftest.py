@@ -70,12 +70,15 @@ class Program:
         path: Its source.
         arguments: Its arguments.
         environment: Variables beside this process's.
+        inside: The begin of a command that runs it elsewhere.
     """
 
-    def __init__(self, path: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, arguments: Sequence[str], environment: Mapping[str, str], inside: Sequence[str] = ()
+    ) -> None:
         self._mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, str(path), *arguments],
+            [*inside, sys.executable, str(path), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -183,10 +186,10 @@ def _programs(directory: Path) -> Iterator[Callable[..., Program]]:
     shutil.copy(Path(__file__).parent / "program_tools.py", directory)
     started: list[Program] = []
 
-    def start(source: str, *arguments: str, **environment: str) -> Program:
+    def start(source: str, *arguments: str, inside: Sequence[str] = (), **environment: str) -> Program:
         path = directory / f"program{len(started)}.py"
         path.write_text(textwrap.dedent(source))
-        started.append(Program(path, arguments, environment))
+        started.append(Program(path, arguments, environment, inside))
         return started[-1]
 
     yield start

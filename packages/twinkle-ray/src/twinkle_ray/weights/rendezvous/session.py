@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._distributed_c10d import PrefixStore
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 JOIN_SECONDS = 60.0
+_ELSEWHERE = "192.0.2.1"  # an address that is kept for examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,17 @@ class SessionStore:
 
 
 def own_address() -> str:
-    """This machine's address on its default route; the loopback address without such a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+    """This host's address for the other hosts; the loopback address if there is none.
+
+    It is the one that Ray's nodes use, or the one on the way to MASTER_ADDR, or to the default route.
+    """
+    ray: Any = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return str(ray.util.get_node_ip_address())
+    for peer in (os.environ.get("MASTER_ADDR"), _ELSEWHERE):
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer or _ELSEWHERE, 9))  # sends nothing
+            address = str(probe.getsockname()[0])
+            if not address.startswith("127."):
+                return address
+    return "127.0.0.1"

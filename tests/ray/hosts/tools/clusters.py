@@ -1,0 +1,76 @@
+"""A Ray cluster over hosts: a node on each, started as one would by hand."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hosts import Hosts
+
+HEAD_PORT = 6379
+_RAY = str(Path(sysconfig.get_path("scripts")) / "ray")
+_STARTED = "Ray runtime started."
+_SECONDS = 180.0  # for all nodes; a quiet machine needs ten
+_ATTEMPTS = 3  # Ray gives a node up that is not there after 30 s
+
+
+def environment(hosts: Hosts, token: str) -> dict[str, str]:
+    """The variables of the cluster's nodes and of the programs that join it."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(hosts.folder),
+        "RAY_worker_niceness": "5",
+    }
+
+
+def start_nodes(hosts: Hosts, names: Sequence[str], variables: dict[str, str], logs: Path, *, head: str = "") -> str:
+    """Start a Ray node on each of some hosts, with one CPU and four devices of a type with the host's name.
+
+    Args:
+        hosts: The hosts; their end ends the nodes.
+        names: Those that get a node.
+        variables: From `environment`.
+        logs: A folder for what the nodes print.
+        head: Address of a head that runs; the first host's node becomes the head without one.
+
+    Returns:
+        The address of the head.
+    """
+    names = list(names)
+    if not head:
+        first = names.pop(0)
+        head = f"{hosts.addresses[first]}:{HEAD_PORT}"
+        folder = f"--temp-dir={hosts.folder}/r"
+        _start(hosts, [first], ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", folder], variables, logs)
+    _start(hosts, names, [f"--address={head}"], variables, logs)
+    return head
+
+
+def _start(hosts: Hosts, names: Sequence[str], how: Sequence[str], variables: dict[str, str], logs: Path) -> None:
+    until = time.monotonic() + _SECONDS
+    missing = dict.fromkeys(names, 0)
+    starting = {}
+    while missing:
+        for name in missing:
+            log = logs / f"{name}.{missing[name]}.log"
+            if name not in starting:
+                own = [f"--node-ip-address={hosts.addresses[name]}", f'--resources={{"{name}": 4}}']
+                command = [_RAY, "start", *how, *own, "--num-cpus=1", "--disable-usage-stats", "--block"]
+                starting[name] = hosts.start(name, *command, output=log, environment={**os.environ, **variables})
+            elif _STARTED in log.read_text():
+                del missing[name]
+                break
+            elif starting[name].poll() is not None and missing[name] < _ATTEMPTS:
+                del starting[name]
+                missing[name] += 1
+            assert starting.get(name) is None or starting[name].poll() is None, f"{name}: {log.read_text()}"
+            assert time.monotonic() < until, f"{name} has not started a node: {log.read_text()}"
+        time.sleep(0.1)
