@@ -1,0 +1,127 @@
+"""The programs of the pages run as they stand, and print and draw what the pages show.
+
+The blocks of a page that begin with ```python follow one another, as a reader would type them. A block that begins with
+```text output is in what they print; a file that they write is the picture of that name in docs/pictures. Blocks
+that begin with ```python peer are other libraries' code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import twinkle
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs" / "pictures"
+ELSEWHERE = {
+    "README.md": "tests/twinkle/test_readme.py",
+    "docs/data.md": "tests/data/test_readme.py",
+    "docs/http.md": "tests/docs/test_http.py",
+    "docs/models.md": "tests/docs/test_models.py",
+    "packages/twinkle-data/README.md": "tests/data/test_readme.py",
+    "packages/twinkle-mesh/README.md": "tests/mesh/test_readme.py",
+    "packages/twinkle-ray/README.md": "tests/ray/test_readme.py",
+    "packages/twinkle-remote/README.md": "tests/remote/test_readme.py",
+}
+PREPARED = {
+    "docs/streams.md": "docs_streams.py",
+}
+"""Programs in the folder `prepared` that run before those of a page: they define what the page takes as known."""
+FENCE = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def pages() -> dict[str, str]:
+    found = [ROOT / "README.md", *ROOT.glob("packages/*/README.md"), *(ROOT / "docs").rglob("*.md")]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in found}
+
+
+def blocks(text: str, language: str, role: str | None) -> list[str]:
+    return [body for tongue, marked, body in FENCE.findall(text) if (tongue, marked) == (language, role or "")]
+
+
+PAGES = {name: text for name, text in pages().items() if blocks(text, "python", None)}
+HERE = sorted(set(PAGES) - set(ELSEWHERE))
+ON_RAY = [name for name in HERE if '"ray"' in "".join(blocks(PAGES[name], "python", None))]
+
+
+def run(name: str, folder: Path) -> None:
+    """Run the program of a page in a folder, and compare what it prints and writes."""
+    program = "\n".join(blocks(PAGES[name], "python", None))
+    scope: dict[str, object] = {"__name__": "__main__"}
+    printed = io.StringIO()
+    try:
+        if name in PREPARED:
+            prepared = Path(__file__).parent / "prepared" / PREPARED[name]
+            exec(compile(prepared.read_text(encoding="utf-8"), str(prepared), "exec"), scope)
+        with contextlib.redirect_stdout(printed):
+            exec(compile(program, str(ROOT / name), "exec"), scope)
+    finally:
+        twinkle.shutdown()
+    for shown in blocks(PAGES[name], "text", "output"):
+        assert shown.strip() in _without_ends(printed.getvalue()), (
+            f"{name} shows:\n{shown}\nprinted:\n{printed.getvalue()}"
+        )
+    for picture in folder.glob("*.svg"):
+        drawn = (PICTURES / picture.name).read_text(encoding="utf-8")
+        assert picture.read_text(encoding="utf-8") == drawn, f"{name} draws another {picture.name}"
+
+
+def _without_ends(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if name not in ON_RAY])
+def test_the_programs_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(name, tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ON_RAY)
+def test_the_programs_of_a_page_run_on_ray(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(name, tmp_path)
+
+
+def test_each_page_with_a_program_has_a_test() -> None:
+    assert set(ELSEWHERE) <= set(PAGES)
+    for name, test in ELSEWHERE.items():
+        assert name.rpartition("/")[2] in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_pictures_are_shown() -> None:
+    shown = {Path(link).name for text in pages().values() for link in re.findall(r"\]\(([^)]+\.(?:svg|png))\)", text)}
+    assert {path.name for path in PICTURES.iterdir()} <= shown
+
+
+COMMANDS = [
+    (name, line.partition("  #")[0])
+    for name, text in pages().items()
+    for block in blocks(text, "sh", None)
+    for line in block.splitlines()
+    if re.match(r"twinkle (?:mesh|doctor)|python examples/", line)
+]
+
+
+@pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
+def test_a_command_runs(name: str, line: str, tmp_path: Path) -> None:
+    words = shlex.split(line)
+    if words[0] == "python":
+        assert (ROOT / words[1]).exists()
+        words = [sys.executable, str(ROOT / words[1]), "--help"]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0 or words[1] == "doctor", done.stderr
