@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from twinkle_mesh import DeviceGroup
@@ -16,6 +17,7 @@ from twinkle_remote.errors import AlreadyInitializedError, BackendError, Dispatc
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.wire.decode import decode
 from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.http.wire.envelopes import CALL_NEWS, unpacked
 from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
@@ -87,7 +89,10 @@ class Raw:
 
     def post(self, path: str, value: Any, token: str = ONE, **headers: str) -> tuple[int, Any]:
         status, body = self.request("POST", f"/twinkle/1{path}", encode(value, TYPES).to_bytes(), token, **headers)
-        return status, decode([body], TYPES) if status == 200 else json.loads(body)["error"]
+        if status == 200:
+            news = path == "/call"
+            return status, msgspec.to_builtins(unpacked(body, CALL_NEWS)) if news else decode([body], TYPES)
+        return status, json.loads(body)["error"]
 
     def open(self, token: str = ONE) -> str:
         status, answer = self.post("/open", {}, token)
@@ -106,7 +111,7 @@ class Raw:
 
     def build(self, client: str, number: int, instance: str, token: str = ONE) -> None:
         status, answer = self.call(client, number, token, kind="create", target=COUNTER, instance=instance)
-        assert status == 200 and "refused" not in answer and "error" not in answer, answer
+        assert status == 200 and "refused" not in answer and "unsent" not in answer, answer
         until = time.monotonic() + 30.0
         while time.monotonic() < until:
             status, answer = self.call(client, number + 10_000, token, kind="method", target="add", instance=instance)

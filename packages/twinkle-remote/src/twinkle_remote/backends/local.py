@@ -196,6 +196,13 @@ class LocalBackend:
             return []
         return ready
 
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Call a function for a reply that is done, as most are; the caller asks for the others."""
+        if reply.done():
+            notify()
+            return True
+        return False
+
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
         assert isinstance(reply, LocalReply) and reply.outcome is not None

@@ -23,7 +23,8 @@ from twinkle_remote.http.loaded import loaded_component_type, loaded_error_type
 from twinkle_remote.http.nodes import NodeReader, NodeWriter
 from twinkle_remote.http.registered import TYPES, component_name, register_annotated
 from twinkle_remote.http.wire.decode import decode, value_of
-from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.http.wire.encode import encode, encode_request
+from twinkle_remote.http.wire.envelopes import CALL_NEWS, RANKS_ANSWER, CallRequest, unpacked
 from twinkle_remote.http.wire.errors import WireFormatError
 from twinkle_remote.protocol.component import Component
 from twinkle_remote.worker.present import present
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.http.client.connection import Answer
     from twinkle_remote.http.client.rank_replies import ServedRanks
+    from twinkle_remote.http.wire.envelopes import CallNews, RanksAnswer
     from twinkle_remote.protocol.backend import Reply, WorkerGroup
     from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.messages import Outcome
@@ -89,7 +91,7 @@ class HttpBackend:
         except AlreadyInitializedError:
             self._connection.close()
             raise
-        self._news = NewsReader(self._connection, described["lease"] / 3, self._take_dropped, self._value)
+        self._news = NewsReader(self._connection, described["lease"] / 3, self._take_dropped)
 
     @property
     def store(self) -> ServedStore:
@@ -107,12 +109,15 @@ class HttpBackend:
 
     def call_whole(self, call: WholeCall) -> ServedReply:
         """Send a call."""
-        return self._accepted(*self._sent(call))
+        return self._taken(*self._sent(call))
 
     def call_by_rank(self, call: WholeCall) -> ServedRanks:
         """Send a call whose ranks' answers are wanted one by one."""
-        answer, sent = self._sent(call)
-        return self._accepted_by_rank(answer, sent, call.ranks)
+        news, sent = self._sent(call)
+        reply = self._reply(news, sent)
+        found = reply.ranks(call.ranks, news.each)
+        self._take(reply, news)
+        return found
 
     def built(self, component: Component, reply: Reply) -> Component:
         """A component with the ranks and the mesh that it has at the server."""
@@ -121,7 +126,7 @@ class HttpBackend:
         place, _ = self._store.get(reply.outcome.payload)
         return replace(component, ranks=tuple(place["ranks"]), mesh=place["mesh"])
 
-    def _sent(self, call: WholeCall) -> tuple[Mapping[str, Any], int]:
+    def _sent(self, call: WholeCall) -> tuple[CallNews, int]:
         """The server's answer to a call, and the bytes that were sent."""
         if call.kind == "function" and call.target is not present:
             raise DispatchError(
@@ -129,35 +134,40 @@ class HttpBackend:
             )
         return self._numbered(self._request(call), call.name, call.lazies)
 
-    def _numbered(self, request: Mapping[str, Any], what: str, lazies: list[Any]) -> tuple[Mapping[str, Any], int]:
+    def _numbered(self, request: CallRequest, what: str, lazies: list[Any]) -> tuple[CallNews, int]:
         """The server's answer to a request that runs once, and the bytes that were sent."""
         self._news.check()
-        told = self._take_dropped() if len(self._dropped) >= _WITH_A_CALL else []
-        answer, sent = self._posted(request, what, lazies, told)
-        if answer.get("refused", {}).get("type") == "TooMany" and self._dropped:
-            answer, sent = self._posted(request, what, lazies, self._take_dropped())  # what was dropped makes room
-        self._check(answer)
-        return answer, sent
+        args, kwargs = request.args, request.kwargs
+        dropped = self._take_dropped() if len(self._dropped) >= _WITH_A_CALL else []
+        news, sent = self._posted(request, what, lazies, dropped)
+        if news.refused is not None and news.refused.type == "TooMany" and self._dropped:
+            request.args, request.kwargs = args, kwargs
+            news, sent = self._posted(request, what, lazies, self._take_dropped())  # what was dropped makes room
+        if news.refused is not None:
+            given, address = news.refused, self._connection.address
+            raise refused(given.type, f"{given.message} (request {given.request})", given.status, address)
+        if news.unsent is not None:
+            raise self._decoded(news.unsent)
+        return news, sent
 
-    def _posted(
-        self, request: Mapping[str, Any], what: str, lazies: list[Any], dropped: list[str]
-    ) -> tuple[Mapping[str, Any], int]:
+    def _posted(self, request: CallRequest, what: str, lazies: list[Any], dropped: list[str]) -> tuple[CallNews, int]:
         number = self._connection.number()
+        request.drop = dropped
         try:
-            whole = {**request, "floor": self._connection.floor(), "drop": dropped}
-            message = encode(whole, TYPES, what=what, named=NodeWriter(TYPES, namer(what, lazies)).node)
+            request.floor = self._connection.floor()
+            message = encode_request(request, TYPES, what=what, named=NodeWriter(TYPES, namer(what, lazies)).node)
             if message.nbytes > self._max_body:
                 raise DispatchError(
                     f"{what}: the arguments have {message.nbytes} bytes, and the server takes {self._max_body}; "
                     "make several calls, or serve(max_body=...)"
                 )
-            answer = self._value(self._connection.post("/call", message, number))
+            news = unpacked(self._connection.post("/call", message, number), CALL_NEWS)
         except BaseException:
             self._dropped.extend(dropped)
             raise
         finally:
             self._connection.answered(number)
-        return answer, message.nbytes
+        return news, message.nbytes
 
     def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ServedTool:
         """A tool beside the server's session."""
@@ -167,8 +177,8 @@ class HttpBackend:
 
     def _ask_tool(self, tool: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send a request about a tool, and wait for the answer."""
-        request = {"kind": "tool", "target": tool, "args": list(args), "kwargs": dict(kwargs), "line": driver_line()}
-        reply = self._accepted(*self._numbered(request, str(args[0]), []))
+        request = CallRequest("tool", target=tool, args=list(args), kwargs=dict(kwargs), line=driver_line())
+        reply = self._taken(*self._numbered(request, str(args[0]), []))
         while not self.wait([reply.end], None):
             continue
         assert reply.outcome is not None
@@ -176,7 +186,7 @@ class HttpBackend:
             raise reply.error()
         return self._store.get(reply.outcome.payload)[0]
 
-    def _request(self, call: WholeCall) -> dict[str, Any]:
+    def _request(self, call: WholeCall) -> CallRequest:
         component = call.component
         kind: str = call.kind
         target = call.target
@@ -189,51 +199,25 @@ class HttpBackend:
             kind, target = "present", None
         elif kind == "generate":
             target = list(target)
-        request = {
-            "kind": kind,
-            "group": component.group,
-            "instance": component.instance,
-            "mesh": component.mesh if call.kind == "create" else None,
-            "target": target,
-            "args": list(call.args),
-            "kwargs": dict(call.kwargs),
-            "line": call.line,
-        }
+        request = CallRequest(
+            kind, component.group, component.instance, target, list(call.args), dict(call.kwargs), line=call.line
+        )
+        if kind == "create":
+            request.mesh = component.mesh
         if call.by_rank or kind in ("item", "close"):
-            request |= {"ranks": list(call.ranks), "by_rank": call.by_rank, "timeout": call.timeout}
+            request.ranks, request.by_rank, request.timeout = list(call.ranks), call.by_rank, call.timeout
         return request
 
-    def _check(self, answer: Mapping[str, Any]) -> None:
-        """Raise what the server answers instead of taking a call."""
-        if "refused" in answer:
-            given = answer["refused"]
-            raise refused(
-                given["type"],
-                f"{given['message']} (request {given['request']})",
-                given["status"],
-                self._connection.address,
-            )
-        if "error" in answer:
-            raise self._decoded(answer["error"])
-
-    def _accepted_by_rank(self, answer: Mapping[str, Any], sent: int, ranks: Sequence[int]) -> ServedRanks:
-        reply = self._reply(answer, sent)
-        found = reply.ranks(ranks, answer.get("each"))
-        self._take_news(reply, answer)
-        return found
-
-    def _accepted(self, answer: Mapping[str, Any], sent: int) -> ServedReply:
-        reply = self._reply(answer, sent)
-        self._take_news(reply, answer)
+    def _taken(self, news: CallNews, sent: int) -> ServedReply:
+        reply = self._reply(news, sent)
+        self._take(reply, news)
         return reply
 
-    def _reply(self, answer: Mapping[str, Any], sent: int) -> ServedReply:
-        return ServedReply(answer["name"], sent, self._decoded, self._ask, self._ask_ranks, self._dropped)
+    def _reply(self, news: CallNews, sent: int) -> ServedReply:
+        return ServedReply(news.name, sent, self._decoded, self._ask, self._ask_ranks, self._dropped)
 
-    def _take_news(self, reply: ServedReply, answer: Mapping[str, Any]) -> None:
-        news = answer["news"]
-        if news is not None:
-            reply.take(news)
+    def _take(self, reply: ServedReply, news: CallNews) -> None:
+        reply.take(news)
         if not reply.end.done():
             self._news.expect(reply)
 
@@ -246,11 +230,8 @@ class HttpBackend:
         found: Exception | None = self._decoded(answer["error"]) if answer else None
         return found
 
-    def _ask_ranks(self, name: str) -> Mapping[str, Any]:
-        answer = self._value(self._connection.post("/ranks", encode({"name": name}, TYPES)))
-        self._check(answer)
-        found: Mapping[str, Any] = answer
-        return found
+    def _ask_ranks(self, name: str) -> RanksAnswer:
+        return unpacked(self._connection.post("/ranks", encode({"name": name}, TYPES)), RANKS_ANSWER)
 
     def read_rows(self, pieces: Sequence[RowsOfRank], timeout: float | None) -> tuple[Any, int]:
         """The rows of several ranks, joined."""
@@ -270,8 +251,8 @@ class HttpBackend:
     def _decoded(self, data: bytes) -> Any:
         return decode([data], TYPES, named=self._reader.value, read_only=True)
 
-    def _value(self, answer: Answer) -> Any:
-        return value_of(*answer, TYPES)
+    def _value(self, data: bytes) -> Any:
+        return decode((data,), TYPES)
 
     def _made(self, node: list[Any]) -> Any:
         """A handle."""

@@ -21,7 +21,7 @@ from twinkle_remote.errors import (
 )
 from twinkle_remote.http.loopback import is_loopback
 from twinkle_remote.http.wire.compression import GZIP, deflated, inflated
-from twinkle_remote.http.wire.frame import FrameReader
+from twinkle_remote.http.wire.frame import TREES, read_frame
 from twinkle_remote.http.wire.limits import Limits
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _ERRORS: Mapping[str, type[TwinkleError]] = {
     "Malformed": DispatchError,
 }
 
-Answer = tuple["Tree", list[bytearray]]
+Answer = tuple["Tree[Any]", list[bytearray]]
 
 
 class Connection:
@@ -130,8 +130,8 @@ class Connection:
 
     def post(
         self, path: str, message: WireMessage, number: int | None = None, *, patience: float | None = None
-    ) -> Answer:
-        """Send a message and read the answer.
+    ) -> bytes:
+        """Send a message and return the message that answers it.
 
         Args:
             path: Path below the root.
@@ -156,7 +156,7 @@ class Connection:
             return self._asked("POST", path, body, headers)
 
         response = self._sent(send, path, self._patience if patience is None else patience)
-        return self._read(_plain(response, [response.data]))
+        return b"".join(_plain(response, [response.data]))
 
     def read(
         self, method: str, path: str, timeout: float | None, message: WireMessage | None = None
@@ -200,7 +200,7 @@ class Connection:
                 response.read()
                 return response
             try:
-                return self._read(_plain(response, parts(response)))
+                return read_frame(_plain(response, parts(response)), _LIMITS, TREES)
             finally:
                 response.release_conn()
 
@@ -257,12 +257,6 @@ class Connection:
             if isinstance(response, tuple) or response.status in (200, 204):
                 return response
             raise refusal(response.status, b"".join(_plain(response, [response.data])), self.address)
-
-    def _read(self, parts: Any) -> Answer:
-        reader = FrameReader(_LIMITS)
-        for part in parts:
-            reader.feed(part)
-        return reader.finish()
 
     def close(self) -> None:
         """Tell the server that this client ends; a server that does not answer finds out by the lease."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import SessionLostError, TwinkleError
-from twinkle_remote.http.registered import TYPES
-from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.http.wire.envelopes import NEWS_ANSWER, NewsRequest, message_of, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from twinkle_remote.http.client.connection import Answer, Connection
+    from twinkle_remote.http.client.connection import Connection
     from twinkle_remote.http.client.replies import ServedReply
+    from twinkle_remote.http.wire.envelopes import CallNews
 
 _POLL_SECONDS = 20.0
 
@@ -26,22 +26,14 @@ class NewsReader:
         connection: To the server.
         beat: Seconds between two requests while no call is in flight.
         dropped: Takes the names of the results that are no longer used.
-        value: Decodes an answer.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        beat: float,
-        dropped: Callable[[], list[str]],
-        value: Callable[[Answer], Any],
-    ) -> None:
+    def __init__(self, connection: Connection, beat: float, dropped: Callable[[], list[str]]) -> None:
         self._connection = connection
         self._beat = beat
         self._dropped = dropped
-        self._value = value
         self._waiting: dict[str, ServedReply] = {}
-        self._early: dict[str, list[Mapping[str, Any]]] = {}
+        self._early: dict[str, list[CallNews]] = {}
         self._changed = threading.Condition()
         self._after = 0
         self._ended = False
@@ -92,30 +84,25 @@ class NewsReader:
                 return
 
     def _ask(self, seconds: float) -> None:
-        request = {
-            "after": self._after,
-            "seconds": seconds,
-            "floor": self._connection.floor(),
-            "drop": self._dropped(),
-        }
-        answer = self._value(self._connection.post("/news", encode(request, TYPES)))
-        for number, news in answer["news"]:
+        request = NewsRequest(self._after, seconds, self._connection.floor(), self._dropped())
+        answer = unpacked(self._connection.post("/news", message_of(request)), NEWS_ANSWER)
+        for number, news in answer.news:
             if number > self._after:
                 self._after = number
                 self._take(news)
         with self._changed:
-            over = bool(answer["draining"]) and not self._waiting
+            over = answer.draining and not self._waiting
         if over:
             raise SessionLostError(f"{self._connection.address}: the server stops, and takes no new calls")
 
-    def _take(self, news: Mapping[str, Any]) -> None:
-        if "line" in news:  # of a worker, with its label
-            print(news["line"], file=sys.stderr if news["is_error"] else sys.stdout, flush=True)
+    def _take(self, news: CallNews) -> None:
+        if news.line is not None:  # of a worker, with its label
+            print(news.line, file=sys.stderr if news.is_error else sys.stdout, flush=True)
             return
         with self._changed:
-            reply = self._waiting.get(news["name"])
+            reply = self._waiting.get(news.name)
             if reply is None:  # its request is not answered yet
-                self._early.setdefault(news["name"], []).append(news)
+                self._early.setdefault(news.name, []).append(news)
                 return
         reply.take(news)
         if reply.end.done():

@@ -11,9 +11,10 @@ from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.http.client.served_result import ResultName, ServedResult
+    from twinkle_remote.http.wire.envelopes import RankNews
 
 _FIGURES = ("rank", "rows", "is_list", "rows_given", "total", "ended", "produced", "fetched", "started", "seconds")
 
@@ -35,13 +36,13 @@ class RankReply(ThreadReply):
         self.result = result
         self._decode = decode
 
-    def take(self, answer: Mapping[str, Any]) -> None:
+    def take(self, answer: RankNews) -> None:
         """Take the rank's answer."""
-        outcome = Outcome(**dict(zip(_FIGURES, answer["figures"], strict=True)))
-        outcome.payload = ServedPayload(self.result.held, self.rank, answer.get("value"), bool(answer.get("outlives")))
-        if "failure" in answer:
-            error = self._decode(answer["error"]) if "error" in answer else None
-            outcome.failure = failure_of(answer["failure"], error)
+        outcome = Outcome(**dict(zip(_FIGURES, answer.figures, strict=True)))
+        outcome.payload = ServedPayload(self.result.held, self.rank, answer.value, answer.outlives)
+        if answer.failure is not None:
+            error = None if answer.error is None else self._decode(answer.error)
+            outcome.failure = failure_of(answer.failure, error)
         self.complete(outcome)
 
     def lose(self, error: Exception) -> None:
@@ -58,6 +59,7 @@ class ServedPayload:
         result: Name of the call's result.
         rank: The rank; None for the whole call's value.
         value: The encoded value, if it came with the answer.
+        scalar: A list of the value, if that came with the answer as it is.
         outlives: It can be read when its worker has ended.
     """
 
@@ -65,6 +67,7 @@ class ServedPayload:
     rank: int | None
     value: bytes | None = None
     outlives: bool = False
+    scalar: list[Any] | None = None
 
 
 class ServedRanks:

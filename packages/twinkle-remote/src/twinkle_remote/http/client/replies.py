@@ -14,7 +14,9 @@ from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.http.wire.envelopes import CallNews, RankNews, RanksAnswer
 
 _OF_FAILURE = ("label", "node", "type_name", "message", "method")
 
@@ -41,7 +43,7 @@ class ServedReply(ServedResult):
         sent: int,
         decode: Callable[[bytes], Any],
         ask: Callable[[str, str, float | None], Exception | None],
-        ask_ranks: Callable[[str], Mapping[str, Any]],
+        ask_ranks: Callable[[str], RanksAnswer],
         dropped: deque[str],
     ) -> None:
         super().__init__(name, sent, ask, dropped)
@@ -52,32 +54,28 @@ class ServedReply(ServedResult):
         self._ask_ranks = ask_ranks
         self._error: bytes | Exception | None = None
 
-    def take(self, news: Mapping[str, Any]) -> None:
+    def take(self, news: CallNews) -> None:
         """Take what the server tells."""
-        if "answer" in news:
-            self._take_answer(self._decode(news["answer"]))
+        if news.accepted:
             return
-        self._take_ranks(news.get("ranks", ()))
+        if news.refused is not None:
+            self.lose(TwinkleError(news.refused.message))
+            return
+        if news.unsent is not None:
+            self.lose(self._decode(news.unsent))
+            self._error = news.unsent
+            return
+        self._take_ranks(news.ranks)
         failure = None
-        if "error" in news:
-            self._error = news["error"]
-            failure = Failure(**dict(zip(_OF_FAILURE, news["first"], strict=True)))
-        ended = bool(news.get("ended"))
-        self.answers.extend(_answer(*one) for one in news.get("answers", ()))
-        payload = ServedPayload(self.held, None, news.get("value"))
-        self.complete(Outcome(0, payload=payload, failure=failure, ended=ended, rows=news.get("rows")))
-        if news["done"]:
-            self.end.complete(Outcome(1, payload=payload, ended=ended))
-
-    def _take_answer(self, answer: Mapping[str, Any]) -> None:
-        """Take the answer to a call whose submission took long."""
-        if "refused" in answer:
-            self.lose(TwinkleError(answer["refused"]["message"]))
-        elif "error" in answer:
-            self.lose(self._decode(answer["error"]))
-            self._error = answer["error"]
-        elif answer["news"] is not None:
-            self.take(answer["news"])
+        if news.error is not None and news.first is not None:
+            self._error = news.error
+            texts: dict[str, Any] = dict(zip(_OF_FAILURE, news.first, strict=True))
+            failure = Failure(**texts)
+        self.answers.extend([_answer(*one) for one in news.answers])
+        payload = ServedPayload(self.held, None, news.value, scalar=news.scalar)
+        self.complete(Outcome(0, payload=payload, failure=failure, ended=news.ended, rows=news.rows))
+        if news.done:
+            self.end.complete(Outcome(1, payload=payload, ended=news.ended))
 
     def ranks(self, ranks: Sequence[int], each: bool | None) -> ServedRanks:
         """The answers of some ranks, each by itself, from now on."""
@@ -89,13 +87,13 @@ class ServedReply(ServedResult):
         """The answers of its ranks, each by itself; asks the server for them."""
         found = self.ranks(ranks, None)  # before the server is asked: the answers may come by both ways
         described = self._ask_ranks(self.name)
-        found.each = described["each"]
-        self._take_ranks(described["ranks"])
+        found.each = described.each
+        self._take_ranks(described.ranks)
         return found
 
-    def _take_ranks(self, answers: Sequence[Mapping[str, Any]]) -> None:
+    def _take_ranks(self, answers: Sequence[RankNews]) -> None:
         for answer in answers:
-            rank = self._ranks.get(answer["figures"][0])
+            rank = self._ranks.get(answer.figures[0])
             if rank is not None:
                 rank.take(answer)
 

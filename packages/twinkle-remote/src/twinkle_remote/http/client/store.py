@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+_SCALAR_BYTES = 9  # the most that one takes
+
+
 class ServedStore:
     """Reads results from the server.
 
@@ -39,6 +42,8 @@ class ServedStore:
     ) -> tuple[Any, int]:
         """The value of a result, or rows of it, and the bytes that came for it."""
         assert isinstance(ref, ServedPayload)
+        if ref.scalar is not None and start is None:
+            return ref.scalar[0], _SCALAR_BYTES
         if ref.value is not None and start is None:
             return self._decode(ref.value), len(ref.value)
         if ref.rank is None and start is None:

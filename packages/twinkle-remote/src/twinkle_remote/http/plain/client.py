@@ -9,14 +9,15 @@ import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinkle_remote.http.server.body import RefusedError, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from twinkle_remote.http.server.clients import RemoteClient
+    from twinkle_remote.http.wire.envelopes import CallNews
 
 MOST_COMPONENTS = 1024  # of one tenant
 MOST_CALLS = 1024
@@ -151,8 +152,8 @@ class PlainClient:
                 after = number
                 self._take(news)
 
-    def _take(self, news: Mapping[str, Any]) -> None:
-        waiting = self._waiting.get(news["name"])
+    def _take(self, news: CallNews) -> None:
+        waiting = self._waiting.get(news.name)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 

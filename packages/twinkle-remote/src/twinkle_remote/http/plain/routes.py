@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from twinkle_remote.http.plain.failures import answer_of, refusal_of
 from twinkle_remote.http.plain.openapi import openapi
-from twinkle_remote.http.server.app import ROOT
 from twinkle_remote.http.server.body import RefusedError, take_body
+from twinkle_remote.http.server.client_app import ROOT
 from twinkle_remote.http.stub.describe import describe
 from twinkle_remote.http.wire.errors import WireFormatError
 

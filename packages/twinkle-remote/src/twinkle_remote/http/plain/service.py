@@ -18,8 +18,9 @@ from twinkle_remote.http.plain.client import MOST_COMPONENTS, MOST_LISTED, Plain
 from twinkle_remote.http.plain.failures import answer_of, described, refusal_of
 from twinkle_remote.http.plain.values import JsonValueError, to_json
 from twinkle_remote.http.server.body import RefusedError, unknown
-from twinkle_remote.http.server.results import CallOutcome, WorkOutcome
+from twinkle_remote.http.server.results import CallOutcome
 from twinkle_remote.http.server.service import stops
+from twinkle_remote.http.wire.envelopes import CallRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -151,25 +152,20 @@ class PlainService:
         name, done = client.expect()
         try:
             loop = asyncio.get_running_loop()
-            given = {**request, "line": "plain JSON"}
+            given = CallRequest(**request, line="plain JSON")
             lane, make = client.client.lane, partial(self._make, client.client, name, given, request_id)
-            result, news = await loop.run_in_executor(lane, make)
-            if news is None:
-                await done
+            result = await loop.run_in_executor(lane, make)
+            await done
             return await asyncio.to_thread(self._result, client, result, request["kind"])
         finally:
             client.forget(name)
 
-    def _make(self, client: RemoteClient, name: str, request: Mapping[str, Any], request_id: str) -> tuple[Result, Any]:
+    def _make(self, client: RemoteClient, name: str, request: CallRequest, request_id: str) -> Result:
         try:
-            result = self._service.maker.make(client, name, request, request_id)
+            return self._service.maker.make(client, name, request, request_id)
         except (TypeError, TwinkleError, RecursionError) as error:
             status, kind, why = described(error, sent=False)
             raise RefusedError(status, why, kind) from error
-        news = result.news()
-        if news is None and isinstance(result, WorkOutcome):
-            result.when_done(client.publish)
-        return result, news
 
     def _result(self, client: PlainClient, result: Result, kind: str) -> bytes:
         """The JSON of a result, in a thread.

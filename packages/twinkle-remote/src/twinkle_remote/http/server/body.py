@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from twinkle_remote.http.server.pace import BODY_SECONDS, BYTES_A_SECOND
 from twinkle_remote.http.wire.compression import InflatedTooLargeError, Inflater
@@ -14,8 +14,12 @@ from twinkle_remote.http.wire.frame import FrameReader
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from msgspec.msgpack import Decoder
+
     from twinkle_remote.http.wire.frame import Tree
     from twinkle_remote.http.wire.limits import Limits
+
+T = TypeVar("T")
 
 
 class RefusedError(Exception):
@@ -39,8 +43,8 @@ def unknown(what: str, name: str) -> RefusedError:
     return RefusedError(404, f"there is no {what} {name[:80]!a}", "Unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+@dataclass(frozen=True)
+class Body(Generic[T]):
     """A message that has arrived.
 
     Attributes:
@@ -49,19 +53,27 @@ class Body:
         digest: Its size and checksum: a request that is sent again has the same.
     """
 
-    tree: Tree
+    tree: Tree[T]
     buffers: list[bytearray]
     digest: tuple[int, int]
 
 
-async def read_body(scope: Any, receive: Callable[[], Awaitable[Any]], limits: Limits) -> Body:
+async def read_body(
+    scope: Any, receive: Callable[[], Awaitable[Any]], limits: Limits, decoder: Decoder[Tree[T]]
+) -> Body[T]:
     """Read a message.
+
+    Args:
+        scope: The request.
+        receive: Its parts.
+        limits: What is accepted.
+        decoder: Reads the tree.
 
     Raises:
         RefusedError: It is too large or too slow, or the client went away.
         WireFormatError: It is no message.
     """
-    reader = FrameReader(limits)
+    reader = FrameReader(limits, decoder)
     digest = await take_body(scope, receive, limits.body, reader.feed)
     tree, buffers = reader.finish()
     return Body(tree, buffers, digest)
@@ -73,7 +85,7 @@ async def take_body(
     """Pass on the parts of a body as they arrive; returns its size and checksum, as they came.
 
     Args:
-        scope: The request.
+        scope: The request, with its headers by name in its state.
         receive: Its parts.
         most: Bytes of it at most, as they came and as they inflate to.
         take: Takes each part, inflated.
@@ -82,7 +94,7 @@ async def take_body(
         RefusedError: It is too large or too slow, of an unknown coding, or the client went away.
         WireFormatError: It is compressed, and cannot be read.
     """
-    headers = dict(scope["headers"])
+    headers = scope["state"]["headers"]
     length = headers.get(b"content-length", b"0")
     if len(length) > 20 or int(length) > most:
         raise _too_large(most)

@@ -23,7 +23,8 @@ from twinkle_remote.http.server.components import Components, ServedComponent, p
 from twinkle_remote.http.server.named_rows import piece_named, rows_named
 from twinkle_remote.http.server.results import CallOutcome, WorkOutcome, error_type
 from twinkle_remote.http.server.tools import InstalledTools
-from twinkle_remote.http.wire.decode import value_of
+from twinkle_remote.http.wire.decode import values_of
+from twinkle_remote.http.wire.envelopes import read_request
 from twinkle_remote.http.wire.errors import WireFormatError
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import NAMES, options_under
@@ -31,7 +32,9 @@ from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
 from twinkle_remote.worker.present import present
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+    from msgspec import Raw
 
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.errors import TwinkleError
@@ -40,11 +43,11 @@ if TYPE_CHECKING:
     from twinkle_remote.http.server.components import ServedClasses
     from twinkle_remote.http.server.journal import Journal
     from twinkle_remote.http.server.watcher import Watcher
+    from twinkle_remote.http.wire.envelopes import CallRequest
     from twinkle_remote.http.wire.limits import Limits
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.sessions.runtime import Runtime
 
-AT_ONCE_SECONDS = 0.002
 MOST_IN_FLIGHT = 4096
 _LONGEST_LINE = 300
 _THREADS = 16
@@ -84,7 +87,7 @@ class CallMaker:
         """Describes handles for a client."""
         return self.components.describer(client.tenant)
 
-    def decode(self, client: RemoteClient, body: Body) -> dict[str, Any]:
+    def decode(self, client: RemoteClient, body: Body[Raw]) -> CallRequest:
         """The request of a client: its marks, handles and results are those of this process.
 
         Raises:
@@ -105,14 +108,16 @@ class CallMaker:
                 return self.components.find(client.tenant, node[1], node[2]).value
             raise WireFormatError(f"a node {node[0]!r:.40} is not known")
 
+        request = read_request(body.tree.root)
+        roots = (request.args, request.kwargs, request.mesh)
         reader = NodeReader(own_error_type, other)
-        request = value_of(body.tree, body.buffers, TYPES, named=reader.value, limits=self._limits)
-        if not isinstance(request, dict):
-            raise WireFormatError("a request is a dict")
+        nodes = body.tree.nodes
+        found = values_of(roots, nodes, body.buffers, TYPES, named=reader.value, limits=self._limits)
+        request.args, request.kwargs, request.mesh = found
         return request
 
-    def make(self, client: RemoteClient, name: str, request: Mapping[str, Any], request_id: str) -> Result:
-        """Make a call; returns when it was submitted, and after a moment in which a short call ends.
+    def make(self, client: RemoteClient, name: str, request: CallRequest, request_id: str) -> Result:
+        """Make a call; returns when it was submitted, and the client is told what becomes of it.
 
         Args:
             client: The client.
@@ -126,9 +131,8 @@ class CallMaker:
         """
         if self._watcher.pending() >= MOST_IN_FLIGHT:
             raise RefusedError(429, f"{MOST_IN_FLIGHT} calls are in flight at the server", "TooMany")
-        kind = request.get("kind")
-        group, instance = (str(request.get(key)) for key in ("group", "instance"))
-        line = f"{request.get('line')!s:.{_LONGEST_LINE}}, request {request_id}"
+        kind, group, instance = request.kind, str(request.group), str(request.instance)
+        line = f"{request.line!s:.{_LONGEST_LINE}}, request {request_id}"
         with called_from(line):
             if kind == "create":
                 return self._create(client, name, group, instance, request, line, request_id)
@@ -144,15 +148,15 @@ class CallMaker:
             return self._watched(client, self._call(client, name, served, kind, request), request_id)
 
     def _call(
-        self, client: RemoteClient, name: str, served: ServedComponent, kind: Any, request: Mapping[str, Any]
+        self, client: RemoteClient, name: str, served: ServedComponent, kind: Any, request: CallRequest
     ) -> CallOutcome:
         component = component_of(served.value)
         if component is None:
             raise NotInitializedError("this component is gone: the session that built it has ended")
-        by_rank = bool(request.get("by_rank"))
+        by_rank = bool(request.by_rank)
         if kind == "method":
             part = replace(component, ranks=_ranks(component, request)) if by_rank else component
-            call = self._method(part, served, str(request.get("target")), *_arguments(request), by_rank=by_rank)
+            call = self._method(part, served, str(request.target), *_arguments(request), by_rank=by_rank)
         elif kind == "generate":
             call = self._generate(client, component, served, request)
         elif kind == "present":
@@ -168,15 +172,11 @@ class CallMaker:
         return CallOutcome(name, client, kind, call, served.value, self.describer(client), by_rank=by_rank)
 
     def _watched(self, client: RemoteClient, outcome: CallOutcome, request_id: str) -> CallOutcome:
-        """Keep a call, and watch it if it does not end in a moment."""
+        """Keep a call, and watch it until its last rank has answered."""
         outcome.when_over = self._teller(outcome.call.name, client, request_id)
         client.keep(outcome)
         outcome.call.prefetched |= outcome.reads_ranks
-        outcome.call.ends_within(AT_ONCE_SECONDS)
-        if outcome.call.done():
-            outcome.tell_over()
-        else:  # a failed call goes on until its last rank has answered
-            self._watcher.add(outcome)
+        self._watcher.add(outcome)
         return outcome
 
     def _teller(self, name: str, client: RemoteClient, request_id: str) -> Callable[[str], None]:
@@ -211,9 +211,9 @@ class CallMaker:
         return spec, names
 
     def _generate(
-        self, client: RemoteClient, component: Component, served: ServedComponent, request: Mapping[str, Any]
+        self, client: RemoteClient, component: Component, served: ServedComponent, request: CallRequest
     ) -> PendingCall:
-        method, key = _pair(request.get("target"))
+        method, key = _pair(request.target)
         args, kwargs = _arguments(request)
         spec, names = self._bound(component, served, method, args, kwargs)
         if not spec.yields:
@@ -223,9 +223,9 @@ class CallMaker:
         opened = client.generators.add(key, component, name, spec, ranks)
         return start(component, "generate", (method, opened.key), name, spec, names, args, kwargs)
 
-    def _step(self, client: RemoteClient, name: str, kind: Any, request: Mapping[str, Any]) -> CallOutcome:
+    def _step(self, client: RemoteClient, name: str, kind: Any, request: CallRequest) -> CallOutcome:
         """Advance or close a generator."""
-        key = str(request.get("target"))
+        key = str(request.target)
         opened = client.generators.find(key)
         ranks = _ranks(opened.component, request)
         part = replace(opened.component, ranks=ranks)
@@ -258,16 +258,16 @@ class CallMaker:
         name: str,
         group: str,
         instance: str,
-        request: Mapping[str, Any],
+        request: CallRequest,
         line: str,
         request_id: str,
     ) -> WorkOutcome:
-        cls: Any = self._classes.find(str(request.get("target")))
+        cls: Any = self._classes.find(str(request.target))
         client.use.check("components")
         args, kwargs = _arguments(request)
         if self.components.has(client.tenant, group, instance):
             raise PlacementError(f"instance_id={instance!r} is taken on group {group!r}: give another one")
-        kwargs = placement(cls, kwargs, group, request.get("mesh"))
+        kwargs = placement(cls, kwargs, group, request.mesh)
 
         def build() -> dict[str, Any]:
             with called_from(line):
@@ -285,12 +285,10 @@ class CallMaker:
         tell = self._teller(f"{cls.__name__}.__init__", client, request_id)
         return self._worked(client, name, build, tell)
 
-    def _tool(
-        self, client: RemoteClient, name: str, request: Mapping[str, Any], line: str, request_id: str
-    ) -> WorkOutcome:
+    def _tool(self, client: RemoteClient, name: str, request: CallRequest, line: str, request_id: str) -> WorkOutcome:
         """Make, call or close a tool beside the session; in a thread of its own."""
         args, kwargs = _arguments(request)
-        work = client.tools.call(self._tools, str(request.get("target")), args, kwargs)
+        work = client.tools.call(self._tools, str(request.target), args, kwargs)
 
         def run() -> Any:
             with called_from(line):
@@ -310,6 +308,7 @@ class CallMaker:
         future.add_done_callback(lambda done: tell(error_type(done.exception())))
         outcome = WorkOutcome(name, client, future, self.describer(client))
         client.keep(outcome)
+        outcome.when_done(client.publish)
         return outcome
 
     def drop(self, client: RemoteClient, group: str, instance: str) -> None:
@@ -333,16 +332,16 @@ class CallMaker:
         return () if self._runtime.closed else release_all([served.value for served in removed if served is not None])
 
 
-def _arguments(request: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = request.get("args", []), request.get("kwargs", {})
+def _arguments(request: CallRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = request.args, request.kwargs
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise WireFormatError("args are a list, and kwargs a dict")
     return tuple(args), kwargs
 
 
-def _ranks(component: Component, request: Mapping[str, Any]) -> tuple[int, ...]:
+def _ranks(component: Component, request: CallRequest) -> tuple[int, ...]:
     """The ranks that a request calls."""
-    ranks = request.get("ranks")
+    ranks = request.ranks
     if not isinstance(ranks, list) or not ranks or not set(component.ranks).issuperset(_whole(ranks)):
         raise WireFormatError(f"ranks are some of {component.name}'s")
     return tuple(ranks)
@@ -352,8 +351,8 @@ def _whole(ranks: list[Any]) -> list[Any]:
     return [rank if type(rank) is int else None for rank in ranks]
 
 
-def _timeout(request: Mapping[str, Any]) -> float | None:
-    found = request.get("timeout")
+def _timeout(request: CallRequest) -> float | None:
+    found = request.timeout
     if found is not None and (not isinstance(found, int | float) or isinstance(found, bool) or not found > 0):
         raise WireFormatError("a timeout is seconds above 0")
     return found

@@ -9,17 +9,19 @@ import secrets
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twinkle_remote.http.server.body import RefusedError, unknown
 from twinkle_remote.http.server.client_generators import ClientGenerators
+from twinkle_remote.http.server.lane import Lane
 from twinkle_remote.http.server.quota import TenantUse
 from twinkle_remote.http.server.tools import ClientTools
+from twinkle_remote.http.wire.envelopes import CallNews
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from twinkle_remote.http.server.pending_answer import PendingAnswer
     from twinkle_remote.http.server.quota import Quota
     from twinkle_remote.http.wire.frame import WireMessage
 
@@ -42,7 +44,7 @@ class Result(Protocol):
     client: RemoteClient
     nbytes: int
 
-    def news(self) -> dict[str, Any] | None:
+    def news(self) -> CallNews | None:
         """What the client does not know yet; None if there is nothing."""
 
     def message(self) -> WireMessage:
@@ -68,7 +70,8 @@ class RemoteClient:
         is_gone: It has ended, or its lease has.
         busy: Requests of it that are being answered.
         floor: Requests below this number were answered, and the client has the answers.
-        answers: Size and checksum, and the answer, of each later request by its number.
+        told_floor: The latest such number that a call has told, for the event loop to read.
+        answers: The answer of each later request by its number.
     """
 
     def __init__(self, name: str, tenant: str, loop: asyncio.AbstractEventLoop, use: TenantUse) -> None:
@@ -79,21 +82,30 @@ class RemoteClient:
         self.generators = ClientGenerators(name)
         self.tools = ClientTools()
         self.components: set[tuple[str, str]] = set()
-        self.lane = ThreadPoolExecutor(1, f"twinkle-client-{name[-6:]}")
+        self.lane = Lane(f"twinkle-client-{name[-6:]}")
         self.is_gone = False
         self.busy = 0
         self.seen = time.monotonic()
-        self.floor = 0
-        self.answers: dict[int, tuple[tuple[int, int], asyncio.Future[bytes]]] = {}
+        self.floor = self.told_floor = 0
+        self.answers: dict[int, PendingAnswer] = {}
         self._counting = threading.Lock()
         self._loop = loop
-        self._news: deque[tuple[int, dict[str, Any]]] = deque()
+        self._first: dict[str, Callable[[CallNews], None]] = {}
+        self._news: deque[tuple[int, CallNews]] = deque()
         self._count = 0
         self._arrived = asyncio.Event()
 
-    def publish(self, news: dict[str, Any]) -> None:
+    def publish(self, news: CallNews) -> None:
         """Tell the client what became of a call; from any thread."""
-        self._loop.call_soon_threadsafe(self._append, news)
+        self._loop.call_soon_threadsafe(self._tell, news)
+
+    def tell_first(self, name: str, take: Callable[[CallNews], None]) -> None:
+        """Have a function take the first news of a call, which then are not among those that the client asks for."""
+        self._first[name] = take
+
+    def tell_on_request(self, name: str) -> None:
+        """Keep all further news of a call until the client asks."""
+        self._first.pop(name, None)
 
     def tell_line(self, line: str, is_error: bool) -> None:
         """Tell the client what a worker has printed; from any thread. Lines that it does not read are left out."""
@@ -102,14 +114,21 @@ class RemoteClient:
 
     def _append_line(self, line: str, is_error: bool) -> None:
         if len(self._news) < MOST_LINES:
-            self._append({"line": line[:_LONGEST_LINE], "is_error": is_error})
+            self._append(CallNews(line=line[:_LONGEST_LINE], is_error=is_error))
 
-    def _append(self, news: dict[str, Any]) -> None:
+    def _tell(self, news: CallNews) -> None:
+        take = self._first.pop(news.name, None)
+        if take is None:
+            self._append(news)
+        else:
+            take(news)
+
+    def _append(self, news: CallNews) -> None:
         self._count += 1
         self._news.append((self._count, news))
         self._arrived.set()
 
-    async def news(self, after: int, seconds: float) -> Sequence[tuple[int, dict[str, Any]]]:
+    async def news(self, after: int, seconds: float) -> Sequence[tuple[int, CallNews]]:
         """The news after a number that the client has read; waits for some."""
         while self._news and self._news[0][0] <= after:
             self._news.popleft()
@@ -127,7 +146,7 @@ class RemoteClient:
         return bool(self._news)
 
     def answered(self, floor: int) -> None:
-        """Forget the answers that the client has."""
+        """Forget the answers that the client has; on the event loop."""
         if floor > self.floor:
             self.floor = floor
             for number in [number for number in self.answers if number < floor]:

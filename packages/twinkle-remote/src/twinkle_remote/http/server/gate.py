@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from twinkle_remote.http.server.access import Access
     from twinkle_remote.http.server.journal import Journal
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Any]]
     App = Callable[[Any, Receive, Send], Awaitable[None]]
 
+_ONCE = (b"host", b"content-length", b"transfer-encoding", b"authorization")
 _JSON = (b"content-type", b"application/json")
 
 
@@ -43,7 +44,7 @@ class Gate:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        headers = dict(scope["headers"])
+        headers = scope["state"]["headers"] = dict(scope["headers"])
         entry = self._journal.begin(scope, headers)
         sending = entry.sending(send)
         try:
@@ -57,10 +58,9 @@ class Gate:
             self._journal.end(entry)
 
     def _refusal(self, scope: Any, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
-        names = [name for name, _ in scope["headers"]]
         if b"transfer-encoding" in headers and b"content-length" in headers:
             return 400, "a request has Content-Length or Transfer-Encoding, not both"
-        if any(names.count(name) > 1 for name in (b"host", b"content-length", b"transfer-encoding", b"authorization")):
+        if len(headers) < len(scope["headers"]) and _has_two(scope["headers"]):
             return 400, "a request has one Host, one length and one token"
         if not self._is_host(headers.get(b"host", b"").lower(), scope["server"]):
             return 421, "the Host header does not name this server"
@@ -80,6 +80,11 @@ class Gate:
             return False
         name, port = server
         return host == f"{f'[{name}]' if ':' in name else name}:{port}".encode("ascii")
+
+
+def _has_two(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    names = [name for name, _ in headers]
+    return any(names.count(name) > 1 for name in _ONCE)
 
 
 async def refuse(send: Send, status: int, why: str, request: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.http.nodes import NodeWriter, failure_texts
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.http.wire.envelopes import RankNews
 from twinkle_remote.protocol.messages import Itself
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 INLINE_BYTES = 16 * 1024
 
 
-def rank_answer(call: PendingCall, rank: int, other: NodeOf, *, outlives: bool, inline: bool) -> dict[str, Any]:
+def rank_answer(call: PendingCall, rank: int, other: NodeOf, *, outlives: bool, inline: bool) -> RankNews:
     """What a client is told of the answer of one rank.
 
     Args:
@@ -28,19 +29,17 @@ def rank_answer(call: PendingCall, rank: int, other: NodeOf, *, outlives: bool, 
         inline: A small value goes with it.
     """
     outcome = call.outcome(rank)
-    answer: dict[str, Any] = {"figures": _figures(outcome)}
+    answer = RankNews(_figures(outcome))
     if outcome.failure is not None:
-        answer["failure"] = failure_texts(outcome.failure)
+        answer.failure = failure_texts(outcome.failure)
         error = outcome.failure.exception()
         if error is not None:
-            answer["error"] = encode(error, TYPES, what="the error", named=NodeWriter(TYPES, other).node).to_bytes()
+            answer.error = encode(error, TYPES, what="the error", named=NodeWriter(TYPES, other).node).to_bytes()
         return answer
     if outlives:
-        answer["outlives"] = True
+        answer.outlives = True
     if inline and not outcome.ended and outcome.produced <= INLINE_BYTES:
-        value = _value(call, outcome, other)
-        if value is not None:
-            answer["value"] = value
+        answer.value = _value(call, outcome, other)
     return answer
 
 

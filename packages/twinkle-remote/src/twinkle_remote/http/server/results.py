@@ -13,6 +13,7 @@ from twinkle_remote.http.nodes import NodeWriter
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.rank_answers import INLINE_BYTES, rank_answer
 from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.http.wire.envelopes import CallNews, RanksAnswer
 from twinkle_remote.protocol.messages import Itself
 from twinkle_remote.streams.chunk_result import known_rows
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.http.server.clients import RemoteClient
     from twinkle_remote.http.wire.encode import NodeOf
+    from twinkle_remote.http.wire.envelopes import RankNews
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.protocol.messages import Kind, Outcome
 
 READ_SECONDS = 600.0
+_SCALARS = frozenset({type(None), bool, float})
 
 
 def error_bytes(error: BaseException, other: NodeOf) -> bytes:
@@ -82,7 +85,7 @@ class CallOutcome:
         self._ended = ended
         self._lock = threading.Lock()
 
-    def news(self, *, lost: bool = False) -> dict[str, Any] | None:
+    def news(self, *, lost: bool = False) -> CallNews | None:
         """What the client does not know yet.
 
         Args:
@@ -99,18 +102,18 @@ class CallOutcome:
         if done and not self._is_counted:
             self._is_counted = True
             self.client.made(self, sum(self.call.outcome(rank).produced for rank in self._answered_ranks()))
-        news: dict[str, Any] = {"name": self.name, "done": done}
+        news = CallNews(self.name, done=done, each=self.call.each if self._only_ranks else None)
         if ranks:
-            news["ranks"] = self._rank_answers(ranks)
+            news.ranks = self._rank_answers(ranks)
         if self._only_ranks and not lost:
             return news
         error = self._error() if failed else None
         if done and error is None:
             error = self._finish(news)
         if error is not None:
-            news["error"] = error_bytes(error, self._other)
-            news["first"] = first_of(error)
-        news["answers"] = [_figures(self.call.outcome(rank)) for rank in self._answered()]
+            news.error = error_bytes(error, self._other)
+            news.first = first_of(error)
+        news.answers = [_figures(self.call.outcome(rank)) for rank in self._answered()]
         return news
 
     def tell_over(self) -> None:
@@ -120,13 +123,13 @@ class CallOutcome:
         if tell is not None:
             tell(self.call.first_failure().type_name if self.call.failed() else "")
 
-    def by_rank(self) -> dict[str, Any]:
+    def by_rank(self) -> RanksAnswer:
         """The answers of ranks so far; the news tell of the others from now on."""
         with self._lock:
             self._ranks_told = set()
             self.call.done()
             ranks = self._fresh_ranks()
-        return {"each": self.call.each, "ranks": self._rank_answers(ranks)}
+        return RanksAnswer(self.call.each, self._rank_answers(ranks))
 
     def piece(self, rank: int) -> Lazy[Any]:
         """What one rank made."""
@@ -141,7 +144,7 @@ class CallOutcome:
         self._ranks_told.update(fresh)
         return fresh
 
-    def _rank_answers(self, ranks: Sequence[int]) -> list[dict[str, Any]]:
+    def _rank_answers(self, ranks: Sequence[int]) -> list[RankNews]:
         store, call = self.call.origin[0].backend.store, self.call
         if self._ended is not None:
             self._ended([rank for rank in ranks if call.outcome(rank).ended])
@@ -180,21 +183,28 @@ class CallOutcome:
             return error
         return None
 
-    def _finish(self, news: dict[str, Any]) -> Exception | None:
+    def _finish(self, news: CallNews) -> Exception | None:
         """The end of an iterator, and a small value."""
-        news["ended"] = self._kind == "next" and any(self.call.ended())
-        news["rows"] = known_rows(self.lazy)
+        news.ended = self._kind == "next" and any(self.call.ended())
+        news.rows = known_rows(self.lazy)
         try:
-            if news["ended"]:
+            if news.ended:
                 check_all_ended(self.call)
             elif self._is_small():
-                message = self.message()
-                if message.nbytes <= INLINE_BYTES:
-                    news["value"] = message.to_bytes()
+                self._put_value(news)
         except Exception as error:
-            if news["ended"]:
+            if news.ended:
                 return error
         return None
+
+    def _put_value(self, news: CallNews) -> None:
+        value = self._value()
+        if type(value) in _SCALARS or (type(value) is int and -(1 << 63) <= value < 1 << 63):
+            news.scalar = [value]
+            return
+        message = self._encoded(value)
+        if message.nbytes <= INLINE_BYTES:
+            news.value = message.to_bytes()
 
     def _is_small(self) -> bool:
         made = sum(self.call.outcome(rank).produced for rank in self.call.ranks)
@@ -202,11 +212,15 @@ class CallOutcome:
 
     def message(self) -> WireMessage:
         """The value, collected and encoded."""
+        return self._encoded(self._value())
+
+    def _value(self) -> Any:
         value = self._source.value(READ_SECONDS)
         if self._kind == "iterate":
-            value = all(value) if isinstance(value, list) else bool(value)
-        elif value is self._itself and value is not None:
-            value = Itself.ITSELF
+            return all(value) if isinstance(value, list) else bool(value)
+        return Itself.ITSELF if value is self._itself and value is not None else value
+
+    def _encoded(self, value: Any) -> WireMessage:
         return encode(value, TYPES, what=f"the result of {self.call.name}", named=NodeWriter(TYPES, self._other).node)
 
 
@@ -228,22 +242,17 @@ class WorkOutcome:
         self.nbytes = 0
         self._told = False
 
-    def news(self) -> dict[str, Any] | None:
+    def news(self) -> CallNews | None:
         """What the client does not know yet."""
         if self._told or not self._work.done():
             return None
         self._told = True
         error = self._work.exception()
         if error is None:
-            return {"name": self.name, "done": True, "value": self.message().to_bytes()}
-        return {
-            "name": self.name,
-            "done": True,
-            "error": error_bytes(error, self._other),
-            "first": first_of(error),
-        }
+            return CallNews(self.name, done=True, value=self.message().to_bytes())
+        return CallNews(self.name, done=True, error=error_bytes(error, self._other), first=first_of(error))
 
-    def when_done(self, publish: Callable[[dict[str, Any]], None]) -> None:
+    def when_done(self, publish: Callable[[CallNews], None]) -> None:
         """Publish the news when there are some; in another thread."""
 
         def tell(work: Future[Any]) -> None:

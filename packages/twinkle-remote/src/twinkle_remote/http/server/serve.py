@@ -19,6 +19,7 @@ from twinkle_remote.http.plain.service import PlainService
 from twinkle_remote.http.server.access import Access, own_hosts
 from twinkle_remote.http.server.app import make_app
 from twinkle_remote.http.server.calls import CallMaker
+from twinkle_remote.http.server.client_app import ClientApp
 from twinkle_remote.http.server.clients import Clients
 from twinkle_remote.http.server.components import ServedClasses
 from twinkle_remote.http.server.gate import Gate
@@ -88,7 +89,8 @@ def serve(
     service, watcher = _service(runtime, served, max_body, lease, most)
     plain = PlainService(service, Catalogue(served), tuple(runtime.groups))
     connections = Connections()
-    app, names = Zipped(make_app(service, plain_routes(plain))), own_hosts(host, bound, hosts)
+    others = make_app(service, plain_routes(plain))
+    app, names = Zipped(ClientApp(service, others)), own_hosts(host, bound, hosts)
     gate = Gate(app, access, names, connections, service.journal)
     shown = f"[{host}]" if ":" in host else host
     address = f"{'https' if tls else 'http'}://{shown}:{bound}"

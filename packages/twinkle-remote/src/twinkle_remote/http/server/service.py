@@ -11,23 +11,29 @@ from twinkle_remote.http.nodes import NodeWriter
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.named_rows import rows_named
-from twinkle_remote.http.server.results import READ_SECONDS, CallOutcome, WorkOutcome, error_bytes
+from twinkle_remote.http.server.pending_answer import PendingAnswer
+from twinkle_remote.http.server.results import READ_SECONDS, CallOutcome, error_bytes
 from twinkle_remote.http.wire.compression import GZIP
 from twinkle_remote.http.wire.encode import encode
+from twinkle_remote.http.wire.envelopes import CallNews, NewsAnswer, Refusal, packed
 from twinkle_remote.http.wire.errors import WireFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from msgspec import Raw
+
     from twinkle_remote.http.server.body import Body
     from twinkle_remote.http.server.calls import CallMaker
     from twinkle_remote.http.server.clients import Clients, RemoteClient
     from twinkle_remote.http.server.journal import Journal
+    from twinkle_remote.http.wire.envelopes import NewsRequest
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.http.wire.limits import Limits
     from twinkle_remote.sessions.runtime import Runtime
 
 _log = logging.getLogger("twinkle.http")
+AT_ONCE_SECONDS = 0.002
 SUBMIT_SECONDS = 1.0
 LONGEST_POLL_SECONDS = 20.0
 DRAINING_POLL_SECONDS = 0.2
@@ -99,67 +105,76 @@ class Service:
         for client in self.clients.all():
             client.tell_line(line, is_error)
 
-    async def call(self, client: RemoteClient, number: int, body: Body) -> bytes:
+    async def call(self, client: RemoteClient, number: int, body: Body[Raw]) -> bytes:
         """The answer to a call: its result's name, and what has become of it; the same answer if it is sent again.
 
         Raises:
             RefusedError: The number was used for another request.
         """
-        known = client.answers.get(number)
-        if known is None:
+        client.answered(client.told_floor)
+        answer = client.answers.get(number)
+        if answer is None:
             if number < client.floor:
                 raise RefusedError(409, f"request {number} was answered before", "Repeated")
             if self.draining:
                 raise stops()
-            known = client.answers[number] = body.digest, self._submit(client, f"r{number}", body)
-        if known[0] != body.digest:
+            answer = client.answers[number] = self._submitted(client, f"r{number}", body)
+        if answer.digest != body.digest:
             raise RefusedError(409, f"request {number} was sent before with another body", "Repeated")
-        return await asyncio.shield(known[1])
+        return await answer.data()
 
-    def _submit(self, client: RemoteClient, name: str, body: Body) -> asyncio.Future[bytes]:
-        """Have the client's thread make a call; one whose submission takes long is answered before it is made."""
+    def _submitted(self, client: RemoteClient, name: str, body: Body[Raw]) -> PendingAnswer:
+        """Have the client's thread make a call.
+
+        Its first news are the answer, if they come in a moment; else the answer is that it was accepted, at the latest
+        after a second, in which it may not have been made yet.
+        """
+        answer = PendingAnswer(body.digest)
+        client.tell_first(name, lambda news: answer.set(packed(news)))
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
-        slow = loop.call_later(SUBMIT_SECONDS, lambda: answer.set_result(_answer({"name": name, "news": None})))
 
-        def made(found: bytes) -> None:
-            slow.cancel()
-            if answer.done():
-                client.publish({"name": name, "answer": found})
+        def accept() -> None:
+            client.tell_on_request(name)
+            answer.set(packed(CallNews(name, accepted=True)))
+
+        def look() -> None:
+            answer.overdue = True
+            if answer.made:
+                accept()
             else:
-                answer.set_result(found)
+                answer.timer = loop.call_later(SUBMIT_SECONDS, accept)
 
-        client.lane.submit(lambda: loop.call_soon_threadsafe(made, self._make(client, name, body)))
+        def make() -> None:
+            self._make(client, name, body)
+            answer.made = True
+            if answer.overdue:
+                loop.call_soon_threadsafe(lambda: None if answer.done() else accept())
+
+        answer.timer = loop.call_later(AT_ONCE_SECONDS, look)
+        client.lane.put(make)
         return answer
 
-    def _make(self, client: RemoteClient, name: str, body: Body) -> bytes:
-        """Make a call, in the client's thread."""
+    def _make(self, client: RemoteClient, name: str, body: Body[Raw]) -> None:
+        """Make a call, in the client's thread; one that cannot be made is its news."""
         request_id = f"{client.name[-8:]}-{name[1:]}"
         try:
             request = self.maker.decode(client, body)
-            client.answered(int(request.get("floor", 0)))
-            client.drop(map(str, request.get("drop", ())))
+            client.told_floor = max(client.told_floor, request.floor)
+            client.drop(request.drop)
             client.use.check("calls", "results", "bytes")
-            result = self.maker.make(client, name, request, request_id)
-            news = result.news()
-            if isinstance(result, CallOutcome):
-                return _answer({"name": name, "news": news, "each": result.call.each})
-            if news is None and isinstance(result, WorkOutcome):
-                result.when_done(client.publish)
-            return _answer({"name": name, "news": news})
+            self.maker.make(client, name, request, request_id)
         except (RefusedError, WireFormatError) as error:
-            return _answer({"refused": _refusal(error, request_id)})
+            client.publish(CallNews(name, refused=_refusal(error, request_id)))
         except BaseException as error:  # it is the caller's, and this thread makes the next call
-            return _answer({"error": error_bytes(error, self.maker.describer(client))})
+            client.publish(CallNews(name, unsent=error_bytes(error, self.maker.describer(client))))
 
-    async def news(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
+    async def news(self, client: RemoteClient, request: NewsRequest) -> bytes:
         """What became of the client's calls."""
-        client.answered(int(request["floor"]))
-        client.drop(map(str, request["drop"]))
+        client.answered(request.floor)
+        client.drop(request.drop)
         longest = DRAINING_POLL_SECONDS if self.draining else LONGEST_POLL_SECONDS
-        seconds = max(0.0, min(longest, float(request["seconds"])))
-        found = await client.news(int(request["after"]), seconds)
-        return _answer({"news": [[number, news] for number, news in found], "draining": self.draining})
+        found = await client.news(request.after, max(0.0, min(longest, request.seconds)))
+        return packed(NewsAnswer(list(found), self.draining))
 
     def late(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
         """The error that a call is late, with the stacks of its ranks."""
@@ -181,7 +196,7 @@ class Service:
         result = client.result(str(request["name"]))
         if not isinstance(result, CallOutcome):
             raise RefusedError(409, "this is built by the server, and has no ranks", "NoRanks")
-        return _answer(result.by_rank())
+        return packed(result.by_rank())
 
     def rows(self, client: RemoteClient, request: Mapping[str, Any]) -> WireMessage:
         """The value of rows that the client names, encoded."""
@@ -216,10 +231,10 @@ class Service:
             _log.warning("a component of a client that is gone was not released: %s", ascii(str(refused)[:300]))
 
 
-def _refusal(error: Exception, request: str) -> dict[str, Any]:
+def _refusal(error: Exception, request: str) -> Refusal:
     if isinstance(error, RefusedError):
-        return {"status": error.status, "type": error.kind, "message": error.why, "request": request}
-    return {"status": 400, "type": "Malformed", "message": str(error), "request": request}
+        return Refusal(error.status, error.kind, error.why, request)
+    return Refusal(400, "Malformed", str(error), request)
 
 
 def stops() -> RefusedError:

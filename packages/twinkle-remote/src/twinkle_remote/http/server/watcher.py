@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from twinkle_remote.http.server.clients import RemoteClient
     from twinkle_remote.http.server.results import CallOutcome
     from twinkle_remote.sessions.runtime import Runtime
 
 _log = logging.getLogger("twinkle.http")
-_SLICE_SECONDS = 0.01  # until a call that came meanwhile is looked at
+_LOOK_SECONDS = 0.25  # between two looks at all calls: a backend may find out by being asked that a worker is lost
+_POLL_SECONDS = 0.002  # the same, where the backend does not tell which replies are done
 
 
 class Watcher:
-    """A thread that waits for calls in flight.
+    """A thread that is told which calls have answers.
 
     Args:
         runtime: The session.
@@ -27,7 +31,9 @@ class Watcher:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._calls: dict[int, CallOutcome] = {}
-        self._changed = threading.Condition()
+        self._told: SimpleQueue[CallOutcome | None] = SimpleQueue()
+        self._seconds = _LOOK_SECONDS
+        self._look_at = 0.0
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="twinkle-http-watcher", daemon=True)
         self._thread.start()
@@ -35,9 +41,13 @@ class Watcher:
     def add(self, outcome: CallOutcome) -> None:
         """Watch a call until it is done."""
         outcome.client.use.add("calls")
-        with self._changed:
-            self._calls[id(outcome)] = outcome
-            self._changed.notify()
+        self._calls[id(outcome)] = outcome
+        tell = partial(self._told.put, outcome)
+        backend = self._runtime.backend
+        for reply in outcome.call.pending():
+            if not backend.when_done(reply, tell):
+                self._seconds = _POLL_SECONDS
+                tell()
 
     def pending(self) -> int:
         """Number of calls that are not done."""
@@ -45,46 +55,57 @@ class Watcher:
 
     def calls_of(self, client: RemoteClient) -> Sequence[CallOutcome]:
         """The calls of a client that are not done."""
-        with self._changed:
-            return [one for one in self._calls.values() if one.client is client]
+        return [one for one in self._all() if one.client is client]
 
     def end(self) -> None:
         """End the thread."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
+        self._ended = True
+        self._told.put(None)
         self._thread.join(5.0)
 
-    def _run(self) -> None:
+    def _all(self) -> Sequence[CallOutcome]:
         while True:
-            with self._changed:
-                while not self._calls and not self._ended:
-                    self._changed.wait()
-                if self._ended:
-                    return
-                calls = list(self._calls.values())
             try:
-                self._look(calls)
-            except Exception:  # the thread serves all clients
-                _log.exception("the watcher of calls failed")
-                with self._changed:
-                    self._changed.wait(1.0)
+                return list(self._calls.values())
+            except RuntimeError:  # another thread added one meanwhile
+                continue
 
-    def _look(self, calls: list[CallOutcome]) -> None:
-        """Wait for a moment, and tell what has changed."""
-        owners = {reply: one for one in calls for reply in one.call.pending()}
-        ready = list(self._runtime.backend.wait(list(owners), _SLICE_SECONDS)) if owners else []
-        for one in {id(owners[reply]): owners[reply] for reply in ready}.values():
-            one.call.done()
-        for one in calls:
-            over = not one.call.pending() or self._runtime.closed
-            if over or one.call.failed() or one.reads_ranks:
-                self._tell(one)
-            if over:
-                one.tell_over()
-                with self._changed:
-                    self._calls.pop(id(one), None)
-                one.client.use.add("calls", -1)
+    def _run(self) -> None:
+        while not self._ended:
+            for one in self._next():
+                try:
+                    self._look(one)
+                except Exception:  # the thread serves all clients
+                    _log.exception("the watcher of calls failed")
+
+    def _next(self) -> Iterable[CallOutcome]:
+        """The calls that are told to have answers, after a wait for the first; now and then all of them."""
+        found: dict[int, CallOutcome] = {}
+        try:
+            told = self._told.get(timeout=self._seconds if self._calls else None)
+            while True:
+                if told is not None:
+                    found[id(told)] = told
+                told = self._told.get_nowait()
+        except Empty:
+            pass
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + self._seconds
+            found.update((id(one), one) for one in self._all())
+        return found.values()
+
+    def _look(self, one: CallOutcome) -> None:
+        """Tell what has changed."""
+        if id(one) not in self._calls:
+            return
+        over = one.call.done() or self._runtime.closed
+        if over or one.call.failed() or one.reads_ranks:
+            self._tell(one)
+        if over:
+            one.tell_over()
+            self._calls.pop(id(one), None)
+            one.client.use.add("calls", -1)
 
     def _tell(self, one: CallOutcome) -> None:
         news = one.news(lost=self._runtime.closed)

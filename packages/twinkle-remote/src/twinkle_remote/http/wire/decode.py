@@ -11,19 +11,20 @@ import msgspec
 from twinkle_remote.http.wire.arrays import TORCH_DTYPES, to_array, to_tensor
 from twinkle_remote.http.wire.encode import CONTAINERS, NODE
 from twinkle_remote.http.wire.errors import WireFormatError
-from twinkle_remote.http.wire.frame import FrameReader
+from twinkle_remote.http.wire.frame import TREES, read_frame
 from twinkle_remote.http.wire.limits import Limits
 from twinkle_remote.http.wire.scalars import from_text, is_scalar_tag
 from twinkle_remote.http.wire.type_names import is_named_tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from twinkle_remote.http.wire.frame import Tree
     from twinkle_remote.http.wire.type_names import TypeNames
 
 _DEFAULTS = Limits()
 _USED = -1
+_PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def decode(
@@ -46,15 +47,12 @@ def decode(
     Raises:
         WireFormatError: The bytes are no message, exceed a limit, or name what is not known here.
     """
-    reader = FrameReader(limits)
-    for part in parts:
-        reader.feed(part)
-    tree, buffers = reader.finish()
+    tree, buffers = read_frame(parts, limits, TREES)
     return value_of(tree, buffers, types, named=named, limits=limits, read_only=read_only)
 
 
 def value_of(
-    tree: Tree,
+    tree: Tree[Any],
     buffers: list[bytearray],
     types: TypeNames,
     *,
@@ -72,9 +70,34 @@ def value_of(
         limits: As there.
         read_only: Arrays cannot be written to.
     """
-    decoder = _Decoder(tree, buffers, types, named, limits.depth, read_only)
+    (value,) = values_of((tree.root,), tree.nodes, buffers, types, named=named, limits=limits, read_only=read_only)
+    return value
+
+
+def values_of(
+    roots: Sequence[Any],
+    nodes: list[list[Any]],
+    buffers: list[bytearray],
+    types: TypeNames,
+    *,
+    named: Callable[[list[Any]], Any] | None = None,
+    limits: Limits = _DEFAULTS,
+    read_only: bool = False,
+) -> list[Any]:
+    """The values of several trees that share their nodes; see `decode`.
+
+    Args:
+        roots: What stands for each value.
+        nodes: The nodes.
+        buffers: Their buffers.
+        types: As for `decode`.
+        named: As there.
+        limits: As there.
+        read_only: Arrays cannot be written to.
+    """
+    decoder = _Decoder(nodes, buffers, types, named, limits.depth, read_only)
     try:
-        return decoder.part(tree.root, 0)
+        return [decoder.part(root, 0) for root in roots]
     except RecursionError:
         raise WireFormatError("the message is nested too deeply") from None
 
@@ -88,7 +111,7 @@ class _Decoder:
 
     def __init__(
         self,
-        tree: Tree,
+        nodes: list[list[Any]],
         buffers: list[bytearray],
         types: TypeNames,
         named: Callable[[list[Any]], Any] | None,
@@ -96,7 +119,7 @@ class _Decoder:
         read_only: bool,
     ) -> None:
         self._read_only = read_only
-        self._nodes = tree.nodes
+        self._nodes = nodes
         self._buffers = buffers
         self._types = types
         self._named = named
@@ -104,26 +127,7 @@ class _Decoder:
         self._made: list[Any] = []
         self._depths: list[int] = []  # of each node that was made; a container that was used has none
         self._deepest = 0
-        self._makers: dict[str, Callable[..., Any]] = {
-            "tuple": self._tuple,
-            "set": self._set,
-            "frozenset": self._frozenset,
-            "dict": self._dict,
-            "bytes": self._bytes,
-            "bytearray": self._bytearray,
-            "range": self._range,
-            "slice": self._slice,
-            "array": self._array,
-            "scalar": self._scalar,
-            "tensor": self._tensor,
-            "parameter": self._parameter,
-            "dtype": _dtype,
-            "enum": self._enum,
-            "named": self._named_tuple,
-            "data": self._data,
-            "made": self._made_of,
-        }
-        for node in tree.nodes:
+        for node in nodes:
             self._deepest = 0
             self._made.append(self._make(node))
             self._depths.append(self._deepest + 1)
@@ -135,6 +139,10 @@ class _Decoder:
             return self._at(value, depth)
         self._go_to(depth)
         if kind is list:
+            if _PLAIN.issuperset(map(type, value)):
+                if value:
+                    self._go_to(depth + 1)
+                return value
             return [self.part(item, depth + 1) for item in value]
         if kind is dict:
             if not all(type(key) is str for key in value):
@@ -170,9 +178,9 @@ class _Decoder:
             if is_scalar_tag(tag):
                 (text,) = parts
                 return from_text(tag, text)
-            maker = self._makers.get(tag)
+            maker = _MAKERS.get(tag)
             if maker is not None:
-                return maker(*parts)
+                return maker(self, *parts)
         except WireFormatError:
             raise
         except (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError) as error:
@@ -293,3 +301,24 @@ def _dtype(name: Any) -> Any:
     import torch
 
     return getattr(torch, str(name).removeprefix("torch."))
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "tuple": _Decoder._tuple,
+    "set": _Decoder._set,
+    "frozenset": _Decoder._frozenset,
+    "dict": _Decoder._dict,
+    "bytes": _Decoder._bytes,
+    "bytearray": _Decoder._bytearray,
+    "range": _Decoder._range,
+    "slice": _Decoder._slice,
+    "array": _Decoder._array,
+    "scalar": _Decoder._scalar,
+    "tensor": _Decoder._tensor,
+    "parameter": _Decoder._parameter,
+    "dtype": lambda decoder, name: _dtype(name),
+    "enum": _Decoder._enum,
+    "named": _Decoder._named_tuple,
+    "data": _Decoder._data,
+    "made": _Decoder._made_of,
+}

@@ -19,6 +19,7 @@ from twinkle_remote.http.wire.type_names import is_named_tuple, travels_by_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from twinkle_remote.http.wire.envelopes import CallRequest
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.http.wire.type_names import TypeNames
 
@@ -53,7 +54,21 @@ def encode(
         WireTypeError: It holds a value whose type does not travel; the message names the type and the place.
     """
     encoder = _Encoder(types, named, limits.depth)
-    root = encoder.part(value, what, 0)
+    return _framed(encoder.part(value, what, 0), encoder, what)
+
+
+def encode_request(
+    request: CallRequest, types: TypeNames, *, what: str, named: NodeOf, limits: Limits = _DEFAULTS
+) -> WireMessage:
+    """The message of a call's request, whose arguments and mesh are values; see `encode`."""
+    encoder = _Encoder(types, named, limits.depth)
+    request.args = encoder.part(request.args, f"{what}['args']", 0)
+    request.kwargs = encoder.part(request.kwargs, f"{what}['kwargs']", 0)
+    request.mesh = None if request.mesh is None else encoder.part(request.mesh, f"{what}['mesh']", 0)
+    return _framed(request, encoder, what)
+
+
+def _framed(root: Any, encoder: _Encoder, what: str) -> WireMessage:
     tree = Tree(root, encoder.nodes, [view.nbytes for view in encoder.buffers])
     try:
         return frame(tree, encoder.buffers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,8 +18,11 @@ from twinkle_remote.http.wire.errors import WireFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from msgspec.msgpack import Decoder
+
     from twinkle_remote.http.wire.limits import Limits
 
+T = TypeVar("T")
 VERSION = 1
 _PREFIX = struct.Struct("<4sQ")
 _MAGIC = b"TWK" + bytes([VERSION])
@@ -27,7 +30,7 @@ _ALIGNMENT = 64
 _ZEROS = bytes(_ALIGNMENT)
 
 
-class Tree(msgspec.Struct, array_like=True):
+class Tree(msgspec.Struct, Generic[T], array_like=True):
     """The part of a message that is no raw buffer.
 
     Attributes:
@@ -36,7 +39,7 @@ class Tree(msgspec.Struct, array_like=True):
         sizes: Bytes of each buffer.
     """
 
-    root: Any
+    root: T
     nodes: list[list[Any]]
     sizes: list[int]
 
@@ -71,24 +74,29 @@ class WireMessage:
         return b"".join(self.chunks())
 
 
-def frame(tree: Tree, buffers: Sequence[memoryview]) -> WireMessage:
+def frame(tree: Tree[Any], buffers: Sequence[memoryview]) -> WireMessage:
     """A message of a tree and its buffers."""
     encoded = msgspec.msgpack.encode(tree)
     padding = _padding(_PREFIX.size + len(encoded))
     return WireMessage(_PREFIX.pack(_MAGIC, len(encoded)) + encoded + _ZEROS[:padding], buffers)
 
 
-class FrameReader:
+TREES = msgspec.msgpack.Decoder(Tree[Any])
+
+
+class FrameReader(Generic[T]):
     """Reads a message from parts as they arrive, each buffer into memory of its own.
 
     Args:
         limits: What is accepted.
+        decoder: Reads the tree.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, decoder: Decoder[Tree[T]] = TREES) -> None:
         self._limits = limits
+        self._decoder = decoder
         self._head = bytearray()
-        self._tree: Tree | None = None
+        self._tree: Tree[T] | None = None
         self._buffers: list[bytearray] = []
         self._at = 0  # the buffer that is being filled
         self._filled = 0  # bytes of it, padding included
@@ -111,7 +119,7 @@ class FrameReader:
                 raise WireFormatError("there are bytes behind the end of the message")
             view = self._feed_buffer(view)
 
-    def finish(self) -> tuple[Tree, list[bytearray]]:
+    def finish(self) -> tuple[Tree[T], list[bytearray]]:
         """The tree and the buffers, when all bytes were fed.
 
         Raises:
@@ -139,7 +147,7 @@ class FrameReader:
         missing = end + _padding(end) - len(self._head)
         self._head += view[:missing]
         if view.nbytes >= missing:
-            self._tree = _read_tree(memoryview(self._head)[_PREFIX.size : end])
+            self._tree = _read_tree(memoryview(self._head)[_PREFIX.size : end], self._decoder)
             self._check_sizes(self._tree.sizes)
             self._buffers = [bytearray() for _ in self._tree.sizes]
             self._skip_empty()
@@ -173,22 +181,21 @@ class FrameReader:
             self._at += 1
 
 
-def read_frame(parts: Iterable[bytes | memoryview], limits: Limits) -> tuple[Tree, list[bytearray]]:
+def read_frame(
+    parts: Iterable[bytes | memoryview], limits: Limits, decoder: Decoder[Tree[T]] = TREES
+) -> tuple[Tree[T], list[bytearray]]:
     """Read a whole message; see `FrameReader`."""
-    reader = FrameReader(limits)
+    reader = FrameReader(limits, decoder)
     for part in parts:
         reader.feed(part)
     return reader.finish()
 
 
-def _read_tree(data: memoryview) -> Tree:
+def _read_tree(data: memoryview, decoder: Decoder[Tree[T]]) -> Tree[T]:
     try:
-        return _decoder.decode(data)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise WireFormatError(f"the tree of a message cannot be read: {error}") from None
-
-
-_decoder = msgspec.msgpack.Decoder(Tree)
 
 
 def _padding(size: int) -> int:

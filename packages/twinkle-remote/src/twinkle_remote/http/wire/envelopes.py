@@ -1,0 +1,210 @@
+"""What client and server say about a call, apart from its values: read without a walk over a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from twinkle_remote.http.wire.errors import WireFormatError
+from twinkle_remote.http.wire.frame import Tree, frame, read_frame
+from twinkle_remote.http.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from msgspec.msgpack import Decoder
+
+    from twinkle_remote.http.wire.frame import WireMessage
+
+T = TypeVar("T")
+
+_LIMITS = Limits()
+
+
+class CallRequest(msgspec.Struct, omit_defaults=True):
+    """A call as a client sends it; its fields are checked where they are used.
+
+    Attributes:
+        kind: Kind of the call.
+        group: Group of the component.
+        instance: Its id.
+        target: What is built or called.
+        args: Positional arguments, in the form of the tree.
+        kwargs: Keyword arguments, likewise.
+        mesh: Mesh of a component to build, likewise.
+        line: File and line of the caller.
+        ranks: The called ranks; None for those that the function says.
+        by_rank: The answers of the ranks are wanted one by one.
+        timeout: Seconds to the deadline, where the caller says so.
+        floor: Requests below this number were answered, and the client has the answers.
+        drop: Names of results that are no longer used.
+    """
+
+    kind: Any = None
+    group: Any = None
+    instance: Any = None
+    target: Any = None
+    args: Any = msgspec.field(default_factory=list)
+    kwargs: Any = msgspec.field(default_factory=dict)
+    mesh: Any = None
+    line: Any = None
+    ranks: Any = None
+    by_rank: Any = False
+    timeout: Any = None
+    floor: int = 0
+    drop: list[str] = msgspec.field(default_factory=list)
+
+
+class Refusal(msgspec.Struct):
+    """Why the server did not take a call.
+
+    Attributes:
+        status: The HTTP status for it.
+        type: A word that code can compare.
+        message: The text.
+        request: Id of the request.
+    """
+
+    status: int
+    type: str
+    message: str
+    request: str
+
+
+class RankNews(msgspec.Struct, omit_defaults=True):
+    """The answer of one rank.
+
+    Attributes:
+        figures: Rank, rows and figures of its outcome.
+        failure: Texts of its failure.
+        error: Its exception, encoded.
+        value: Its value, encoded, if it is small and asked for.
+        outlives: The value can be read when its worker has ended.
+    """
+
+    figures: list[Any]
+    failure: list[Any] | None = None
+    error: bytes | None = None
+    value: bytes | None = None
+    outlives: bool = False
+
+
+class CallNews(msgspec.Struct, omit_defaults=True):
+    """What has become of a call, as the answer to its request or later; or a line of a worker.
+
+    Attributes:
+        name: Name of its result.
+        accepted: It was taken, and nothing else is known yet.
+        refused: It was not taken, and this is why.
+        unsent: The error, encoded, with which it failed before it was sent to its workers.
+        done: All ranks have answered.
+        ended: The iterator is at its end.
+        rows: Rows of the value, if they are known.
+        scalar: A list of the value, if that is None, a boolean or a number; None for others.
+        value: The value, encoded, if it is small.
+        error: The error, encoded.
+        first: Label, node, type, text and method of the first failure.
+        answers: Rank and figures of each answer.
+        ranks: The answers of ranks that are read one by one.
+        each: Whether every called rank received rows of its own; None if that is not known.
+        line: What a worker has printed.
+        is_error: That was printed on standard error.
+    """
+
+    name: str = ""
+    accepted: bool = False
+    refused: Refusal | None = None
+    unsent: bytes | None = None
+    done: bool = False
+    ended: bool = False
+    rows: int | None = None
+    scalar: list[Any] | None = None
+    value: bytes | None = None
+    error: bytes | None = None
+    first: list[str] | None = None
+    answers: list[list[Any]] = msgspec.field(default_factory=list)
+    ranks: list[RankNews] = msgspec.field(default_factory=list)
+    each: bool | None = None
+    line: str | None = None
+    is_error: bool = False
+
+
+class NewsRequest(msgspec.Struct, omit_defaults=True):
+    """A client asks what became of its calls.
+
+    Attributes:
+        after: Number of the last news that it has read.
+        seconds: How long it waits for more.
+        floor: As for `CallRequest`.
+        drop: As there.
+    """
+
+    after: int = 0
+    seconds: float = 0.0
+    floor: int = 0
+    drop: list[str] = msgspec.field(default_factory=list)
+
+
+class NewsAnswer(msgspec.Struct, omit_defaults=True):
+    """What became of them.
+
+    Attributes:
+        news: The news by number, ascending.
+        draining: The server stops.
+    """
+
+    news: list[tuple[int, CallNews]] = msgspec.field(default_factory=list)
+    draining: bool = False
+
+
+class RanksAnswer(msgspec.Struct, omit_defaults=True):
+    """The answers of single ranks so far.
+
+    Attributes:
+        each: As for `CallNews`.
+        ranks: The answers.
+    """
+
+    each: bool | None = None
+    ranks: list[RankNews] = msgspec.field(default_factory=list)
+
+
+_requests = msgspec.msgpack.Decoder(CallRequest)
+CALL_NEWS = msgspec.msgpack.Decoder(Tree[CallNews])
+NEWS_REQUEST = msgspec.msgpack.Decoder(Tree[NewsRequest])
+NEWS_ANSWER = msgspec.msgpack.Decoder(Tree[NewsAnswer])
+RANKS_ANSWER = msgspec.msgpack.Decoder(Tree[RanksAnswer])
+UNREAD = msgspec.msgpack.Decoder(Tree[msgspec.Raw])
+
+
+def message_of(envelope: msgspec.Struct) -> WireMessage:
+    """The message of an envelope."""
+    return frame(Tree(envelope, [], []), ())
+
+
+def packed(envelope: msgspec.Struct) -> bytes:
+    """The bytes of that message."""
+    return message_of(envelope).head
+
+
+def unpacked(data: bytes, decoder: Decoder[Tree[T]]) -> T:
+    """The envelope of a message that was read whole.
+
+    Args:
+        data: The message.
+        decoder: One of those above.
+
+    Raises:
+        WireFormatError: It is no such message.
+    """
+    tree, buffers = read_frame((data,), _LIMITS, decoder)
+    if buffers or tree.nodes:
+        raise WireFormatError("this message has neither nodes nor buffers")
+    return tree.root
+
+
+def read_request(root: msgspec.Raw) -> CallRequest:
+    """The request of a call; raises WireFormatError if it is none."""
+    try:
+        return _requests.decode(root)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise WireFormatError(f"this is no request of a call: {error}") from None
