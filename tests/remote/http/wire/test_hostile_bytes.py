@@ -135,7 +135,7 @@ def test_limits_hold_before_memory_is_taken() -> None:
     with pytest.raises(WireFormatError, match="buffers of a message have at most"):
         read(data)
     tracemalloc.start()
-    reader = FrameReader(Limits())
+    reader: FrameReader[Any] = FrameReader(Limits())
     reader.feed(data)  # a gigabyte is claimed, and none of it has arrived
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
@@ -151,7 +151,7 @@ def test_memory_of_a_big_message_is_its_own_size() -> None:
     array = np.zeros(8 << 20, np.uint8)
     sent = encode(array, TYPES)
     tracemalloc.start()
-    reader = FrameReader(Limits())
+    reader: FrameReader[Any] = FrameReader(Limits())
     for chunk in sent.chunks(1 << 16):
         reader.feed(chunk)
     reader.finish()

@@ -21,7 +21,7 @@ from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
