@@ -157,7 +157,7 @@ def test_whole_numbers_of_numpy() -> None:
     state = json.loads(json.dumps(loader.state_dict()))
     assert (state["seed"], state["epoch"], state["position"]) == (3, 2, 4)
     with pytest.raises(TypeError, match=r"batch_size=4\.0 is a float; it must be a whole number"):
-        DataLoader(list(range(24)), batch_size=4.0)  # type: ignore[arg-type]  # on purpose
+        DataLoader(list(range(24)), batch_size=4.0)  # type: ignore[call-overload]  # on purpose
 
 
 LAUNCHED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_type
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, assert_type
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
@@ -204,6 +204,11 @@ def program() -> None:
     assert_type(get({"a": lazy}), dict[str, list[int]])
     print(divmod(submit(actor.own, "x"), 2), pow(lazy, 2, 3), 2**lazy, lazy @ lazy, abs(lazy))
     assert_type(lazy.done(), bool)
+    assert_type(lazy.hand_over(), list[int])
+    assert_type(actor.rows(lazy.hand_over()), list[int])
+    assert_type(submit(actor.rows, lazy.hand_over()), Lazy[list[int]])
+    assert_type(get((lazy, submit(actor.loss, [1]))), tuple[list[int], dict[str, float]])
+    assert_type(get(actor.rows(actor.rows([1]))), list[int])
     assert_type(len(lazy), int)
 
     assert_type(current_worker(), WorkerContext)
@@ -212,6 +217,20 @@ def program() -> None:
     register_splitter(Table, TableSplitter())
     shutdown()
     with session("local"):
+        pass
+
+
+def modes(mode: Literal["threads", "ray"], unknown: str, group: DeviceGroup) -> None:
+    initialize()
+    initialize("local", lazy_collect=False, exchange_timeout=5.0)
+    initialize("threads", groups=[group], save_failures="failures", start_timeout=None)
+    initialize("ray", groups=(group,), address=None, restart="group", env_allow=["HF_*"], metrics=True)
+    initialize("http", address="http://127.0.0.1:8765", token="token", patience=5.0)
+    initialize(mode, groups=[group], start_timeout=5.0)
+    initialize(unknown, groups=[group], seed=3)
+    options: dict[str, Any] = {"workers": 3}
+    initialize("mine", groups=[group], **options)
+    with session("ray", groups=[group], placement_timeout=5.0), session("http", address="http://127.0.0.1:8765"):
         pass
 
 

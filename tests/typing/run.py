@@ -72,7 +72,7 @@ def complaints(python: str = sys.executable) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         marked = {}
-        for path in [HERE / "accepted.py", *sorted((HERE / "rejected").glob("*.txt"))]:
+        for path in [*sorted(HERE.glob("accepted*.py")), *sorted((HERE / "rejected").glob("*.txt"))]:
             text = path.read_text()
             (folder / f"{path.stem}.py").write_text(text)
             marked[f"{path.stem}.py"] = {i for i, line in enumerate(text.splitlines(), 1) if line.endswith(MARK)}

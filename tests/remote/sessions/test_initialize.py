@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from twinkle_remote import (
     stats,
     submit,
 )
+from twinkle_remote.sessions.options import HttpOptions, LocalOptions, RayOptions, SavingOptions, ThreadsOptions
 from twinkle_remote.sessions.runtime import active, running
 
 GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("one", 1, "CPU")]
@@ -328,3 +331,17 @@ def test_many_threads_may_call_at_once() -> None:
         with ThreadPoolExecutor(8) as pool:
             results = list(pool.map(lambda _: submit(slow.wait_for, event).result(), range(200)))
     assert sorted(results) == list(range(1, 201))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("local", LocalOptions), ("threads", ThreadsOptions), ("ray", RayOptions), ("http", HttpOptions)],
+)
+def test_type_checkers_know_the_options_of_each_backend(mode: str, options: type) -> None:
+    (entry,) = entry_points(group="twinkle.backends", name=mode)
+    parameters = inspect.signature(entry.load()).parameters.values()
+    taken = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name != "seed"}
+    told = options.__annotations__.keys() - SavingOptions.__annotations__.keys()
+    assert told == taken
+    common = inspect.signature(initialize).parameters.keys() - {"mode", "backend_options"}
+    assert SavingOptions.__annotations__.keys() == common

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, Unpack
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, Unpack, overload
 
 from twinkle_data.cursor import Cursor, State, read_state
 from twinkle_data.loading.data_shard import mesh_here, shard_here
@@ -17,11 +17,13 @@ from twinkle_data.sources.streams import refuse_resume
 from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from typing_extensions import TypeVar
 
     from twinkle_data.batch import Batch, BatchInfo
+    from twinkle_data.loading.options import PackingKeywords, PackingOptions, RowOptions, RowsByIndex
     from twinkle_data.loading.processes import ProcessOptions
     from twinkle_data.order.packing import Packing
     from twinkle_data.order.steps import StepPlan
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
 
     B = TypeVar("B", default=Batch[Any])
+    T = TypeVar("T")
+    Samples: TypeAlias = RowsByIndex[T] | Iterable[T]
+    Columns: TypeAlias = Mapping[str, Sequence[Any]]
+    Built: TypeAlias = T | Callable[[], T]
 else:
     from typing import TypeVar
 
@@ -38,6 +44,8 @@ else:
 
 class DataLoader(Generic[B]):
     """Batches of a dataset in an exact order, resumable at any step and on any number of ranks.
+
+    For a type checker a batch is a `Batch` of the samples (of packs, with packing), or what `collate_fn` returns.
 
     Args:
         dataset: A list of samples, a dict of columns, an object with `__len__` and `__getitem__`, a
@@ -69,6 +77,96 @@ class DataLoader(Generic[B]):
         **options: The fields of `ProcessOptions` and `Packing` as keywords (`LoaderOptions`).
     """
 
+    @overload
+    def __init__(
+        self: DataLoader[Batch[dict[str, Any]]],
+        dataset: Built[Columns],
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: None = None,
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Batch[T]],
+        dataset: Built[Samples[T]],
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: None = None,
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Batch[Any]],
+        dataset: object,
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: None = None,
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        dataset: Built[Columns],
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: Callable[[Batch[dict[str, Any]]], B],
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        dataset: Built[Samples[T]],
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: Callable[[Batch[T]], B],
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        dataset: object,
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: Callable[[Batch[Any]], B],
+        **options: Unpack[RowOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Batch[Batch[T]]],
+        dataset: Built[Samples[T]],
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: None = None,
+        **options: Unpack[PackingOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Any],
+        dataset: object,
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: Callable[[Batch[Any]], Any] | None = None,
+        **options: Unpack[PackingOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Batch[Batch[T]]],
+        dataset: Built[Samples[T]],
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: None = None,
+        **options: Unpack[PackingKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Any],
+        dataset: object,
+        *,
+        batch_size: SupportsIndex,
+        collate_fn: Callable[[Batch[Any]], Any] | None = None,
+        **options: Unpack[PackingKeywords],
+    ) -> None: ...
     def __init__(
         self,
         dataset: object,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, Required, SupportsIndex, TypedDict, TypeVar
 
 from twinkle_data.loading.processes import ProcessOptions
 from twinkle_data.order.packing import Packing
@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.context import BaseContext
 
+    from twinkle_data.order.tails import Tail
+    from twinkle_data.reading.retries import OnError
+    from twinkle_mesh import DeviceMesh
 
-class LoaderOptions(TypedDict, total=False):
-    """Keywords of `DataLoader` that are fields of `ProcessOptions` and of `Packing`, which document them.
+T_co = TypeVar("T_co", covariant=True)
 
-    `persistent_workers` is `ProcessOptions.persistent`, which does nothing without loader processes.
-    """
+
+class _ProcessKeywords(TypedDict, total=False):
+    """The fields of `ProcessOptions` but `num_workers`."""
 
     prefetch_factor: int
     pin_memory: bool
@@ -25,9 +28,66 @@ class LoaderOptions(TypedDict, total=False):
     worker_init_fn: Callable[[int], None] | None
     timeout_s: float
     restarts: int
+
+
+class LoaderOptions(_ProcessKeywords, total=False):
+    """Keywords of `DataLoader` that are fields of `ProcessOptions` and of `Packing`, which document them.
+
+    `persistent_workers` is `ProcessOptions.persistent`, which does nothing without loader processes.
+    """
+
     lengths: Sequence[int] | None
     max_tokens: int | None
     micro_batches: int
+
+
+class _Keywords(_ProcessKeywords, total=False):
+    """The keywords of all overloads of `DataLoader`; the class documents them."""
+
+    device_mesh: DeviceMesh | None
+    remote_group: str | None
+    shuffle: bool
+    seed: SupportsIndex
+    tail: Tail
+    num_workers: int
+    on_error: OnError
+    retries: int
+    backoff_s: float
+    max_bad: int
+    sample_seeds: bool
+    fingerprint: str | None
+    progress: bool
+    processes: ProcessOptions | None
+
+
+class RowOptions(_Keywords, total=False):
+    """The keywords of a loader whose batches are rows."""
+
+    packing: None
+    lengths: None
+    max_tokens: None
+
+
+class PackingOptions(_Keywords, total=False):
+    """The keywords of a loader whose batches are packs."""
+
+    packing: Required[Packing]
+
+
+class PackingKeywords(_Keywords, total=False):
+    """The same, with the fields of `Packing`."""
+
+    lengths: Required[Sequence[int]]
+    max_tokens: Required[int]
+    micro_batches: int
+
+
+class RowsByIndex(Protocol[T_co]):
+    """A dataset with a length and samples by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
 
 
 _PACKING = ("lengths", "max_tokens", "micro_batches")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import multiprocessing
+import os
 import threading
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
+
+_one_at_a_time: dict[int, threading.Lock] = {}  # by process: a forked one does not wait for its parent's thread
 
 
 def recording_context(given: str | BaseContext | None) -> tuple[BaseContext, list[BaseProcess]]:
@@ -47,12 +50,16 @@ def unlisted(running: Any) -> Any:
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
-    """The result of a function, or its error, from a thread of its own."""
+    """The result of a function, or its error, from a thread of its own; one at a time in a process.
+
+    A hook of the library filelock, which torch brings, refuses a fork while another thread forks.
+    """
     outcome: list[Any] = []
 
     def run() -> None:
         try:
-            outcome.append((work(), None))
+            with _one_at_a_time.setdefault(os.getpid(), threading.Lock()):
+                outcome.append((work(), None))
         except BaseException as error:  # handed to the waiting thread
             outcome.append((None, error))
 

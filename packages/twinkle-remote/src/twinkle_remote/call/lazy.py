@@ -64,6 +64,10 @@ class Lazy(LazyOperators, Generic[R]):
                 raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
         return self._value[0]
 
+    def hand_over(self) -> R:
+        """This lazy result itself, typed as its value: for the arguments of another remote call."""
+        return cast("R", self)
+
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
         return self._value is not None or self._source.done()

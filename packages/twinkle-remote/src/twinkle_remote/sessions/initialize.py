@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, cast, overload
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
@@ -25,13 +25,31 @@ from twinkle_remote.worker.seeding import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Backend, BackendFactory
+    from twinkle_remote.sessions.options import (
+        HttpOptions,
+        LocalOptions,
+        RayOptions,
+        SessionOptions,
+        ThreadsOptions,
+    )
 
 _PROVIDERS = {"ray": "twinkle-ray"}
 
 
+@overload
+def initialize(mode: Literal["local"] = "local", **options: Unpack[LocalOptions]) -> None: ...
+@overload
+def initialize(mode: Literal["threads"], **options: Unpack[ThreadsOptions]) -> None: ...
+@overload
+def initialize(mode: Literal["ray"], **options: Unpack[RayOptions]) -> None: ...
+@overload
+def initialize(mode: Literal["http"], **options: Unpack[HttpOptions]) -> None: ...
+@overload
+def initialize(mode: str, **options: Unpack[SessionOptions]) -> None: ...
 def initialize(
     mode: str = "local",
     *,
@@ -45,9 +63,8 @@ def initialize(
 ) -> None:
     """Start the session of a program: the backend and its groups of workers.
 
-    Call it once, before the first component with a `remote_group`.
-
-    A second call with the same arguments does nothing.
+    Call it once, before the first component with a `remote_group`; a second call with the same arguments does nothing.
+    A type checker knows the options of a mode that is written out; others go as `**options` of a `dict[str, Any]`.
 
     Args:
         mode: "local" (this process; under torchrun, all of its processes together), "threads" (each rank a thread of
@@ -148,6 +165,16 @@ def _at_exit() -> None:
         exit_with(error)
 
 
+@overload
+def session(mode: Literal["local"] = "local", **options: Unpack[LocalOptions]) -> AbstractContextManager[None]: ...
+@overload
+def session(mode: Literal["threads"], **options: Unpack[ThreadsOptions]) -> AbstractContextManager[None]: ...
+@overload
+def session(mode: Literal["ray"], **options: Unpack[RayOptions]) -> AbstractContextManager[None]: ...
+@overload
+def session(mode: Literal["http"], **options: Unpack[HttpOptions]) -> AbstractContextManager[None]: ...
+@overload
+def session(mode: str, **options: Unpack[SessionOptions]) -> AbstractContextManager[None]: ...
 @contextmanager
 def session(
     mode: str = "local",
@@ -175,16 +202,16 @@ def session(
         **backend_options: As there.
     """
     before = active()
-    initialize(
-        mode,
-        groups=groups,
-        global_device_mesh=global_device_mesh,
-        lazy_collect=lazy_collect,
-        seed=seed,
-        max_in_flight=max_in_flight,
-        save_failures=save_failures,
+    options: dict[str, Any] = {
+        "groups": groups,
+        "global_device_mesh": global_device_mesh,
+        "lazy_collect": lazy_collect,
+        "seed": seed,
+        "max_in_flight": max_in_flight,
+        "save_failures": save_failures,
         **backend_options,
-    )
+    }
+    initialize(mode, **options)
     begun = active() if active() is not before else None
     try:
         yield
