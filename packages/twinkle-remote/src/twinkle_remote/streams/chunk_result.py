@@ -55,22 +55,23 @@ class ChunkResult:
 
 
 def joined(pieces: Sequence[tuple[ChunkResult, int]]) -> Any:
-    """One value of the rows of several results: lazy where workers hold them.
+    """One value of the rows of several results: lazy where workers hold all of them.
 
     Args:
         pieces: At least one: a result, and how many rows from its offset on.
     """
-    named: list[ResultRows] = []
-    values: list[Any] = []
-    for result, rows in pieces:
-        start, stop = result.offset, result.offset + rows
-        if result.call is None:
-            values.append(take(result.value, start, stop))
-        else:
-            named.append(ResultRows(result.call, result.rank, start, stop))
-    if named:
+    parts = [_part(result, result.offset, result.offset + rows) for result, rows in pieces]
+    named = [part for part in parts if isinstance(part, ResultRows)]
+    if len(named) == len(parts):
         return assemble(named)
+    values = [assemble([part]).result() if isinstance(part, ResultRows) else part for part in parts]
     return join(values, "rows of a stream") if len(values) > 1 else values[0]
+
+
+def _part(result: ChunkResult, start: int, stop: int) -> Any:
+    if result.call is None:
+        return take(result.value, start, stop)
+    return ResultRows(result.call, result.rank, start, stop)
 
 
 def cut(value: Any, start: int, stop: int) -> Any:

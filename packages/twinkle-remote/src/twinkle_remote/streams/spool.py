@@ -1,4 +1,7 @@
-"""Finished rows on disk, so that a resume need not make them again."""
+"""Finished rows on disk, so that a resume need not make them again.
+
+Workers write them. A client of a served session names no folder there: it fetches them, and writes them itself.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,26 @@ import logging
 import os
 import pickle
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twinkle_remote.errors import BackendError
+from twinkle_remote.errors import SessionLostError
 from twinkle_remote.sessions.runtime import active
 from twinkle_remote.streams.chunk_result import ChunkResult, joined
 from twinkle_remote.streams.stages import RemoteStage
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from twinkle_remote.call.lazy import Lazy
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.streams.schedule.decisions import Assignment
     from twinkle_remote.streams.stages import Stage
 
 _log = logging.getLogger("twinkle.remote")
 _ENDING = ".rows"
+_FETCHES = 2  # at a time
 
 
 class SpooledRows(NamedTuple):
@@ -42,39 +50,32 @@ class SpooledRows(NamedTuple):
 
 
 class Spool:
-    """A folder of finished rows, written by the workers that made them.
+    """A folder of finished rows, written by the workers that made them, or by the client of a served session.
 
     Args:
-        folder: A folder that every worker and this process can write to; it is made where it is missing.
+        folder: A folder that every worker and this process can write to; of a served session, only this process. It is
+            made where it is missing.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._writes: list[PendingCall] = []
+        self._fetches: list[Future[None]] = []
+        self._fetcher: ThreadPoolExecutor | None = None
+        self._is_lost = False
         self._read: dict[Path, ChunkResult] = {}
         self._rows: dict[int, SpooledRows] = {}
         self.id = uuid.uuid4().hex[:12]
-
-    @staticmethod
-    def check_here() -> None:
-        """Refuse a session whose workers have other folders.
-
-        Raises:
-            BackendError: It is over HTTP.
-        """
-        runtime = active()
-        if runtime is not None and runtime.whole is not None:
-            raise BackendError(
-                f"spool= names a folder of the workers, and in mode {runtime.mode!r} a client names no folder there: "
-                "leave it out, and a resume makes finished rows again"
-            )
 
     def write(self, stage: Stage, work: Assignment, result: ChunkResult, begun: int, ended: int) -> None:
         """Write the rows of a chunk; the worker that made them does it, before it gets its next chunk."""
         path = str(self._folder / f"{self.id}-{work.first}-{work.rows}-{begun}-{ended}{_ENDING}")
         value = joined([(result, work.rows)])
-        if isinstance(stage, RemoteStage):
+        if isinstance(stage, RemoteStage) and _is_served():
+            self._fetcher = self._fetcher or ThreadPoolExecutor(_FETCHES, "twinkle-spool")
+            self._fetches.append(self._fetcher.submit(self._fetch, value, path))
+        elif isinstance(stage, RemoteStage):
             self._writes.append(stage.on_one(work.rank, _write, value, path))
         else:
             _write(None, value, path)
@@ -108,7 +109,7 @@ class Spool:
         if file is None:
             return None
         if file.path not in self._read:
-            if isinstance(stage, RemoteStage):
+            if isinstance(stage, RemoteStage) and not _is_served():
                 rank = file.first % stage.data_ranks
                 call = stage.on_one(rank, _open, str(file.path))
                 self._read[file.path] = ChunkResult(call, stage.collects[rank])
@@ -130,6 +131,26 @@ class Spool:
         for call in over:
             if call.failed():
                 _log.warning("finished rows were not written to %s: %s", self._folder, call.failure_text())
+        fetched = [fetch for fetch in self._fetches if fetch.done()]
+        self._fetches = [fetch for fetch in self._fetches if fetch not in fetched]
+        for fetch in fetched:
+            if (error := fetch.exception()) is not None:
+                _log.warning("finished rows were not written to %s: %s", self._folder, error)
+
+    def _fetch(self, rows: Lazy[Any], path: str) -> None:
+        """Write rows of a served session."""
+        if self._is_lost:
+            return
+        try:
+            _write(None, rows.result(), path)
+        except SessionLostError:
+            self._is_lost = True  # the others would wait as long for the server
+            raise
+
+
+def _is_served() -> bool:
+    runtime = active()
+    return runtime is not None and runtime.whole is not None
 
 
 def _write(component: object, value: Any, path: str) -> None:

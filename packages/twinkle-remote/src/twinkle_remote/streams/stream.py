@@ -80,14 +80,13 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
             - chunk: Rows of one call with ahead=n.
             - at_once: Calls on each data rank at a time with ahead=n.
             - spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a
-              resume does not make them again.
+              resume does not make them again. Over HTTP it is a folder of this process, which fetches the rows.
             - progress: Show rows a second, lag and busy shares on the standard error: a bar on a terminal (needs
               tqdm), a line every 10 seconds elsewhere. One process does, from the first batch to the end of the epoch.
 
     Raises:
         TypeError: A stage is not callable, or an option is not of its type.
         ValueError: An option is out of range, or a stage cannot run for a part of the rows.
-        BackendError: At the first row: `spool=` over HTTP.
     """
     return Stream(source, stages, **options)
 
@@ -363,8 +362,6 @@ class Stream(Generic[R_co]):
 
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
         if self._rules.ahead and self._stages and runs_apart(self._rules.ahead):
-            if self._spool is not None:
-                self._spool.check_here()
             return AheadEngine(
                 self._source,
                 self._stages,
