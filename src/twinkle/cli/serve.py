@@ -51,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--lease", type=float, default=60.0, metavar="SECONDS", help="of a client that is gone (60)")
     parser.add_argument("--max-body", type=int, metavar="BYTES", help="of one request (4 GiB)")
     parser.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="further Host, as of a proxy")
+    parser.add_argument("--metrics-of-all", metavar="TENANT", help="whose /metrics has the figures of all tenants")
     parser.set_defaults(run=run)
 
 
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("twinkle.http").setLevel(logging.INFO)
     options: dict[str, Any] = {"host": args.host, "port": args.port, "token": token, "lease": args.lease}
     options |= {"tls": tuple(args.tls) if args.tls else None, "insecure": args.insecure, "hosts": args.allow_host}
+    options["metrics_of_all"] = args.metrics_of_all
     if args.max_body is not None:
         options["max_body"] = args.max_body
     cluster = {} if args.cluster is None else {"address": args.cluster}

@@ -31,9 +31,10 @@ SERVER = """
     from twinkle_remote import serve, session
     from twinkle_remote.conformance.subjects.components import Counter
 
+    tokens = {"ann": "a token for tests", "bob": "another token", "watcher": "a third token"}
     logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
     with session("threads", groups=[DeviceGroup("group", 2, "CPU")]):
-        with serve([Counter], port=0, token={"ann": "a token for tests"}) as server:
+        with serve([Counter], port=0, token=tokens, metrics_of_all="watcher") as server:
             print(server.address, flush=True)
             sys.stdin.read()
 """
@@ -103,23 +104,42 @@ class Unserved(Counter):
     """A class that the server does not serve."""
 
 
-def test_metrics_are_those_of_prometheus(tmp_path: Path) -> None:
+def test_a_token_sees_the_figures_of_its_own_tenant_and_one_sees_all(tmp_path: Path) -> None:
+    bob = {"authorization": "Bearer another token"}
     with logging_server(tmp_path) as (address, _):
         assert ask(address, "GET", "/metrics", authorization="Bearer nothing")[0] == 401
         component = json.loads(ask(address, "POST", "/v1/Counter", {})[2])["id"]
         for _ in range(3):
             assert ask(address, "POST", f"/v1/Counter/{component}/add", {})[0] == 200
         assert ask(address, "POST", f"/v1/Counter/{component}/add", {"amount": "x"})[0] == 400
-        status, headers, text = ask(address, "GET", "/metrics")
+        others = json.loads(ask(address, "POST", "/v1/Counter", {"start": 1}, **bob)[2])["id"]
+        for _ in range(2):
+            assert ask(address, "POST", f"/v1/Counter/{others}/current", {}, **bob)[0] == 200
+        with session("http", address=address, token=TOKEN):
+            kept = on("group").create(Counter)
+            results = [kept.add(1), kept.add(1)]
+            assert len(get(results)) == 2
+            status, headers, text = ask(address, "GET", "/metrics")
+            own, other, everyone = (
+                parse(ask(address, "GET", "/metrics", authorization=f"Bearer {token}")[2])
+                for token in (TOKEN, "another token", "a third token")
+            )
     assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
-    figures = parse(text)
-    assert figures['twinkle_call_seconds_count{call="Counter.add"}'] == 3
-    assert figures['twinkle_call_seconds_bucket{call="Counter.add",le="+Inf"}'] == 3
-    assert figures['twinkle_calls_failed_total{call="Counter.add"}'] == 0
-    assert figures['twinkle_http_requests_total{status="401"}'] == 1
-    assert figures['twinkle_http_requests_total{status="400"}'] == 1
-    assert figures["twinkle_components"] == 1 and figures["twinkle_calls_in_flight"] == 0
-    assert figures["twinkle_http_sent_bytes_total"] > 0
+    assert parse(text)['twinkle_call_seconds_count{call="Counter.add"}'] == 5
+    assert own['twinkle_call_seconds_bucket{call="Counter.add",le="+Inf"}'] == 5
+    assert own['twinkle_calls_failed_total{call="Counter.add"}'] == 0
+    assert own['twinkle_http_requests_total{status="400"}'] == 1
+    assert not any('status="401"' in name or "Counter.current" in name for name in own)
+    assert other['twinkle_call_seconds_count{call="Counter.current"}'] == 2
+    assert not any("Counter.add" in name or 'status="400"' in name for name in other)
+    assert everyone['twinkle_call_seconds_count{call="Counter.current"}'] == 2
+    assert everyone['twinkle_call_seconds_count{call="Counter.add"}'] == 5
+    assert everyone['twinkle_http_requests_total{status="401"}'] == 1
+    gauges = ("calls_in_flight", "clients", "components", "results", "draining")
+    assert [own[f"twinkle_{name}"] for name in gauges] == [0, 2, 2, 3, 0], own
+    assert [other[f"twinkle_{name}"] for name in gauges] == [0, 1, 1, 0, 0], other
+    assert [everyone[f"twinkle_{name}"] for name in gauges] == [0, 3, 3, 3, 0], everyone
+    assert everyone["twinkle_http_sent_bytes_total"] > own["twinkle_http_sent_bytes_total"] > 0
 
 
 def parse(text: str) -> dict[str, float]:
@@ -145,7 +165,7 @@ def test_a_histogram_counts_up_and_names_are_escaped() -> None:
     journal = Journal()
     for seconds in (0.0001, 0.001, 0.02, 5.0, 10_000.0):
         journal.called('A"\\\n', "", "r", seconds, "KeyError" if seconds > 1 else "")
-    figures = parse(metrics_text(journal, {"twinkle_clients": ("Clients.", 2)}))
+    figures = parse(metrics_text(journal.figures(None), {"twinkle_clients": ("Clients.", 2)}))
     name = 'call="A\\"\\\\\\n"'
     counts = [value for key, value in figures.items() if key.startswith(f"twinkle_call_seconds_bucket{{{name}")]
     assert counts == sorted(counts) and counts[0] == 2 and counts[-1] == 5

@@ -9,7 +9,7 @@ import pytest
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import register_type, session
 from twinkle_remote.conformance import SIZES, Harness
-from twinkle_remote.conformance.checks import collecting, objects, pieces, streaming
+from twinkle_remote.conformance.checks import collecting, coroutines, objects, pieces, streaming
 from twinkle_remote.conformance.subjects.served import VALUE_TYPES
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ TOKEN = "a token for tests"
 SOME = (
     collecting.flatten_counts_each_data_rank_once,
     objects.plain_iterators_are_prefetched,
+    *coroutines.CHECKS,
     pieces.pieces_make_the_whole,
     pieces.generators_send_their_items,
     pieces.generators_fail_after_their_items,

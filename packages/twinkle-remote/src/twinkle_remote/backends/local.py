@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.context import in_event_loop
+from twinkle_remote.context import leaves_running
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
@@ -82,14 +82,14 @@ class LocalGroup(WorkerGroup):
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> LocalReply:
         """Run the task if the rank is this process; otherwise the other process runs it.
 
-        An async task is run to its end, unless an event loop has called it, which goes on and awaits it.
+        An async task is run to its end, unless an event loop or a server has called it, which goes on.
         """
         reply = LocalReply(rank, task.name)
         if self._exchange is not None:
             reply.number = self._exchange.number(reply)
         if rank == self._rank:
             outcomes = [self.read(given, None) for given in inputs]
-            if task.on_loop and self._exchange is None and in_event_loop():
+            if task.on_loop and self._exchange is None and leaves_running():
                 reply.running = Future()
                 self._worker.start(task, outcomes, key=reply, answer=reply.running.set_result)
                 return reply

@@ -51,6 +51,17 @@ class Access:
                 found = tenant
         return found if scheme.lower() == b"bearer" else None
 
+    def watcher(self, tenant: str | None) -> str | None:
+        """The tenant who sees the figures of all: the given one, or the only one.
+
+        Raises:
+            ValueError: There is no such tenant.
+        """
+        if tenant is not None and tenant not in self._tokens:
+            known = ", ".join(map(repr, self._tokens))
+            raise ValueError(f"metrics_of_all={tenant!r} is the name of a tenant; there are {known}")
+        return next(iter(self._tokens)) if len(self._tokens) == 1 else tenant
+
     def only(self) -> str:
         """The one token; empty if there are several."""
         tokens = list(self._tokens.values())

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from twinkle_remote.http.server.metrics import CONTENT_TYPE, metrics_text
+from twinkle_remote.http.server.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,8 @@ def make_app(service: Service, more: Sequence[Route] = ()) -> Starlette:
     """
 
     async def metrics(request: Request) -> Response:
-        return Response(metrics_text(service.journal, service.gauges()), headers={"content-type": CONTENT_TYPE})
+        text = service.metrics(request.scope["state"]["tenant"])
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     routes = [Route("/health", _health), Route("/metrics", metrics), *more]
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _broken})

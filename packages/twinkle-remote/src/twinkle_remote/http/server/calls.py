@@ -14,6 +14,7 @@ from twinkle_remote.call.start import start
 from twinkle_remote.component.handle import SPECIAL, step_options
 from twinkle_remote.component.method import check_arguments, positional_names
 from twinkle_remote.component.release import release, release_all
+from twinkle_remote.context import leaving_running
 from twinkle_remote.errors import NotInitializedError, PlacementError
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.http.nodes import NodeReader, own_error_type
@@ -79,9 +80,9 @@ class CallMaker:
         self._limits = limits
         self._journal = journal
 
-    def in_flight(self) -> int:
-        """Number of calls that are not done."""
-        return self._watcher.pending()
+    def in_flight(self, tenant: str | None) -> int:
+        """Number of calls that are not done: of a tenant, or of all."""
+        return self._watcher.pending(tenant)
 
     def describer(self, client: RemoteClient) -> Callable[[Any, Callable[[Any], Any]], list[Any] | None]:
         """Describes handles for a client."""
@@ -133,7 +134,7 @@ class CallMaker:
             raise RefusedError(429, f"{MOST_IN_FLIGHT} calls are in flight at the server", "TooMany")
         kind, group, instance = request.kind, str(request.group), str(request.instance)
         line = f"{request.line!s:.{_LONGEST_LINE}}, request {request_id}"
-        with called_from(line):
+        with called_from(line), leaving_running():
             if kind == "create":
                 return self._create(client, name, group, instance, request, line, request_id)
             if kind == "drop":

@@ -9,10 +9,10 @@ import re
 import secrets
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.http.server.figures import Figures, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
 
 _access = logging.getLogger("twinkle.http.access")
 _GIVEN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 600.0)  # seconds
-
-
-@dataclass(slots=True)
-class CallFigures:
-    """The calls of one name.
-
-    Attributes:
-        failed: Number that failed.
-        seconds: Time that they took, together.
-        counts: Number by time: at most each of `BOUNDS`, and more than the last.
-    """
-
-    failed: int = 0
-    seconds: float = 0.0
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
 
 class JournalEntry:
@@ -55,6 +39,12 @@ class JournalEntry:
         self.sent = 0
         self._scope = scope
         self._began = time.perf_counter()
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose token the request had; None if it had none that is known."""
+        found: str | None = self._scope["state"].get("tenant")
+        return found
 
     def sending(self, send: Send) -> Send:
         """A `send` that tells the client the id."""
@@ -89,18 +79,10 @@ class JournalEntry:
 
 
 class Journal:
-    """What the server did since its start.
-
-    Attributes:
-        statuses: Number of requests by status.
-        sent: Bytes of answers.
-        calls: Figures of calls by Class.method.
-    """
+    """What the server did since its start, by tenant."""
 
     def __init__(self) -> None:
-        self.statuses: Counter[int] = Counter()
-        self.sent = 0
-        self.calls: dict[str, CallFigures] = {}
+        self._figures: defaultdict[str | None, Figures] = defaultdict(Figures)  # None: refused without a known token
         self._prefix = secrets.token_hex(4)
         self._count = itertools.count(1)
         self._lock = threading.Lock()
@@ -115,8 +97,7 @@ class Journal:
     def end(self, entry: JournalEntry) -> None:
         """It was answered."""
         with self._lock:
-            self.statuses[entry.status] += 1
-            self.sent += entry.sent
+            self._figures[entry.tenant].answered(entry.status, entry.sent)
         entry.log()
 
     def called(self, name: str, tenant: str, request: str, seconds: float, error: str = "") -> None:
@@ -130,10 +111,7 @@ class Journal:
             error: Type of its error; empty without one.
         """
         with self._lock:
-            figures = self.calls.setdefault(name, CallFigures())
-            figures.failed += bool(error)
-            figures.seconds += seconds
-            figures.counts[bisect_left(BOUNDS, seconds)] += 1
+            self._figures[tenant].called(name, seconds, failed=bool(error))
         if _access.isEnabledFor(logging.INFO):
             outcome = f"failed with {ascii(error)[1:-1]}" if error else "done"
             _access.info("%s %s %s, %.4f s, request %s", tenant or "-", ascii(name)[1:-1], outcome, seconds, request)
@@ -151,10 +129,11 @@ class Journal:
         finally:
             self.called(name, tenant, request, time.monotonic() - began, error)
 
-    def snapshot(self) -> tuple[Mapping[int, int], int, Mapping[str, CallFigures]]:
-        """Requests by status, bytes of answers, and the figures of calls by name, at one moment."""
+    def figures(self, tenant: str | None) -> Figures:
+        """The figures at one moment.
+
+        Args:
+            tenant: Of this tenant; None for all of them, and for what was refused before its token was known.
+        """
         with self._lock:
-            calls = {
-                name: CallFigures(one.failed, one.seconds, list(one.counts)) for name, one in sorted(self.calls.items())
-            }
-            return dict(self.statuses), self.sent, calls
+            return sum_of(self._figures.values() if tenant is None else [self._figures[tenant]])

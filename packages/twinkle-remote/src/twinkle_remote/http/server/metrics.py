@@ -5,44 +5,43 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from twinkle_remote.http.server.journal import BOUNDS
+from twinkle_remote.http.server.figures import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from twinkle_remote.http.server.journal import Journal
+    from twinkle_remote.http.server.figures import Figures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def metrics_text(journal: Journal, gauges: Mapping[str, tuple[str, float]]) -> str:
+def metrics_text(figures: Figures, gauges: Mapping[str, tuple[str, float]]) -> str:
     """The figures as text.
 
     Args:
-        journal: What the server did.
+        figures: What it did.
         gauges: What it holds now: help and value by name.
     """
-    return "\n".join([*_lines(journal, gauges), ""])
+    return "\n".join([*_lines(figures, gauges), ""])
 
 
-def _lines(journal: Journal, gauges: Mapping[str, tuple[str, float]]) -> Iterator[str]:
-    statuses, sent, calls = journal.snapshot()
+def _lines(figures: Figures, gauges: Mapping[str, tuple[str, float]]) -> Iterator[str]:
     yield from _head("twinkle_http_requests_total", "counter", "Requests, by status of the answer.")
-    for status, count in sorted(statuses.items()):
+    for status, count in sorted(figures.statuses.items()):
         yield f'twinkle_http_requests_total{{status="{status}"}} {count}'
     yield from _head("twinkle_http_sent_bytes_total", "counter", "Bytes of answers.")
-    yield f"twinkle_http_sent_bytes_total {sent}"
+    yield f"twinkle_http_sent_bytes_total {figures.sent}"
     yield from _head("twinkle_calls_failed_total", "counter", "Calls that failed, by name.")
-    for name, figures in calls.items():
-        yield f'twinkle_calls_failed_total{{call="{_escaped(name)}"}} {figures.failed}'
+    for name, calls in sorted(figures.calls.items()):
+        yield f'twinkle_calls_failed_total{{call="{_escaped(name)}"}} {calls.failed}'
     yield from _head("twinkle_call_seconds", "histogram", "Time of calls, by name.")
-    for name, figures in calls.items():
+    for name, calls in sorted(figures.calls.items()):
         label = f'call="{_escaped(name)}"'
         bounds = [*map(repr, BOUNDS), "+Inf"]
-        for bound, count in zip(bounds, accumulate(figures.counts), strict=True):
+        for bound, count in zip(bounds, accumulate(calls.counts), strict=True):
             yield f'twinkle_call_seconds_bucket{{{label},le="{bound}"}} {count}'
-        yield f"twinkle_call_seconds_sum{{{label}}} {figures.seconds!r}"
-        yield f"twinkle_call_seconds_count{{{label}}} {sum(figures.counts)}"
+        yield f"twinkle_call_seconds_sum{{{label}}} {calls.seconds!r}"
+        yield f"twinkle_call_seconds_count{{{label}}} {sum(calls.counts)}"
     for name, (about, value) in gauges.items():
         yield from _head(name, "gauge", about)
         yield f"{name} {value!r}"

@@ -54,6 +54,7 @@ def serve(
     insecure: bool = False,
     hosts: Iterable[str] = (),
     quota: Mapping[str, int] | None = None,
+    metrics_of_all: str | None = None,
 ) -> Server:
     """Serve remote classes of the running session over HTTP, in a thread of this process.
 
@@ -70,6 +71,8 @@ def serve(
         hosts: Further Host headers that are accepted, as of a proxy before the server.
         quota: The most that one token may hold at a time, over all its clients: "components" (1000), "calls" in flight
             (4096), "results" that are in use (200,000), "bytes" of these (2**38).
+        metrics_of_all: The tenant whose `/metrics` has the figures of all tenants; others see their own. One token for
+            all sees all.
 
     Returns:
         The server; it runs until it is closed.
@@ -84,9 +87,10 @@ def serve(
     most = quota_of(quota)
     runtime = running()
     access, served = Access(token), ServedClasses(classes)
+    sees_all = access.watcher(metrics_of_all)
     sock = _bound(host, port)
     bound = sock.getsockname()[1]
-    service, watcher = _service(runtime, served, max_body, lease, most)
+    service, watcher = _service(runtime, served, max_body, lease, most, sees_all)
     plain = PlainService(service, Catalogue(served), tuple(runtime.groups))
     connections = Connections()
     others = make_app(service, plain_routes(plain))
@@ -126,13 +130,14 @@ def _check(host: str, tls: tuple[str, str] | None, insecure: bool, max_body: int
 
 
 def _service(
-    runtime: Runtime, served: ServedClasses, max_body: int, lease: float, quota: Quota
+    runtime: Runtime, served: ServedClasses, max_body: int, lease: float, quota: Quota, sees_all: str | None
 ) -> tuple[Service, Watcher]:
     limits = Limits(body=max_body, tree=min(Limits().tree, max_body))
     watcher = Watcher(runtime)
     journal = Journal()
     maker = CallMaker(runtime, served, watcher, limits, journal)
-    return Service(runtime, maker, Clients(lease, secrets.token_hex(6), quota), limits, journal), watcher
+    clients = Clients(lease, secrets.token_hex(6), quota)
+    return Service(runtime, maker, clients, limits, journal, sees_all), watcher
 
 
 def _config(gate: Gate, connections: Connections, tls: tuple[str, str] | None) -> uvicorn.Config:

@@ -10,6 +10,7 @@ from twinkle_remote.errors import TwinkleError
 from twinkle_remote.http.nodes import NodeWriter
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
+from twinkle_remote.http.server.metrics import metrics_text
 from twinkle_remote.http.server.named_rows import rows_named
 from twinkle_remote.http.server.pending_answer import PendingAnswer
 from twinkle_remote.http.server.results import READ_SECONDS, CallOutcome, error_bytes
@@ -48,18 +49,28 @@ class Service:
         clients: The clients.
         limits: Bounds of a message.
         journal: Counts and logs calls.
+        sees_all: The tenant who sees the figures of all.
 
     Attributes:
         draining: No new call is taken.
     """
 
-    def __init__(self, runtime: Runtime, maker: CallMaker, clients: Clients, limits: Limits, journal: Journal) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        maker: CallMaker,
+        clients: Clients,
+        limits: Limits,
+        journal: Journal,
+        sees_all: str | None,
+    ) -> None:
         self.draining = False
         self.journal = journal
         self.clients = clients
         self.maker = maker
         self.limits = limits
         self._runtime = runtime
+        self._sees_all = sees_all
 
     def open(self, tenant: str) -> bytes:
         """A new client, and the description of the session."""
@@ -89,11 +100,16 @@ class Service:
             }
         )
 
-    def gauges(self) -> Mapping[str, tuple[str, float]]:
-        """What the server holds now: help and value by name."""
-        clients = self.clients.all()
+    def metrics(self, tenant: str) -> str:
+        """What the server did and holds, as text: for this tenant, or for all where it sees them."""
+        of = None if tenant == self._sees_all else tenant
+        return metrics_text(self.journal.figures(of), self._gauges(of))
+
+    def _gauges(self, tenant: str | None) -> Mapping[str, tuple[str, float]]:
+        """What the server holds now for a tenant, or for all: help and value by name."""
+        clients = [one for one in self.clients.all() if tenant is None or one.tenant == tenant]
         return {
-            "twinkle_calls_in_flight": ("Calls that are not done.", self.maker.in_flight()),
+            "twinkle_calls_in_flight": ("Calls that are not done.", self.maker.in_flight(tenant)),
             "twinkle_clients": ("Clients with a lease.", len(clients)),
             "twinkle_components": ("Components that clients built.", sum(len(one.components) for one in clients)),
             "twinkle_results": ("Results that clients hold.", sum(len(one.results) for one in clients)),

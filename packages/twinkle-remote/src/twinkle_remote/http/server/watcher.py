@@ -49,9 +49,12 @@ class Watcher:
                 self._seconds = _POLL_SECONDS
                 tell()
 
-    def pending(self) -> int:
-        """Number of calls that are not done."""
-        return len(self._calls)
+    def pending(self, tenant: str | None = None) -> int:
+        """Number of calls that are not done: of a tenant, or of all."""
+        if tenant is None:
+            return len(self._calls)
+        with self._changed:
+            return sum(one.client.tenant == tenant for one in self._calls.values())
 
     def calls_of(self, client: RemoteClient) -> Sequence[CallOutcome]:
         """The calls of a client that are not done."""
