@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -222,11 +223,16 @@ def served(program: Path, *arguments: str) -> Iterator[str]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
+        limit = threading.Timer(60.0, server.kill)
+        limit.start()
         try:
-            yield server.stdout.readline().strip()
+            address = server.stdout.readline().strip()
+            limit.cancel()
+            yield address
             server.stdin.close()
             assert server.wait(60) == 0
         finally:
+            limit.cancel()
             server.kill()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,17 @@ def serving() -> Callable[..., AbstractContextManager[str]]:
         command = [sys.executable, "-c", textwrap.dedent(source), *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None and process.stdout is not None
+            limit = threading.Timer(60.0, process.kill)
+            limit.start()
             try:
                 address = process.stdout.readline().strip()
+                limit.cancel()
                 assert address.startswith("http"), address
                 yield address
                 process.stdin.close()
                 assert process.wait(60) == 0
             finally:
+                limit.cancel()
                 process.kill()
 
     return run

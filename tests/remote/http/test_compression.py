@@ -137,6 +137,7 @@ def test_bodies_are_inflated_and_answers_deflated_if_asked(server: tuple[str, in
         (b"{}", "identity", 201),
         (gzip.compress(b" " * (MOST + 1), mtime=0), "gzip", 413),
     ],
+    ids=range(10),  # gzip has the time in it, and every process collects the same names
 )
 def test_other_codings_and_broken_ones_are_refused(
     server: tuple[str, int], body: bytes, coding: str, status: int

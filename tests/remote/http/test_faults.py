@@ -185,6 +185,8 @@ def test_a_client_that_was_stopped_for_its_lease_is_told(tmp_path: Path) -> None
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
             assert client.stdin is not None
             assert client.stdout is not None
+            limit = threading.Timer(60.0, client.kill)
+            limit.start()
             assert client.stdout.readline() == "built\n"
             client.send_signal(signal.SIGSTOP)
             assert "1 components are released" in server.line("the lease of a client has ended")
@@ -192,6 +194,7 @@ def test_a_client_that_was_stopped_for_its_lease_is_told(tmp_path: Path) -> None
             client.stdin.write("\n")
             client.stdin.flush()
             assert "the lease of this client has ended: it was not heard of for 1.5 s" in client.stdout.readline()
+            limit.cancel()
 
 
 def test_ctrl_c_of_a_client_cancels_at_the_server() -> None:
@@ -304,7 +307,9 @@ def test_tls(tmp_path: Path) -> None:
         old.load_verify_locations(files["ca.pem"])
         with socket.create_connection((host, int(port)), timeout=30.0) as half:
             half.sendall(b"\x16\x03\x01")  # the begin of a handshake that never goes on
-            with old.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as whole:
+            with old.wrap_socket(
+                socket.create_connection((host, int(port)), timeout=30.0), server_hostname=host
+            ) as whole:
                 assert whole.version() in ("TLSv1.2", "TLSv1.3")
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -50,11 +51,16 @@ def logging_server(folder: Path) -> Iterator[tuple[str, Path]]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process:
             assert process.stdin is not None and process.stdout is not None
+            limit = threading.Timer(60.0, process.kill)
+            limit.start()
             try:
-                yield process.stdout.readline().strip(), log
+                address = process.stdout.readline().strip()
+                limit.cancel()
+                yield address, log
                 process.stdin.close()
                 assert process.wait(60) == 0
             finally:
+                limit.cancel()
                 process.kill()
 
 
