@@ -6,6 +6,8 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import Lazy, get, on, remote_class, remote_function, session, stream
 
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
-
-    import numpy as np
 
 TOKEN = "a token for tests"
 WAIT = 60.0
@@ -43,7 +43,8 @@ SERVER = """
 @remote_class()
 class Maker:
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def make(self, rows: list[int]) -> np.ndarray: ...
+    def make(self, rows: list[int]) -> np.ndarray:
+        return np.array(rows)
 
 
 class Source:

@@ -289,6 +289,8 @@ def test_answers_have_the_described_schema(api: Api, described: dict[str, Any]) 
         (adder, "later", {"sample": sample}),
         (arrays, "array", {"values": [1.0]}),
         (kinds, "many", {"mood": "bad", "point": [1]}),
+        (kinds, "floats", {}),
+        (adder, "itself", {}),
     ]
     for path, method, keywords in calls:
         name = path.partition("/")[0]

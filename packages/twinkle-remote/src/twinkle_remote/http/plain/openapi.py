@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from twinkle_remote.component.constructor import GROUP, MESH
-from twinkle_remote.http.plain.values import schemas
+from twinkle_remote.http.plain.values import result_schemas, schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,19 +53,18 @@ def openapi(classes: Sequence[ServedClass]) -> bytes:
         classes: The served classes.
     """
     parameters = [each for served in classes for each in _all_parameters(served)]
-    kinds = [kind for each in parameters for kind in _kinds(each)]
-    found, named = schemas(kinds)
-    by_kind = {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}
+    given, named = _by_kind([kind for each in parameters for kind in _kinds(each)], schemas)
+    returned, named_results = _by_kind([each.returns for each in parameters], result_schemas)
     paths: dict[str, Any] = {}
     for served in classes:
-        paths.update(_paths(served, lambda kind: by_kind[id(kind)]))
+        paths.update(_paths(served, given, returned))
     described = {
         "openapi": "3.1.0",
         "info": {"title": "twinkle", "version": "1", "description": "Numbers that are not finite are null."},
         "paths": paths,
         "security": [{"token": []}],
         "components": {
-            "schemas": named,
+            "schemas": named | named_results,
             "responses": {"Error": {"description": "type and message", "content": _content(_ERROR)}},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
@@ -79,10 +78,16 @@ def _all_parameters(served: ServedClass) -> Sequence[JsonParameters]:
 
 def _kinds(parameters: JsonParameters) -> Sequence[Any]:
     rest = [] if parameters.rest is None else [parameters.rest.type]
-    return [*(one.type for one in parameters.listed), *rest, parameters.returns]
+    return [*(one.type for one in parameters.listed), *rest]
 
 
-def _paths(served: ServedClass, schema: SchemaOf) -> dict[str, Any]:
+def _by_kind(kinds: Sequence[Any], schemas_of: Callable[[Sequence[Any]], Any]) -> tuple[SchemaOf, dict[str, Any]]:
+    found, named = schemas_of(kinds)
+    by_id = {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}
+    return lambda kind: by_id[id(kind)], named
+
+
+def _paths(served: ServedClass, schema: SchemaOf, returned: SchemaOf) -> dict[str, Any]:
     name = served.path
     id_ = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     made = _operation(f"{name}.create", f"Build a {name}.", _object(served.constructor, schema, _PLACE), 201, _ID)
@@ -96,7 +101,7 @@ def _paths(served: ServedClass, schema: SchemaOf) -> dict[str, Any]:
     for method in served.methods.values():
         result: dict[str, Any] = {
             "type": "object",
-            "properties": {"result": _collected(method, schema(method.parameters.returns))},
+            "properties": {"result": _collected(method, returned(method.parameters.returns))},
             "required": ["result"],
         }
         if method.name == "__next__":

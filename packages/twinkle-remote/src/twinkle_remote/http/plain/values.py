@@ -13,6 +13,8 @@ from twinkle_remote.protocol.component import component_of, is_component_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_RESULT = ".result"  # behind the names of schemas
+_VALUES = ("default", "const", "enum", "examples")
 _NUMBERS = {"description": "numbers, as lists within lists"}
 
 
@@ -108,11 +110,34 @@ def to_json(value: Any, identify: Callable[[Any], str | None]) -> bytes:
 
 
 def schemas(kinds: Sequence[Any]) -> tuple[Sequence[dict[str, Any]], dict[str, Any]]:
-    """The JSON schema of each type, and the schemas that they name."""
+    """The JSON schema of the arguments of each type, and the schemas that they name."""
     found, named = msgspec.json.schema_components(
         kinds, schema_hook=_any_schema, ref_template="#/components/schemas/{name}"
     )
     return found, named
+
+
+def result_schemas(kinds: Sequence[Any]) -> tuple[Sequence[dict[str, Any]], dict[str, Any]]:
+    """As `schemas`, of results: a number may be null, and a component is an object with its id."""
+    found, named = msgspec.json.schema_components(
+        kinds, schema_hook=_result_schema, ref_template=f"#/components/schemas/{{name}}{_RESULT}"
+    )
+    return [_returned(one) for one in found], {f"{name}{_RESULT}": _returned(one) for name, one in named.items()}
+
+
+def _returned(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_returned(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: part if key in _VALUES else _returned(part) for key, part in schema.items()}
+    return {**made, "type": ["number", "null"]} if made.get("type") == "number" else made
+
+
+def _result_schema(kind: Any) -> dict[str, Any]:
+    if is_component_type(kind):
+        return {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    return _any_schema(kind)
 
 
 def _any_schema(kind: Any) -> dict[str, Any]:

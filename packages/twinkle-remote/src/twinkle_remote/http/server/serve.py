@@ -89,20 +89,23 @@ def serve(
     access, served = Access(token), ServedClasses(classes)
     sees_all = access.watcher(metrics_of_all)
     sock = _bound(host, port)
-    bound = sock.getsockname()[1]
     service, watcher = _service(runtime, served, max_body, lease, most, sees_all)
     plain = PlainService(service, Catalogue(served), tuple(runtime.groups))
     connections = Connections()
     others = make_app(service, plain_routes(plain))
-    app, names = Zipped(ClientApp(service, others)), own_hosts(host, bound, hosts)
+    app, names = Zipped(ClientApp(service, others)), own_hosts(host, sock.getsockname()[1], hosts)
     gate = Gate(app, access, names, connections, service.journal)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"{'https' if tls else 'http'}://{shown}:{bound}"
-    server = Server(service, watcher, access, _config(gate, connections, tls), sock, address)
+    url = _url(host, sock, tls)
+    server = Server(service, watcher, access, _config(gate, connections, tls), sock, url)
     _start(server)
     if access.token is not None:
         print(f"twinkle serves at {server.address}, token: {access.token}", file=sys.stderr, flush=True)
     return server
+
+
+def _url(host: str, sock: socket.socket, tls: tuple[str, str] | None) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{shown}:{sock.getsockname()[1]}"
 
 
 def _start(server: Server) -> None:

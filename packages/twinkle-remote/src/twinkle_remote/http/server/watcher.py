@@ -51,10 +51,7 @@ class Watcher:
 
     def pending(self, tenant: str | None = None) -> int:
         """Number of calls that are not done: of a tenant, or of all."""
-        if tenant is None:
-            return len(self._calls)
-        with self._changed:
-            return sum(one.client.tenant == tenant for one in self._calls.values())
+        return sum(tenant in (None, one.client.tenant) for one in self._all())
 
     def calls_of(self, client: RemoteClient) -> Sequence[CallOutcome]:
         """The calls of a client that are not done."""
