@@ -35,7 +35,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     name = function.__name__
     signature = inspect.signature(function)
     names = _positional(function, signature, spec)
-    simple = _simple_counts(signature)
+    simple = simple_counts(signature)
     spec = replace(returns_columns(spec, signature.return_annotation), form=form)
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
@@ -103,7 +103,7 @@ def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str
     return positional_names(getattr(bound_method, NAMES), len(args))
 
 
-def _simple_counts(signature: inspect.Signature) -> range:
+def simple_counts(signature: inspect.Signature) -> range:
     """The counts of positional arguments that always fit if there are no keyword arguments."""
     parameters = list(signature.parameters.values())[1:]
     by_place = [p for p in parameters if p.kind in _BY_PLACE]

@@ -6,7 +6,9 @@ import json
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import urllib3
@@ -19,6 +21,7 @@ from twinkle_remote.errors import (
     StoreTimeoutError,
     TwinkleError,
 )
+from twinkle_remote.http.client.small_requests import SmallRequests
 from twinkle_remote.http.loopback import is_loopback
 from twinkle_remote.http.wire.compression import GZIP, deflated, inflated
 from twinkle_remote.http.wire.frame import TREES, read_frame
@@ -26,8 +29,11 @@ from twinkle_remote.http.wire.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from email.message import Message
 
     from twinkle_remote.http.wire.frame import Tree, WireMessage
+
+    Headers = Mapping[str, str] | Message
 
 _ROOT = "/twinkle/1"
 _CONNECT_SECONDS = 10.0
@@ -35,7 +41,7 @@ _READ_SECONDS = 60.0
 _LONGEST_PAUSE_SECONDS = 2.0
 _AT_ONCE_BYTES = 64 * 1024
 _CHUNK = 1 << 20
-_LOST = (urllib3.exceptions.HTTPError, OSError)
+_LOST = (urllib3.exceptions.HTTPError, HTTPException, OSError)
 _ERRORS: Mapping[str, type[TwinkleError]] = {
     "Restarted": SessionLostError,
     "LeaseEnded": SessionLostError,
@@ -46,6 +52,7 @@ _ERRORS: Mapping[str, type[TwinkleError]] = {
     "Malformed": DispatchError,
 }
 
+T = TypeVar("T")
 Answer = tuple["Tree[Any]", list[bytearray]]
 
 
@@ -100,12 +107,14 @@ class Connection:
         timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS)
         port = url.port or (443 if url.scheme == "https" else 80)
         options: dict[str, Any] = {"maxsize": 32, "block": False, "timeout": timeout}
-        if url.scheme == "https":
-            self._pool: Any = urllib3.HTTPSConnectionPool(
-                url.hostname, port, cert_reqs="CERT_REQUIRED", ca_certs=tls, **options
-            )
+        secure: dict[str, Any] | None = (
+            {"cert_reqs": "CERT_REQUIRED", "ca_certs": tls} if url.scheme == "https" else None
+        )
+        if secure is not None:
+            self._pool: Any = urllib3.HTTPSConnectionPool(url.hostname, port, **secure, **options)
         else:
             self._pool = urllib3.HTTPConnectionPool(url.hostname, port, **options)
+        self._small = SmallRequests(url.hostname, port, secure)
         self._lock = threading.Lock()
         self._next = 1
         self._open: set[int] = set()
@@ -143,20 +152,44 @@ class Connection:
             SessionLostError: The server cannot be reached, or knows this client no more.
             TwinkleError: The server refuses the request.
         """
-        headers = {**self._headers, "twinkle-client": self.client}
-        if number is not None:
-            headers["twinkle-request"] = str(number)
-        small = message.nbytes <= _AT_ONCE_BYTES
-        zipped = self._compress and not small and GZIP in self.codings
+        tried = self._patience if patience is None else patience
+        if message.nbytes <= _AT_ONCE_BYTES:
+            headers = self._headers_of(number)
+            if self._compress:
+                headers["accept-encoding"] = GZIP
+            return self._sent(partial(self._post_small, path, message.to_bytes(), headers), path, tried)
+        headers = {**self._headers, **self._headers_of(number)}
+        zipped = self._compress and GZIP in self.codings
         headers |= {"content-encoding": GZIP} if zipped else {"content-length": str(message.nbytes)}
 
-        def send() -> Any:
-            parts = message.to_bytes() if small else message.chunks()
-            body = deflated(message.chunks()) if zipped else parts
-            return self._asked("POST", path, body, headers)
+        def send() -> bytes:
+            body = deflated(message.chunks()) if zipped else message.chunks()
+            response = self._asked("POST", path, body, headers)
+            return self._body(response.status, response.headers, response.data)
 
-        response = self._sent(send, path, self._patience if patience is None else patience)
-        return b"".join(_plain(response, [response.data]))
+        return self._sent(send, path, tried)
+
+    def _headers_of(self, number: int | None) -> dict[str, str]:
+        headers = {"authorization": self._headers["authorization"], "twinkle-client": self.client}
+        if number is not None:
+            headers["twinkle-request"] = str(number)
+        return headers
+
+    def _post_small(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        answer = self._small.post(_ROOT + path, body, headers, _CONNECT_SECONDS, _READ_SECONDS)
+        _check_head(*answer[:2])
+        return self._body(*answer)
+
+    def _body(self, status: int, headers: Headers, data: bytes) -> bytes:
+        """The body of an answer.
+
+        Raises:
+            TwinkleError: It is a refusal.
+        """
+        body = b"".join(_plain(headers, [data]))
+        if status not in (200, 204):
+            raise refusal(status, body, self.address)
+        return body
 
     def read(
         self, method: str, path: str, timeout: float | None, message: WireMessage | None = None
@@ -197,10 +230,9 @@ class Connection:
             limit = urllib3.Timeout(connect=_CONNECT_SECONDS, read=left() or _READ_SECONDS * 10)
             response = self._asked(method, path, body, headers, preload_content=False, timeout=limit)
             if response.status != 200:
-                response.read()
-                return response
+                return self._body(response.status, response.headers, response.data)
             try:
-                return read_frame(_plain(response, parts(response)), _LIMITS, TREES)
+                return read_frame(_plain(response.headers, parts(response)), _LIMITS, TREES)
             finally:
                 response.release_conn()
 
@@ -220,11 +252,11 @@ class Connection:
             TwinkleError: The server cannot be reached, or refuses the request.
         """
 
-        def read() -> Any:
-            return self._asked("GET", path, None, self._headers)
+        def read() -> bytes:
+            response = self._asked("GET", path, None, self._headers)
+            return self._body(response.status, response.headers, response.data)
 
-        response = self._sent(read, path, _CONNECT_SECONDS)
-        return b"".join(_plain(response, [response.data]))
+        return self._sent(read, path, _CONNECT_SECONDS)
 
     def _asked(self, method: str, path: str, body: Any, headers: Mapping[str, str], **options: Any) -> Any:
         """Send a request.
@@ -234,18 +266,19 @@ class Connection:
         """
         options |= {"retries": False, "redirect": False, "decode_content": False}  # urllib3 inflates without a bound
         response = self._pool.urlopen(method, _ROOT + path, body, headers, **options)
-        length, coding = (response.headers.get(name, "") for name in ("content-length", "transfer-encoding"))
-        if response.status == 200 and not length.isdecimal() and not coding:
+        try:
+            _check_head(response.status, response.headers)
+        except urllib3.exceptions.ProtocolError:
             response.close()
-            raise urllib3.exceptions.ProtocolError("the head of an answer is cut off")
+            raise
         return response
 
-    def _sent(self, send: Callable[[], Any], path: str, patience: float) -> Any:
+    def _sent(self, send: Callable[[], T], path: str, patience: float) -> T:
         until = time.monotonic() + patience
         pause = 0.0
         while True:
             try:
-                response = send()
+                return send()
             except _LOST as error:
                 if time.monotonic() + pause >= until:
                     raise SessionLostError(
@@ -253,10 +286,6 @@ class Connection:
                     ) from None
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(_LONGEST_PAUSE_SECONDS, max(0.02, 2 * pause))
-                continue
-            if isinstance(response, tuple) or response.status in (200, 204):
-                return response
-            raise refusal(response.status, b"".join(_plain(response, [response.data])), self.address)
 
     def close(self) -> None:
         """Tell the server that this client ends; a server that does not answer finds out by the lease."""
@@ -268,14 +297,25 @@ class Connection:
             return
         finally:
             self._pool.close()
+            self._small.close()
 
 
 _LIMITS = Limits()
 
 
-def _plain(response: Any, parts: Iterable[bytes]) -> Iterable[bytes]:
+def _check_head(status: int, headers: Headers) -> None:
+    """Check that the head of an answer is whole.
+
+    Raises:
+        ProtocolError: It is cut off: then the end of its body cannot be known.
+    """
+    if status == 200 and not headers.get("content-length", "").isdecimal() and not headers.get("transfer-encoding"):
+        raise urllib3.exceptions.ProtocolError("the head of an answer is cut off")
+
+
+def _plain(headers: Headers, parts: Iterable[bytes]) -> Iterable[bytes]:
     """The parts of an answer, inflated where they are compressed: never more than `_LIMITS` says."""
-    coding = response.headers.get("content-encoding", "").lower()
+    coding = headers.get("content-encoding", "").lower()
     if coding in ("", "identity"):
         return parts
     if coding != GZIP:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.iterate import OPENING
 from twinkle_remote.call.start import start
 from twinkle_remote.component.handle import SPECIAL, step_options
-from twinkle_remote.component.method import check_arguments, positional_names
+from twinkle_remote.component.method import check_arguments, positional_names, simple_counts
 from twinkle_remote.component.release import release, release_all
 from twinkle_remote.context import leaving_running
 from twinkle_remote.errors import NotInitializedError, PlacementError
@@ -110,6 +110,8 @@ class CallMaker:
             raise WireFormatError(f"a node {node[0]!r:.40} is not known")
 
         request = read_request(body.tree.root)
+        if not (body.tree.nodes or body.buffers or request.args or request.kwargs or request.mesh):
+            return request
         roots = (request.args, request.kwargs, request.mesh)
         reader = NodeReader(own_error_type, other)
         nodes = body.tree.nodes
@@ -207,7 +209,9 @@ class CallMaker:
         spec, function = _remote_function(served.cls, target)
         names: Sequence[str] = [f"args[{i}]" for i in range(len(args))]
         if function is not None:
-            check_arguments(component.name, target, _signature(function), served.value, args, kwargs)
+            signature, simple = _signature(function)
+            if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
+                check_arguments(component.name, target, signature, served.value, args, kwargs)
             names = positional_names(getattr(function, NAMES), len(args))
         return spec, names
 
@@ -366,8 +370,10 @@ def _pair(target: Any) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, range]:
+    """The signature, and the numbers of positional arguments that always fit it."""
+    signature = inspect.signature(function)
+    return signature, simple_counts(signature)
 
 
 @lru_cache(maxsize=4096)

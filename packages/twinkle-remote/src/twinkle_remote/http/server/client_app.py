@@ -149,12 +149,13 @@ async def _answer(send: Send, answer: Answer) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
         return
-    size = len(answer) if isinstance(answer, bytes) else answer.nbytes
-    headers = [(b"content-length", b"%d" % size), _TYPE]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if isinstance(answer, bytes):
+    if isinstance(answer, bytes):  # with no more headers than needed: their reading is a good part of a small call
+        headers = [(b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
         return
+    headers = [(b"content-length", b"%d" % answer.nbytes), _TYPE]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     for chunk in answer.chunks(_ANSWER_CHUNK):
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body"})

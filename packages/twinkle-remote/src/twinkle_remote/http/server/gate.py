@@ -47,14 +47,15 @@ class Gate:
         headers = scope["state"]["headers"] = dict(scope["headers"])
         entry = self._journal.begin(scope, headers)
         sending = entry.sending(send)
+        place = self._connections.begin(scope["client"])
         try:
-            with self._connections.request(scope["client"]):
-                refusal = self._refusal(scope, headers)
-                if refusal is not None:
-                    await refuse(sending, *refusal, entry.request)
-                    return
-                await self._app(scope, receive, self._connections.paced(scope["client"], sending))
+            refusal = self._refusal(scope, headers)
+            if refusal is None:
+                await self._app(scope, receive, self._connections.paced(place, sending))
+            else:
+                await refuse(sending, *refusal, entry.request)
         finally:
+            self._connections.end(place)
             self._journal.end(entry)
 
     def _refusal(self, scope: Any, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:

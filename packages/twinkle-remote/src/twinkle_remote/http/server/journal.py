@@ -89,8 +89,9 @@ class Journal:
 
     def begin(self, scope: Any, headers: Mapping[bytes, bytes]) -> JournalEntry:
         """A request has come; its id is the one that it has, or a new one."""
-        given = headers.get(b"x-request-id", b"")
-        request = given.decode("ascii") if _GIVEN.fullmatch(given) else f"{self._prefix}-{next(self._count)}"
+        given = headers.get(b"x-request-id")
+        own = given is None or not _GIVEN.fullmatch(given)
+        request = f"{self._prefix}-{next(self._count)}" if own or given is None else given.decode("ascii")
         scope["state"]["request"] = request
         return JournalEntry(scope, request)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
 HEAD_SECONDS = 20.0
 BODY_SECONDS = 20.0
@@ -23,19 +22,22 @@ class PacedProtocol(H11Protocol):
 
     open_ones: Connections
 
+    place: Any = None  # the address of its other end
+
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
         super().connection_made(transport)
-        self.open_ones.opened(transport)
+        self.place = _key(transport.get_extra_info("peername"))
+        self.open_ones.opened(self.place, transport)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; between two requests, these begin the next one's head."""
-        self.open_ones.received(self.transport)
+        self.open_ones.received(self.place)
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self.open_ones.closed(self.transport)
+        self.open_ones.closed(self.place)
         super().connection_lost(exc)
 
 
@@ -55,45 +57,42 @@ class Connections:
         """The class of its connections."""
         return type("Paced", (PacedProtocol,), {"open_ones": self})
 
-    def opened(self, transport: Any) -> None:
+    def opened(self, place: Any, transport: Any) -> None:
         """Called when a connection is made."""
-        self._transports[_key(transport.get_extra_info("peername"))] = transport
-        self.received(transport)
+        self._transports[place] = transport
+        self.received(place)
 
-    def received(self, transport: Any) -> None:
+    def received(self, place: Any) -> None:
         """Called when bytes arrive."""
-        key = _key(transport.get_extra_info("peername"))
-        if key not in self._busy and key not in self._until:
-            self._wait(key, HEAD_SECONDS)
+        if place not in self._busy and place not in self._until:
+            self._wait(place, HEAD_SECONDS)
 
-    def closed(self, transport: Any) -> None:
+    def closed(self, place: Any) -> None:
         """Called when a connection is lost."""
-        key = _key(transport.get_extra_info("peername"))
-        self._busy.discard(key)
-        self._until.pop(key, None)
-        self._transports.pop(key, None)
+        self._busy.discard(place)
+        self._until.pop(place, None)
+        self._transports.pop(place, None)
 
-    @contextlib.contextmanager
-    def request(self, client: Any) -> Iterator[None]:
-        """The time in which a request is answered, whose head has arrived."""
-        key = _key(client)
-        self._until.pop(key, None)
-        self._busy.add(key)
-        try:
-            yield
-        finally:
-            self._busy.discard(key)
+    def begin(self, client: Any) -> Any:
+        """Begin to answer a request whose head has arrived; returns what `end` and `paced` take."""
+        place = _key(client)
+        self._until.pop(place, None)
+        self._busy.add(place)
+        return place
 
-    def paced(self, client: Any, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    def end(self, place: Any) -> None:
+        """The request was answered."""
+        self._busy.discard(place)
+
+    def paced(self, place: Any, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """A `send` after which the connection is closed if the other end does not read."""
-        key = _key(client)
 
         async def sending(message: Any) -> None:
-            self._wait(key, ANSWER_SECONDS)
+            self._wait(place, ANSWER_SECONDS)
             try:
                 await send(message)
             finally:
-                self._until.pop(key, None)
+                self._until.pop(place, None)
 
         return sending
 

@@ -166,13 +166,15 @@ class CallOutcome:
         return self._ranks_told is not None
 
     def _answered_ranks(self) -> Sequence[int]:
-        pending = {reply.rank for reply in self.call.pending()}
+        waiting = self.call.pending()
+        if not waiting:
+            return self.call.ranks
+        pending = {reply.rank for reply in waiting}
         return [rank for rank in self.call.ranks if rank not in pending]
 
     def _answered(self) -> Sequence[int]:
         """The ranks that have answered since it was asked for last."""
-        pending = {reply.rank for reply in self.call.pending()} | self._counted
-        fresh = [rank for rank in self.call.ranks if rank not in pending]
+        fresh = [rank for rank in self._answered_ranks() if rank not in self._counted]
         self._counted.update(fresh)
         return fresh
 
@@ -186,7 +188,8 @@ class CallOutcome:
     def _finish(self, news: CallNews) -> Exception | None:
         """The end of an iterator, and a small value."""
         news.ended = self._kind == "next" and any(self.call.ended())
-        news.rows = known_rows(self.lazy)
+        if any(self.call.outcome(rank).rows is not None for rank in self.call.ranks):
+            news.rows = known_rows(self.lazy)
         try:
             if news.ended:
                 check_all_ended(self.call)

@@ -99,15 +99,12 @@ class Watcher:
         """Tell what has changed."""
         if id(one) not in self._calls:
             return
-        over = one.call.done() or self._runtime.closed
-        if over or one.call.failed() or one.reads_ranks:
-            self._tell(one)
+        closed = self._runtime.closed
+        over = one.call.done() or closed
+        news = one.news(lost=closed) if over or one.call.failed() or one.reads_ranks else None
         if over:
             one.tell_over()
             self._calls.pop(id(one), None)
             one.client.use.add("calls", -1)
-
-    def _tell(self, one: CallOutcome) -> None:
-        news = one.news(lost=self._runtime.closed)
         if news is not None and one.name in one.client.results:
             one.client.publish(news)

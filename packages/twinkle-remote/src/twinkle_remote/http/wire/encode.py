@@ -62,6 +62,8 @@ def encode_request(
 ) -> WireMessage:
     """The message of a call's request, whose arguments and mesh are values; see `encode`."""
     encoder = _Encoder(types, named, limits.depth)
+    if not (request.args or request.kwargs or request.mesh is not None):
+        return _framed(request, encoder, what)
     request.args = encoder.part(request.args, f"{what}['args']", 0)
     request.kwargs = encoder.part(request.kwargs, f"{what}['kwargs']", 0)
     request.mesh = None if request.mesh is None else encoder.part(request.mesh, f"{what}['mesh']", 0)
