@@ -100,14 +100,14 @@ def stats_count_what_calls_moved(harness: Harness) -> None:
     """One record for each call: its method, its ranks, their times and bytes."""
     echo = harness.build(Echo, 4)
     plain(echo.ranks())
-    record = stats()[-1]
-    assert record.method == "Echo.ranks" and record.group == harness.groups[4]
+    record = [one for one in stats() if one.method == "Echo.ranks"][-1]
+    assert record.group == harness.groups[4]
     assert record.workers == harness.workers(4) == len(record.seconds) and not record.failed
     assert record.skew_seconds >= 0.0 and record.queue_seconds >= 0.0 and record.driver_seconds > 0.0
     faulty = harness.build(Faulty, 2)
     with raises(KeyError):
         plain(faulty.raises("key"))
-    assert stats()[-1].failed[0] == 0
+    assert [one for one in stats() if one.method == "Faulty.raises"][-1].failed[0] == 0
 
 
 def a_second_initialize_is_checked(harness: Harness) -> None:
