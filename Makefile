@@ -60,7 +60,7 @@ packaging: setup
 
 # The site, without a network: out/docs/index.html. A warning is an error.
 docs: setup
-	$(BIN)/python -m sphinx -W --keep-going -q -d .cache/docs docs out/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -d .cache/docs docs out/docs
 
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python "$$file"; done

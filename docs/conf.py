@@ -24,7 +24,8 @@ root_doc = "index"
 
 html_theme = "furo"
 html_title = "Twinkle"
-html_static_path = ["pictures"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import current_rank
+from twinkle_remote.backends.support import LINE_SECONDS, bar_class
 
 if TYPE_CHECKING:
     from twinkle_data.cursor import Cursor
@@ -13,25 +16,28 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A progress bar for one epoch: epoch, position, samples per second, time left.
+    """The progress of one epoch: epoch, position, samples per second, time left.
+
+    It is a bar on a terminal and in a notebook, and a line every 10 seconds and at the end elsewhere.
 
     Args:
         at: Position at which it begins.
         samples_left: Samples that are left in the epoch; None for a stream, which has no length.
 
     Raises:
-        ImportError: tqdm is not installed.
+        ImportError: tqdm is not installed, and a bar would be shown.
     """
 
     def __init__(self, at: Cursor, samples_left: int | None) -> None:
-        try:
-            from tqdm.auto import tqdm
-        except ImportError as error:
-            raise ImportError("progress=True needs tqdm: pip install 'twinkle-data[progress]'") from error
+        self._name = f"epoch {at.epoch}"
+        self._position = self._began_at = at.position
+        self._total = None if samples_left is None else at.position + samples_left
+        self._began = self._shown = time.monotonic()
+        bar = bar_class("twinkle-data")
         # Samples before a resume count as done, but not for the rate.
-        self._bar: Any = tqdm(
-            desc=f"epoch {at.epoch}",
-            total=None if samples_left is None else at.position + samples_left,
+        self._bar: Any = bar and bar(
+            desc=self._name,
+            total=self._total,
             initial=at.position,
             unit=" samples",
             unit_scale=True,
@@ -44,11 +50,24 @@ class Bar:
         Args:
             rows: Samples of a global batch.
         """
-        self._bar.update(rows)
+        self._position += rows
+        if self._bar is not None:
+            self._bar.update(rows)
+        elif time.monotonic() - self._shown >= LINE_SECONDS:
+            self._show()
 
     def close(self) -> None:
         """Stop updating the bar."""
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
+        else:
+            self._show()
+
+    def _show(self) -> None:
+        self._shown = time.monotonic()
+        rate = (self._position - self._began_at) / max(self._shown - self._began, 1e-9)
+        of = "" if self._total is None else f" of {self._total:,}"
+        print(f"{self._name}: {self._position:,}{of} samples, {rate:,.1f} samples/s", file=sys.stderr)
 
 
 def shows_here(device_mesh: DeviceMesh | None) -> bool:

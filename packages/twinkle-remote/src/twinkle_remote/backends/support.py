@@ -11,6 +11,7 @@ from twinkle_remote.failures.frames import driver_line, user_stack
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.failures.travel import error_to_bytes, reduce_error
 from twinkle_remote.protocol.component import component_of
+from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
 from twinkle_remote.sessions.runtime import active, attach, publishing, running, takes_in_flight
 from twinkle_remote.sessions.session_tool import session_tool
 from twinkle_remote.sessions.start_lines import tell_start
@@ -20,6 +21,7 @@ from twinkle_remote.worker.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker, between_awaits
 
 __all__ = [
+    "LINE_SECONDS",
     "Lazy",
     "Memory",
     "PendingCall",
@@ -28,6 +30,7 @@ __all__ = [
     "WorkersOf",
     "active",
     "attach",
+    "bar_class",
     "between_awaits",
     "call_of",
     "capture",

@@ -100,6 +100,12 @@ class Lazy(LazyOperators, Generic[R]):
         state = "fetched" if self._value is not None else self._source.state()
         return f"<Lazy {self._source.describe()}, {state}>"
 
+    def _repr_html_(self) -> str:
+        """The call, its state, and a value that is here already, for a notebook; never waits and never fetches."""
+        from twinkle_remote.call.lazy_html import lazy_html  # its import takes milliseconds
+
+        return lazy_html(self._source, self._value)
+
     def __str__(self) -> str:
         return str(self.result())
 

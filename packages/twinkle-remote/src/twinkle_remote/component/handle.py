@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _CLASS = "__twinkle_class__"
 _REMOTE = "__twinkle_remote_names__"
 _ITERATOR = "_twinkle_iterator"
+_OWN = (COMPONENT, _ITERATOR, "_repr_html_")
 SPECIAL = {
     "__len__": FunctionSpec(execute="first"),
     "__enter__": FunctionSpec(dispatch="all", collect="first"),
@@ -131,7 +132,7 @@ class Handle(HandleBase):
         """Do nothing: the component is constructed on its workers."""
 
     def __getattribute__(self, name: str) -> Any:
-        kept = name in getattr(type(self), _REMOTE) or name in (COMPONENT, _ITERATOR)
+        kept = name in getattr(type(self), _REMOTE) or name in _OWN
         if kept or (name.startswith("__") and name.endswith("__")):
             return object.__getattribute__(self, name)
         cls = _class(self)
@@ -162,6 +163,14 @@ class Handle(HandleBase):
         return f"<{component.name} on {component.group}[{len(component.ranks)}], instance {component.instance}>"
 
     __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """The component's place, its remote functions and its mesh, for a notebook; nothing is sent."""
+        from twinkle_remote.component.handle_html import handle_html  # its import takes milliseconds
+
+        component = component_of(self)
+        assert component is not None
+        return handle_html(_class(self), component)
 
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)

@@ -1,13 +1,14 @@
-"""The progress of a stream on the standard error: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of a stream on the standard error: a bar, or a line now and then where a bar does not suit."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinkle_mesh import current_rank
+from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.telemetry.stream_stats import StreamStats
 
 _BAR_SECONDS = 0.2
-_LINE_SECONDS = 10.0
 
 
 class ProgressBar:
@@ -25,13 +25,14 @@ class ProgressBar:
         stats: The figures of the stream.
 
     Raises:
-        ImportError: tqdm is not installed, and the standard error is a terminal.
+        ImportError: tqdm is not installed, and a bar would be shown.
     """
 
     def __init__(self, stats: Callable[[], StreamStats]) -> None:
         self._stats = stats
-        self._bar = _bar() if sys.stderr.isatty() else None
-        self._pause = _LINE_SECONDS if self._bar is None else _BAR_SECONDS
+        bar = bar_class("twinkle-remote")
+        self._bar = bar and bar(desc="stream", unit=" rows", unit_scale=True, dynamic_ncols=True)
+        self._pause = LINE_SECONDS if self._bar is None else _BAR_SECONDS
         self._shown_at = time.monotonic()
 
     def delivered(self) -> None:
@@ -68,11 +69,3 @@ def shows_progress() -> bool:
     """Whether this process shows a bar; under a launcher only the first process does."""
     rank = current_rank()
     return os.environ.get("RANK", "0") == "0" if rank is None else rank == 0
-
-
-def _bar() -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install 'twinkle-remote[progress]'") from error
-    return tqdm(desc="stream", unit=" rows", unit_scale=True, dynamic_ncols=True)

@@ -1,0 +1,37 @@
+"""Where progress is shown: as a bar on a terminal and in a notebook, as lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+LINE_SECONDS = 10.0
+"""Between two lines of progress, where a bar would fill a file with carriage returns."""
+
+
+def in_notebook() -> bool:
+    """Whether the standard error is shown below a cell of a notebook."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
+def bar_class(package: str) -> Any:
+    """The class of tqdm's bars for the standard error; None where lines suit better.
+
+    Args:
+        package: The distribution whose extra `progress` brings tqdm.
+
+    Raises:
+        ImportError: A bar suits, and tqdm is not installed.
+    """
+    if sys.stderr is None or not (in_notebook() or sys.stderr.isatty()):
+        return None
+    try:
+        if in_notebook() and find_spec("ipywidgets") is not None:
+            from tqdm.notebook import tqdm as widget
+
+            return widget
+        from tqdm import tqdm
+    except ImportError as error:
+        raise ImportError(f"progress=True needs tqdm: pip install '{package}[progress]'") from error
+    return tqdm
