@@ -1,20 +1,37 @@
-"""The README's example runs as it stands."""
+"""The README: its example runs and is typed, its picture is what the script draws, its lines install our packages."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NEEDS = {"mesh": [], "remote": ["mesh"], "data": ["mesh", "remote"], "ray": ["mesh", "remote"]}
 
 
 def _example() -> str:
-    (first, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (first, *_) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     return str(first)
+
+
+def _shown() -> str:
+    (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    return str(shown)
+
+
+def _checkers() -> Any:
+    spec = importlib.util.spec_from_file_location("typing_run", ROOT / "tests" / "typing" / "run.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CHECKERS
 
 
 def test_example_is_short() -> None:
@@ -27,10 +44,63 @@ def test_example_runs(tmp_path: Path) -> None:
     program.write_text(_example())
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["[0, 1] [1, 2]", "[2, 3] [3, 4]"]
+    assert done.stdout.endswith(_shown())
 
 
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    assert links
-    assert all((ROOT / link).exists() for link in links)
+@pytest.mark.parametrize("mode", ["threads", "local"])
+def test_example_prints_the_same_in_other_modes(mode: str, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(_example().replace('"ray"', f'"{mode}"'))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, _shown()), done.stderr
+
+
+@pytest.mark.slow
+def test_type_checkers_accept_the_example_and_refuse_a_wrong_call(tmp_path: Path) -> None:
+    right = _example()
+    wrong = right.replace("list(scorer.score(batch))", 'scorer.score("text")')
+    assert wrong != right
+    (tmp_path / "example.py").write_text(right)
+    (tmp_path / "wrong.py").write_text(wrong)
+    for checker in _checkers().values():
+        refused = checker(sys.executable, tmp_path)
+        assert refused.pop("example.py") == {}
+        assert len(refused["wrong.py"]) == 1
+
+
+def test_links_and_pictures_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    pictures = re.findall(r"src(?:set)?=\"([^\"]+)\"", README)
+    assert links and len(pictures) == 2
+    assert all((ROOT / link).exists() for link in (*links, *pictures))
+
+
+def test_the_picture_is_what_the_script_draws(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "examples" / "draw_loop.py", tmp_path], check=True, timeout=120)
+    for name in ("loop-light.svg", "loop-dark.svg"):
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / "pictures" / name).read_text()
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_each_package_is_installed_with_those_of_ours_that_it_needs(name: str) -> None:
+    text = (ROOT / "packages" / f"twinkle-{name}" / "README.md").read_text(encoding="utf-8")
+    lines = _installs(text)
+    assert len(lines) == 3
+    for line in lines:
+        named = re.findall(r"(?:^|[ \"])(?:\./packages/|dist/)?twinkle[-_](\w+)", line)
+        assert named == [*NEEDS[name], name], line
+
+
+def test_no_line_installs_a_name_of_the_index() -> None:
+    for path in (ROOT / "README.md", *ROOT.glob("packages/*/README.md"), *(ROOT / "docs").rglob("*.md")):
+        for line in _installs(path.read_text(encoding="utf-8")):
+            for word in re.findall(r"\"[^\"]+\"|\S+", line):
+                if "twinkle" in word:
+                    assert re.search(r" @ |^\"?\./|\.whl$", word), f"{path}: {line}"
+
+
+def _installs(text: str) -> list[str]:
+    """The lines of code blocks that install, with their continuations, without comments."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition("    #")[0].strip() for line in lines if line.startswith("pip install")]
