@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from typing import TYPE_CHECKING
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +21,7 @@ from twinkle_remote import current_worker, register_type, remote_class, remote_f
 from twinkle_remote.conformance.subjects.served import VALUE_TYPES, served_classes
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 TOKEN = "a token for tests"
 
@@ -32,6 +37,18 @@ class Printer:
     def dies(self, rank: int) -> None:
         if current_worker().rank == rank:
             os._exit(3)
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def lengths(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    @remote_function(dispatch="all", execute="first", collect="first")
+    def counts(self, up_to: int) -> Iterator[int]:
+        yield from range(up_to)
+
+    @remote_function(dispatch="all", collect="first")
+    def fails(self) -> None:
+        raise KeyError("no such thing")
 
 
 SIZES = (4, 2, 1)
@@ -107,3 +124,66 @@ def test_a_client_needs_no_ray(ray_cluster: None, tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.splitlines()[-1:] == ["all"], done.stdout + done.stderr
     assert "of-2[all 2] hello" in done.stdout
+
+
+def post(address: str, path: str, body: Any = None, method: str = "POST") -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{address}/v1/{path}", data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=120.0) as answer:
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def check_plain_json(address: str, dies: bool) -> None:
+    """Build, call and release components of Ray's workers in plain JSON."""
+    status, answer = post(address, "Printer", {"remote_group": "of-2", "device_mesh": {"dp_size": 2}})
+    assert status == 201, answer
+    path = f"Printer/{answer['id']}"
+    assert post(address, f"{path}/lengths", {"texts": ["a", "bb", "ccc"]}) == (200, {"result": [1, 2, 3]})
+    assert post(address, f"{path}/says", {"text": "hello"}) == (200, {"result": None})
+    assert post(address, f"{path}/counts", {"up_to": 3}) == (200, {"result": [0, 1, 2]})
+    status, answer = post(address, f"{path}/fails", {})
+    assert status == 500 and answer["error"]["type"] == "KeyError" and "Traceback" not in str(answer)
+    assert post(address, f"{path}/lengths", {"texts": 3})[0] == 400
+    if dies:
+        status, answer = post(address, f"{path}/dies", {"rank": 1})
+        assert (status, answer["error"]["type"]) == (500, "WorkerDiedError"), answer
+        assert "of-2[1/2 dp=1] died during Printer.dies" in answer["error"]["message"]
+    assert post(address, path, method="DELETE")[0] == 204 or dies
+    assert post(address, f"{path}/lengths", {"texts": ["a"]})[0] == 404
+
+
+@pytest.mark.ray
+def test_plain_json_reaches_workers_of_ray(ray_cluster: None) -> None:
+    with (
+        session("ray", groups=[DeviceGroup("of-2", 2, "CPU")]),
+        serve([Printer], port=0, token=TOKEN) as server,
+    ):
+        check_plain_json(server.address, dies=True)
+
+
+@pytest.mark.ray
+def test_the_command_serves_workers_of_a_cluster_that_runs(ray_cluster: None, tmp_path: Path) -> None:
+    import ray
+
+    (tmp_path / "printers.py").write_text(Path(__file__).read_text())
+    options = ["--mode", "ray", "--cluster", ray.get_runtime_context().gcs_address, "--group", "of-2=2xCPU"]
+    command = [sys.executable, "-m", "twinkle", "serve", "printers:Printer", *options, "--port", "0"]
+    environment = {**os.environ, "TWINKLE_TOKEN": TOKEN, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        limit = threading.Timer(200.0, process.kill)
+        limit.start()
+        try:
+            assert process.stdout is not None
+            address = next((line.strip() for line in process.stdout if line.startswith("http://")), "")
+            assert address, "it ended without its address"
+            check_plain_json(address, dies=False)
+            process.terminate()
+            assert process.wait(100) == 0
+        finally:
+            limit.cancel()
+            process.kill()

@@ -230,6 +230,36 @@ def test_only_remote_functions_of_served_classes_are_called(raw: Raw) -> None:
     assert refused(answer) == (403, "NotServed")
 
 
+def test_nested_requests_are_refused(raw: Raw) -> None:
+    client = raw.open()
+    value: Any = 1
+    for _ in range(90):
+        value = [value]
+    body = encode({"kind": "method", "args": [value]}, TYPES).to_bytes()
+    one_list = b"\x91"  # of msgpack: what follows is its item
+    assert body.count(one_list * 90) == 1
+    deep = body.replace(one_list * 90, one_list * 5_000, 1)
+    began = time.monotonic()
+    for number, sent in enumerate((deep, deep.replace(one_list * 5_000, one_list * 50_000, 1))):
+        status, answer = raw.request(
+            "POST", "/twinkle/1/call", sent, twinkle_client=client, twinkle_request=f"{number}"
+        )
+        assert status == 400 or b"Malformed" in answer, answer
+    assert time.monotonic() - began < 30.0
+
+
+def test_workers_are_started_again_only_for_who_has_a_component_there(raw: Raw) -> None:
+    mine, other = raw.open(), raw.open(TWO)
+    raw.build(mine, 1, "here")
+    _, answer = raw.call(other, 100, TWO, kind="revive", ranks=[0])
+    assert refused(answer) == (404, "Unknown")
+    for number, ranks in enumerate(([], [2], [-1], [True], ["0"], None)):
+        _, answer = raw.call(mine, 200 + number, kind="revive", ranks=ranks)
+        assert refused(answer) == (400, "Malformed"), ranks
+    _, answer = raw.call(mine, 300, kind="revive", group="nowhere", ranks=[0])
+    assert refused(answer) == (404, "Unknown")
+
+
 def test_a_request_that_is_sent_again_runs_once(raw: Raw) -> None:
     client = raw.open()
     raw.build(client, 1, "once")

@@ -142,7 +142,7 @@ def test_a_token_sees_the_figures_of_its_own_tenant_and_one_sees_all(tmp_path: P
     assert everyone['twinkle_call_seconds_count{call="Counter.add"}'] == 5
     assert everyone['twinkle_http_requests_total{status="401"}'] == 1
     held = [figures["twinkle_results"] for figures in (own, other, everyone)]
-    assert 2 <= held[0] == held[2] <= 3 and held[1] == 0, "that of the constructor until its client drops it"
+    assert 2 <= held[2] <= held[0] <= 3 and held[1] == 0, "that of the constructor until its client drops it"
     gauges = ("calls_in_flight", "clients", "components", "draining")
     assert [own[f"twinkle_{name}"] for name in gauges] == [0, 2, 2, 0], own
     assert [other[f"twinkle_{name}"] for name in gauges] == [0, 1, 1, 0], other

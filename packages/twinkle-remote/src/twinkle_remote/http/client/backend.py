@@ -78,6 +78,7 @@ class HttpBackend:
         self._connection.codings = tuple(described["codings"])
         self.start_timeout: float | None = described["start_timeout"]
         self._max_body = described["max_body"]
+        self.can_revive: bool = described["can_revive"]
         self._any_group = described["mode"] == "local" and not described["groups"]
         self._groups = {one["name"]: ServedGroup(one["name"], one["size"]) for one in described["groups"]}
         self._store = ServedStore(self._read_result, self.read_rows, self._decoded)
@@ -91,7 +92,7 @@ class HttpBackend:
         except AlreadyInitializedError:
             self._connection.close()
             raise
-        self._news = NewsReader(self._connection, described["lease"] / 3, self._take_dropped)
+        self._news = NewsReader(self._connection, described["lease"] / 3, self._take_dropped, self._renewed)
 
     @property
     def store(self) -> ServedStore:
@@ -178,7 +179,19 @@ class HttpBackend:
     def _ask_tool(self, tool: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send a request about a tool, and wait for the answer."""
         request = CallRequest("tool", target=tool, args=list(args), kwargs=dict(kwargs), line=driver_line())
-        reply = self._taken(*self._numbered(request, str(args[0]), []))
+        return self._done(request, str(args[0]))
+
+    def revive(self, name: str, ranks: Sequence[int]) -> None:
+        """Have the server start other workers in the places of those that have ended."""
+        self._done(CallRequest("revive", name, ranks=list(ranks), line=driver_line()), f"new workers of {name!r}")
+
+    def _renewed(self, name: str, ranks: Sequence[int]) -> None:
+        """Other workers have these ranks."""
+        self.group(name).renewed(ranks)
+
+    def _done(self, request: CallRequest, what: str) -> Any:
+        """Send a request, and wait for what it returns."""
+        reply = self._taken(*self._numbered(request, what, []))
         while not self.wait([reply.end], None):
             continue
         assert reply.outcome is not None

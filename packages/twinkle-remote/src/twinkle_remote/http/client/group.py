@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import AlreadyInitializedError, DispatchError
@@ -22,6 +23,11 @@ class ServedGroup(WorkerGroup):
     def __init__(self, name: str, size: int) -> None:
         self._name = name
         self._size = size
+        self._renewals: Counter[int] = Counter()
+
+    def renewed(self, ranks: Sequence[int]) -> None:
+        """These ranks are other workers now."""
+        self._renewals.update(ranks)
 
     @property
     def name(self) -> str:
@@ -34,8 +40,8 @@ class ServedGroup(WorkerGroup):
         return self._size
 
     def info(self, rank: int) -> WorkerInfo:
-        """Identity of the worker of a rank, as far as it is known here."""
-        return WorkerInfo(self._name, rank, self._size)
+        """Identity of the worker of a rank, as far as it is known here: another one has another number."""
+        return WorkerInfo(self._name, rank, self._size, pid=-self._renewals[rank])
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
         """Not used: calls go undivided."""

@@ -10,7 +10,7 @@ from twinkle_remote.errors import SessionLostError, TwinkleError
 from twinkle_remote.http.wire.envelopes import NEWS_ANSWER, NewsRequest, message_of, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.http.client.connection import Connection
     from twinkle_remote.http.client.replies import ServedReply
@@ -26,12 +26,20 @@ class NewsReader:
         connection: To the server.
         beat: Seconds between two requests while no call is in flight.
         dropped: Takes the names of the results that are no longer used.
+        renewed: Called with a group, and ranks of it that are other workers now.
     """
 
-    def __init__(self, connection: Connection, beat: float, dropped: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        beat: float,
+        dropped: Callable[[], list[str]],
+        renewed: Callable[[str, Sequence[int]], None],
+    ) -> None:
         self._connection = connection
         self._beat = beat
         self._dropped = dropped
+        self._renewed = renewed
         self._waiting: dict[str, ServedReply] = {}
         self._early: dict[str, list[CallNews]] = {}
         self._changed = threading.Condition()
@@ -98,6 +106,9 @@ class NewsReader:
     def _take(self, news: CallNews) -> None:
         if news.line is not None:  # of a worker, with its label
             print(news.line, file=sys.stderr if news.is_error else sys.stdout, flush=True)
+            return
+        if news.renewed is not None:
+            self._renewed(news.renewed[0], news.renewed[1:])
             return
         with self._changed:
             reply = self._waiting.get(news.name)

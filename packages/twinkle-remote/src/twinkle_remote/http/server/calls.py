@@ -6,7 +6,7 @@ import inspect
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.iterate import OPENING
@@ -22,6 +22,7 @@ from twinkle_remote.http.registered import TYPES, vars_of
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.components import Components, ServedComponent, placement
 from twinkle_remote.http.server.named_rows import piece_named, rows_named
+from twinkle_remote.http.server.request_fields import arguments_of, pair_of, ranks_of, timeout_of
 from twinkle_remote.http.server.results import CallOutcome, WorkOutcome, error_type
 from twinkle_remote.http.server.tools import InstalledTools
 from twinkle_remote.http.wire.decode import values_of
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from twinkle_remote.http.server.clients import RemoteClient, Result
     from twinkle_remote.http.server.components import ServedClasses
     from twinkle_remote.http.server.journal import Journal
+    from twinkle_remote.http.server.revival import Revival
     from twinkle_remote.http.server.watcher import Watcher
     from twinkle_remote.http.wire.envelopes import CallRequest
     from twinkle_remote.http.wire.limits import Limits
@@ -65,12 +67,20 @@ class CallMaker:
         journal: Counts and logs calls.
 
     Attributes:
+        revival: Starts workers again.
         components: The components of all tenants.
     """
 
     def __init__(
-        self, runtime: Runtime, classes: ServedClasses, watcher: Watcher, limits: Limits, journal: Journal
+        self,
+        runtime: Runtime,
+        classes: ServedClasses,
+        watcher: Watcher,
+        limits: Limits,
+        journal: Journal,
+        revival: Revival,
     ) -> None:
+        self.revival = revival
         self.components = Components()
         self.work = ThreadPoolExecutor(_THREADS, "twinkle-http-work")
         self._runtime = runtime
@@ -143,6 +153,8 @@ class CallMaker:
                 return self._release(client, name, group, instance, request_id)
             if kind == "tool":
                 return self._tool(client, name, request, line, request_id)
+            if kind == "revive":
+                return self._revive(client, name, group, request, request_id)
             if kind in ("item", "close"):
                 return self._watched(client, self._step(client, name, kind, request), request_id)
             if kind not in ("method", "iterate", "next", "generate", "present"):
@@ -158,12 +170,12 @@ class CallMaker:
             raise NotInitializedError("this component is gone: the session that built it has ended")
         by_rank = bool(request.by_rank)
         if kind == "method":
-            part = replace(component, ranks=_ranks(component, request)) if by_rank else component
-            call = self._method(part, served, str(request.target), *_arguments(request), by_rank=by_rank)
+            part = replace(component, ranks=ranks_of(component, request)) if by_rank else component
+            call = self._method(part, served, str(request.target), *arguments_of(request), by_rank=by_rank)
         elif kind == "generate":
             call = self._generate(client, component, served, request)
         elif kind == "present":
-            part = replace(component, ranks=_ranks(component, request))
+            part = replace(component, ranks=ranks_of(component, request))
             call = start(part, "function", present, component.name, FunctionSpec(dispatch="all"))
         elif not callable(getattr(served.cls, "__iter__", None)):
             raise _not_served(served.cls, "__iter__")
@@ -218,8 +230,8 @@ class CallMaker:
     def _generate(
         self, client: RemoteClient, component: Component, served: ServedComponent, request: CallRequest
     ) -> PendingCall:
-        method, key = _pair(request.target)
-        args, kwargs = _arguments(request)
+        method, key = pair_of(request.target)
+        args, kwargs = arguments_of(request)
         spec, names = self._bound(component, served, method, args, kwargs)
         if not spec.yields:
             raise RefusedError(403, f"{method[:80]!a} is no generator function of {served.cls.__name__}", "NotServed")
@@ -232,9 +244,9 @@ class CallMaker:
         """Advance or close a generator."""
         key = str(request.target)
         opened = client.generators.find(key)
-        ranks = _ranks(opened.component, request)
+        ranks = ranks_of(opened.component, request)
         part = replace(opened.component, ranks=ranks)
-        spec = FunctionSpec(dispatch="all", collect="first", form=opened.spec.form, timeout=_timeout(request))
+        spec = FunctionSpec(dispatch="all", collect="first", form=opened.spec.form, timeout=timeout_of(request))
         call = start(part, kind, opened.key, opened.name, spec)
         call.prefetched = kind == "item"
         if kind == "close":
@@ -269,7 +281,7 @@ class CallMaker:
     ) -> WorkOutcome:
         cls: Any = self._classes.find(str(request.target))
         client.use.check("components")
-        args, kwargs = _arguments(request)
+        args, kwargs = arguments_of(request)
         if self.components.has(client.tenant, group, instance):
             raise PlacementError(f"instance_id={instance!r} is taken on group {group!r}: give another one")
         kwargs = placement(cls, kwargs, group, request.mesh)
@@ -292,7 +304,7 @@ class CallMaker:
 
     def _tool(self, client: RemoteClient, name: str, request: CallRequest, line: str, request_id: str) -> WorkOutcome:
         """Make, call or close a tool beside the session; in a thread of its own."""
-        args, kwargs = _arguments(request)
+        args, kwargs = arguments_of(request)
         work = client.tools.call(self._tools, str(request.target), args, kwargs)
 
         def run() -> Any:
@@ -300,6 +312,11 @@ class CallMaker:
                 return work()
 
         return self._worked(client, name, run, self._teller("tool", client, request_id))
+
+    def _revive(self, client: RemoteClient, name: str, group: str, request: CallRequest, request_id: str) -> Result:
+        component = self.components.in_group(client.tenant, group)
+        work = partial(self.revival.revive, component, ranks_of(component, request))
+        return self._worked(client, name, work, self._teller("revive", client, request_id))
 
     def _release(self, client: RemoteClient, name: str, group: str, instance: str, request_id: str) -> Result:
         cls = self.components.find(client.tenant, group, instance).cls
@@ -335,38 +352,6 @@ class CallMaker:
         removed = [self.components.remove(client.tenant, *key) for key in client.components]
         client.components.clear()
         return () if self._runtime.closed else release_all([served.value for served in removed if served is not None])
-
-
-def _arguments(request: CallRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = request.args, request.kwargs
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise WireFormatError("args are a list, and kwargs a dict")
-    return tuple(args), kwargs
-
-
-def _ranks(component: Component, request: CallRequest) -> tuple[int, ...]:
-    """The ranks that a request calls."""
-    ranks = request.ranks
-    if not isinstance(ranks, list) or not ranks or not set(component.ranks).issuperset(_whole(ranks)):
-        raise WireFormatError(f"ranks are some of {component.name}'s")
-    return tuple(ranks)
-
-
-def _whole(ranks: list[Any]) -> list[Any]:
-    return [rank if type(rank) is int else None for rank in ranks]
-
-
-def _timeout(request: CallRequest) -> float | None:
-    found = request.timeout
-    if found is not None and (not isinstance(found, int | float) or isinstance(found, bool) or not found > 0):
-        raise WireFormatError("a timeout is seconds above 0")
-    return found
-
-
-def _pair(target: Any) -> tuple[str, str]:
-    if not isinstance(target, list) or len(target) != 2:
-        raise WireFormatError("a generator has a method and a key")
-    return str(target[0]), str(target[1])
 
 
 @lru_cache(maxsize=4096)

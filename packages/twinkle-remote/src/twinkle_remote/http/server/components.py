@@ -102,6 +102,18 @@ class Components:
             raise unknown("component", f"{group}/{instance}")
         return found
 
+    def in_group(self, tenant: str, group: str) -> Component:
+        """A component of a tenant in a group, the largest.
+
+        Raises:
+            RefusedError: The tenant has none there.
+        """
+        own = [one for (of, name, _), one in tuple(self._served.items()) if (of, name) == (tenant, group)]
+        found = [component for one in own if (component := component_of(one.value)) is not None]
+        if not found:
+            raise unknown("component", f"{group}/...")
+        return max(found, key=lambda component: len(component.ranks))
+
     def remove(self, tenant: str, group: str, instance: str) -> ServedComponent | None:
         """Forget a component."""
         found = self._served.pop((tenant, group, instance), None)

@@ -26,6 +26,7 @@ from twinkle_remote.http.server.gate import Gate
 from twinkle_remote.http.server.journal import Journal
 from twinkle_remote.http.server.pace import Connections
 from twinkle_remote.http.server.quota import quota_of
+from twinkle_remote.http.server.revival import Revival
 from twinkle_remote.http.server.server import Server
 from twinkle_remote.http.server.service import Service
 from twinkle_remote.http.server.watcher import Watcher
@@ -138,8 +139,8 @@ def _service(
     limits = Limits(body=max_body, tree=min(Limits().tree, max_body))
     watcher = Watcher(runtime)
     journal = Journal()
-    maker = CallMaker(runtime, served, watcher, limits, journal)
     clients = Clients(lease, secrets.token_hex(6), quota)
+    maker = CallMaker(runtime, served, watcher, limits, journal, Revival(runtime, clients))
     return Service(runtime, maker, clients, limits, journal, sees_all), watcher
 
 

@@ -96,6 +96,7 @@ class Service:
                 "lease": self.clients.lease,
                 "max_body": self.limits.body,
                 "codings": [GZIP],
+                "can_revive": self.maker.revival.is_possible,
                 "start_timeout": self._runtime.backend.start_timeout,
             }
         )

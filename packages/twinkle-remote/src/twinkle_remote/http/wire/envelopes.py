@@ -108,6 +108,7 @@ class CallNews(msgspec.Struct, omit_defaults=True):
         each: Whether every called rank received rows of its own; None if that is not known.
         line: What a worker has printed.
         is_error: That was printed on standard error.
+        renewed: A group, and the ranks that are other workers now.
     """
 
     name: str = ""
@@ -126,6 +127,7 @@ class CallNews(msgspec.Struct, omit_defaults=True):
     each: bool | None = None
     line: str | None = None
     is_error: bool = False
+    renewed: list[Any] | None = None
 
 
 class NewsRequest(msgspec.Struct, omit_defaults=True):
