@@ -1,5 +1,7 @@
 """HTTP beside its own libraries: an empty call, 64 MB up and down, many calls at once, and memory.
 
+Ours and the bare route run in turns, so that other load on the machine meets both.
+
 Run: python benchmarks/bench_http.py
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import resource
 import socket
 import threading
@@ -23,9 +26,10 @@ from starlette.routing import Route
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import get, on, remote_class, remote_function, serve, session, submit
+from twinkle_remote.http.client.small_requests import SmallRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
 
@@ -72,15 +76,17 @@ def bare() -> tuple[uvicorn.Server, int]:
     return server, int(sock.getsockname()[1])
 
 
-def timed(function: Callable[[], Any], count: int) -> float:
-    """Median seconds."""
-    function()
-    out = []
-    for _ in range(count):
-        began = time.perf_counter()
-        function()
-        out.append(time.perf_counter() - began)
-    return median(out)
+def in_turns(functions: Sequence[Callable[[], Any]], blocks: int, count: int) -> Sequence[Sequence[float]]:
+    """Seconds of each function, ascending: they run in turns, so that other load meets all of them."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(blocks):
+        for function, taken in zip(functions, seconds, strict=True):
+            function()
+            for _ in range(count):
+                began = time.perf_counter()
+                function()
+                taken.append(time.perf_counter() - began)
+    return [sorted(taken) for taken in seconds]
 
 
 def serving(ready: Any, done: Any) -> None:
@@ -105,14 +111,25 @@ def measure(address: str, port: int, calls: int) -> None:
 
     with session("http", address=address, token=TOKEN):
         target = on("one").create(Target)
-        own = timed(lambda: get(target.nothing()), 300)
-        other = timed(lambda: pool.request("POST", "/", body=b"x" * 200), 300)
-        print(f"empty call: {own * 1e6:.0f} us, bare route {other * 1e6:.0f} us, ratio {own / other:.2f}")
-        own, other = timed(lambda: get(target.takes(array)), 5), timed(up, 5)
-        print(f"64 MB up: {own:.3f} s, bare {other:.3f} s, bandwidth ratio {other / own:.2f}")
-        own = timed(lambda: get(submit(target.gives, BYTES)), 5)
-        other = timed(lambda: pool.request("GET", "/").data, 5)
-        print(f"64 MB down: {own:.3f} s, bare {other:.3f} s, bandwidth ratio {other / own:.2f}")
+        small = SmallRequests("127.0.0.1", port, None)
+        calls_of = (
+            lambda: get(target.nothing()),
+            lambda: pool.request("POST", "/", body=b"x" * 200),
+            lambda: small.post("/", b"x" * 200, {}, 10.0, 10.0),
+        )
+        own, bare_pool, bare_small = in_turns(calls_of, 10, 100)
+        print(f"load {os.getloadavg()[0]:.1f}")
+        for quantile in (0.1, 0.5):
+            one, other, third = (taken[int(len(taken) * quantile)] * 1e6 for taken in (own, bare_pool, bare_small))
+            print(
+                f"empty call, quantile {quantile}: {one:.0f} us; bare route {other:.0f} us, ratio {one / other:.2f}; "
+                f"bare route over this client's own connections {third:.0f} us, ratio {one / third:.2f}"
+            )
+        ours, bare_one = map(median, in_turns((lambda: get(target.takes(array)), up), 5, 1))
+        print(f"64 MB up: {ours:.3f} s, bare {bare_one:.3f} s, bandwidth ratio {bare_one / ours:.2f}")
+        down = (lambda: get(submit(target.gives, BYTES)), lambda: pool.request("GET", "/").data)
+        ours, bare_one = map(median, in_turns(down, 5, 1))
+        print(f"64 MB down: {ours:.3f} s, bare {bare_one:.3f} s, bandwidth ratio {bare_one / ours:.2f}")
         began = time.perf_counter()
         get([submit(target.nothing) for _ in range(256)])
         print(f"256 calls at once: {time.perf_counter() - began:.2f} s")

@@ -29,7 +29,7 @@ from twinkle_remote.http.wire.envelopes import (
     unpacked,
 )
 from twinkle_remote.http.wire.errors import WireFormatError, WireTypeError
-from twinkle_remote.http.wire.frame import read_frame
+from twinkle_remote.http.wire.frame import read_frame, read_piece
 from twinkle_remote.http.wire.limits import Limits
 
 
@@ -113,3 +113,19 @@ def test_a_changed_or_cut_envelope_is_one_or_an_error(place: int, byte: int, end
         unpacked(bytes(data[:end]), NEWS_ANSWER)
     except WireFormatError:
         return
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.integers(0, len(GOOD)))
+def test_one_piece_is_read_as_its_parts_are(place: int, byte: int, end: int) -> None:
+    data = bytearray(GOOD)
+    data[place] = byte
+    cut = bytes(data[:end])
+    results: list[Any] = []
+    readers: list[Any] = [lambda: read_piece(cut, Limits()), lambda: read_frame([cut[:7], cut[7:]], Limits())]
+    for read in readers:
+        try:
+            results.append(read()[0])
+        except WireFormatError as error:
+            results.append(str(error))
+    assert repr(results[0]) == repr(results[1])

@@ -157,9 +157,10 @@ class HttpBackend:
         try:
             request.floor = self._connection.floor()
             message = encode_request(request, TYPES, what=what, named=NodeWriter(TYPES, namer(what, lazies)).node)
-            if message.nbytes > self._max_body:
+            size = message.nbytes
+            if size > self._max_body:
                 raise DispatchError(
-                    f"{what}: the arguments have {message.nbytes} bytes, and the server takes {self._max_body}; "
+                    f"{what}: the arguments have {size} bytes, and the server takes {self._max_body}; "
                     "make several calls, or serve(max_body=...)"
                 )
             news = unpacked(self._connection.post("/call", message, number), CALL_NEWS)
@@ -168,7 +169,7 @@ class HttpBackend:
             raise
         finally:
             self._connection.answered(number)
-        return news, message.nbytes
+        return news, size
 
     def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ServedTool:
         """A tool beside the server's session."""

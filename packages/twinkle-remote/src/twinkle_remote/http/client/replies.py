@@ -47,7 +47,7 @@ class ServedReply(ServedResult):
         dropped: deque[str],
     ) -> None:
         super().__init__(name, sent, ask, dropped)
-        self._ranks: WeakValueDictionary[int, RankReply] = WeakValueDictionary()
+        self._ranks: WeakValueDictionary[int, RankReply] | None = None
         self.end = ThreadReply(1)
         self.answers: deque[Outcome] = deque()
         self._decode = decode
@@ -79,8 +79,11 @@ class ServedReply(ServedResult):
 
     def ranks(self, ranks: Sequence[int], each: bool | None) -> ServedRanks:
         """The answers of some ranks, each by itself, from now on."""
-        replies = [self._ranks.get(rank) or RankReply(self, rank, self._decode) for rank in ranks]
-        self._ranks.update({reply.rank: reply for reply in replies})
+        if self._ranks is None:
+            self._ranks = WeakValueDictionary()
+        known = self._ranks
+        replies = [known.get(rank) or RankReply(self, rank, self._decode) for rank in ranks]
+        known.update({reply.rank: reply for reply in replies})
         return ServedRanks(self, replies, each)
 
     def by_rank(self, ranks: Sequence[int]) -> ServedRanks:
@@ -92,6 +95,8 @@ class ServedReply(ServedResult):
         return found
 
     def _take_ranks(self, answers: Sequence[RankNews]) -> None:
+        if self._ranks is None:
+            return
         for answer in answers:
             rank = self._ranks.get(answer.figures[0])
             if rank is not None:
@@ -99,7 +104,7 @@ class ServedReply(ServedResult):
 
     def lose(self, error: Exception) -> None:
         """Fail: the server's session is lost."""
-        for rank in list(self._ranks.values()):
+        for rank in list(self._ranks.values()) if self._ranks is not None else ():
             rank.lose(error)
         if not self.end.done():
             self._error = self._error or error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from twinkle_remote.http.server.pace import BODY_SECONDS, BYTES_A_SECOND
 from twinkle_remote.http.wire.compression import InflatedTooLargeError, Inflater
-from twinkle_remote.http.wire.frame import FrameReader
+from twinkle_remote.http.wire.frame import FrameReader, read_piece
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,9 +73,21 @@ async def read_body(
         RefusedError: It is too large or too slow, or the client went away.
         WireFormatError: It is no message.
     """
-    reader = FrameReader(limits, decoder)
-    digest = await take_body(scope, receive, limits.body, reader.feed)
-    tree, buffers = reader.finish()
+    first = b""
+    reader: FrameReader[T] | None = None
+
+    def take(part: bytes) -> None:
+        nonlocal first, reader
+        if reader is None and not first:
+            first = part
+            return
+        if reader is None:
+            reader = FrameReader(limits, decoder)
+            reader.feed(first)
+        reader.feed(part)
+
+    digest = await take_body(scope, receive, limits.body, take)
+    tree, buffers = read_piece(first, limits, decoder) if reader is None else reader.finish()
     return Body(tree, buffers, digest)
 
 

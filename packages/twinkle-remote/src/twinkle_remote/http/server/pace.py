@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from twinkle_remote.http.server.gathered_writes import GatheredWrites
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -26,6 +28,7 @@ class PacedProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
+        transport = GatheredWrites(transport)
         super().connection_made(transport)
         self.place = _key(transport.get_extra_info("peername"))
         self.open_ones.opened(self.place, transport)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from twinkle_remote.http.wire.errors import WireFormatError
-from twinkle_remote.http.wire.frame import Tree, frame, read_frame
+from twinkle_remote.http.wire.frame import Tree, frame, read_piece
 from twinkle_remote.http.wire.limits import Limits
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def unpacked(data: bytes, decoder: Decoder[Tree[T]]) -> T:
     Raises:
         WireFormatError: It is no such message.
     """
-    tree, buffers = read_frame((data,), _LIMITS, decoder)
+    tree, buffers = read_piece(data, _LIMITS, decoder)
     if buffers or tree.nodes:
         raise WireFormatError("this message has neither nodes nor buffers")
     return tree.root

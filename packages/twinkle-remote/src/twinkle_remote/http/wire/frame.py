@@ -71,7 +71,7 @@ class WireMessage:
 
     def to_bytes(self) -> bytes:
         """The message as one value."""
-        return b"".join(self.chunks())
+        return b"".join(self.chunks()) if self.buffers else self.head
 
 
 def frame(tree: Tree[Any], buffers: Sequence[memoryview]) -> WireMessage:
@@ -136,14 +136,7 @@ class FrameReader(Generic[T]):
             view = view[missing:]
         if len(self._head) < _PREFIX.size:
             return view
-        magic, size = _PREFIX.unpack_from(self._head)
-        if magic[:3] != _MAGIC[:3]:
-            raise WireFormatError("this is no message of twinkle: it does not begin with TWK")
-        if magic != _MAGIC:
-            raise WireFormatError(f"the message has version {magic[3]} of the wire, and this side reads {VERSION}")
-        if size > self._limits.tree:
-            raise WireFormatError(f"the tree of a message has at most {self._limits.tree} bytes here, not {size}")
-        end = _PREFIX.size + size
+        end = _end_of_tree(self._head, self._limits)
         missing = end + _padding(end) - len(self._head)
         self._head += view[:missing]
         if view.nbytes >= missing:
@@ -189,6 +182,29 @@ def read_frame(
     for part in parts:
         reader.feed(part)
     return reader.finish()
+
+
+def read_piece(data: bytes, limits: Limits, decoder: Decoder[Tree[T]] = TREES) -> tuple[Tree[T], list[bytearray]]:
+    """Read a message that is in one piece; see `FrameReader`."""
+    if _PREFIX.size <= len(data) <= limits.body:
+        end = _end_of_tree(data, limits)
+        if len(data) == end + _padding(end):
+            tree = _read_tree(memoryview(data)[_PREFIX.size : end], decoder)
+            if not tree.sizes:
+                return tree, []
+    return read_frame((data,), limits, decoder)
+
+
+def _end_of_tree(head: bytes | bytearray, limits: Limits) -> int:
+    """Where the tree ends, by the prefix of a message."""
+    magic, size = _PREFIX.unpack_from(head)
+    if magic != _MAGIC:
+        if magic[:3] != _MAGIC[:3]:
+            raise WireFormatError("this is no message of twinkle: it does not begin with TWK")
+        raise WireFormatError(f"the message has version {magic[3]} of the wire, and this side reads {VERSION}")
+    if size > limits.tree:
+        raise WireFormatError(f"the tree of a message has at most {limits.tree} bytes here, not {size}")
+    return _PREFIX.size + int(size)
 
 
 def _read_tree(data: memoryview, decoder: Decoder[Tree[T]]) -> Tree[T]:
