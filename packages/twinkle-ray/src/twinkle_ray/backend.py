@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.by_node.choice import check_calls, renew_ranks, start_tree
 from twinkle_ray.cluster.cluster import Cluster
 from twinkle_ray.cluster.node_monitor import HEAD, NodeMonitor, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_ray.workers.group import Member, RayGroup
+    from twinkle_ray.by_node.agent_tree import AgentTree
+    from twinkle_ray.by_node.choice import Calls
+    from twinkle_ray.workers.group import RayGroup
+    from twinkle_ray.workers.member import Member
     from twinkle_remote.protocol import Outcome, Reply
 
 
@@ -49,12 +53,14 @@ class RayBackend:
             `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Workers of a cluster of its own inherit all.
         restart: "group" keeps what `restart` needs to rebuild a group; None does not.
         metrics: Export the figures of calls as metrics of Ray, every few seconds.
+        calls: "by_node" sends one message for each node to its agent, which hands the tasks to the node's ranks and
+            answers for all of them; "direct" sends one message to each rank; "auto" decides by group.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
         PlacementError: The groups cannot be placed.
         TypeError: A number of seconds is not a number, or a name is not a string.
-        ValueError: A number of seconds is negative or infinite.
+        ValueError: A number of seconds is negative or infinite, or an option is none of its values.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class RayBackend:
         env_allow: Sequence[str] = (),
         restart: str | None = None,
         metrics: bool = False,
+        calls: Calls = "auto",
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if restart not in (None, "group"):
@@ -78,6 +85,8 @@ class RayBackend:
         self._placement_timeout = check_seconds("placement_timeout", placement_timeout)
         self._seed, self._env_allow = seed, check_names(env_allow)
         self._can_restart = restart == "group"
+        self._calls = check_calls(calls)
+        self._tree: AgentTree | None = None
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
         self._agents: dict[str, Any] = {}
@@ -114,6 +123,7 @@ class RayBackend:
         self._monitor = NodeMonitor(places_of(nodes))
         running = RayGroups(ready, RayStore(), self._agents, self._monitor)
         self._end_waiting = running.close
+        self._tree = start_tree(ready, self._calls, self.start_timeout)
         workers = sum(len(group.members) for group in ready)
         count = len({member.node for group in ready for member in group.members})
         tell_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
@@ -176,6 +186,7 @@ class RayBackend:
         if self._monitor is not None:
             self._monitor.watch(places_of({member.node for member in group.members}))
         self._groups.replace(group)
+        renew_ranks(group, old, range(group.size), self._tree, self.start_timeout)
         everyone = self._groups.all()
         connecting = {other.name: [self._connect(member, everyone) for member in other.members] for other in everyone}
         # The other groups need no wait: their actors run this before any later call.
@@ -205,6 +216,7 @@ class RayBackend:
         if self._logs is not None:
             self._logs.add_labels(actor_set.labels())
         self._groups.replace(group)
+        renew_ranks(group, group, ranks, self._tree, self.start_timeout)
         everyone = self._groups.all()
         connecting = {
             (other.name, member.info.rank): self._connect(member, everyone)
@@ -258,10 +270,11 @@ class RayBackend:
             for actor in [
                 *(actor for actor_set in self._actor_sets.values() for actor in actor_set.actors),
                 *self._agents.values(),
+                *(() if self._tree is None else self._tree.agents),
             ]:
                 ray.kill(actor, no_restart=True)
             self._free()
-        self._actor_sets, self._reservation, self._agents = {}, None, {}
+        self._actor_sets, self._reservation, self._agents, self._tree = {}, None, {}, None
         self._cluster.close()
         forget_raylet()
 

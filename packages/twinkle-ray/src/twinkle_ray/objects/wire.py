@@ -13,6 +13,8 @@ from twinkle_remote.protocol import Outcome, Task
 from twinkle_remote.values import PLAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ray import ObjectRef
 
 Wire = bytes | Pickled
@@ -70,3 +72,13 @@ def outcome_to_wire(outcome: Outcome) -> bytes | tuple[Any, ...]:
 def outcome_from_wire(wire: bytes | tuple[Any, ...]) -> Outcome:
     """The outcome of a wire form."""
     return Outcome(*(pickle.loads(wire) if isinstance(wire, bytes) else wire))
+
+
+def outcomes_to_wire(outcomes: Sequence[Outcome]) -> bytes:
+    """The wire form of many outcomes without refs."""
+    return pickle.dumps(list(map(_of_outcome, outcomes)), protocol=5)
+
+
+def outcomes_from_wire(wire: bytes) -> list[Outcome]:
+    """The outcomes of a wire form."""
+    return [Outcome(*parts) for parts in pickle.loads(wire)]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.placement.rank_environment import hidden_devices, import_paths, local_ranks, rendezvous
-from twinkle_ray.workers.group import Member, RayGroup
+from twinkle_ray.workers.group import RayGroup
 from twinkle_ray.workers.loop_calls import CONTROL, CONTROL_THREADS
+from twinkle_ray.workers.member import Member
 from twinkle_ray.workers.rank_actor import RankActor, RankAssignment, WorkerLocation, visibility_variable
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.protocol import WorkerInfo

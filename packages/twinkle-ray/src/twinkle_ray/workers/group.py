@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, task_to_wire, unsendable
-from twinkle_ray.workers.loop_sender import LoopCall, LoopSender
+from twinkle_ray.by_node.node_reply import NodeReply
+from twinkle_ray.objects.wire import task_to_wire, unsendable
+from twinkle_ray.workers.awaited_answers import AnswerAmong
+from twinkle_ray.workers.loop_sender import LoopSender
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
-from twinkle_ray.workers.promises import LOST
+from twinkle_ray.workers.reply import RayReply
 from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
@@ -22,115 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_ray.by_node.calls_by_node import CallsByNode
+    from twinkle_ray.workers.awaited_answers import AnswerSource
+    from twinkle_ray.workers.member import Member
+    from twinkle_ray.workers.reply import LostReply
     from twinkle_ray.workers.waiting_inputs import WaitingInputs
     from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo
 
 _LARGEST_CACHED = 2048  # bytes
-
-
-class RayReply:
-    """The pending answer of one actor.
-
-    Args:
-        group: Its group.
-        rank: Its rank.
-        ref: The answer.
-        task: The task that the actor runs.
-        sent: Bytes that were sent to the actor.
-        cache_as: The task that the actor caches, and the number of this request among those that cache.
-        on_loop: The task of the event loop; None for any other.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_cache_as",
-        "died_in",
-        "group",
-        "instance",
-        "name",
-        "on_loop",
-        "outcome",
-        "rank",
-        "ref",
-        "sent",
-    )
-
-    def __init__(
-        self,
-        group: RayGroup,
-        rank: int,
-        ref: ray.ObjectRef[Any],
-        task: Task,
-        sent: int,
-        cache_as: tuple[bytes, int] | None = None,
-        on_loop: LoopCall | None = None,
-    ) -> None:
-        self.group = group
-        self.rank = rank
-        self.ref = ref
-        self.sent = sent
-        self.instance = task.instance
-        self.name = task.name
-        self.died_in = group.deaths.get(rank)
-        self.outcome: Outcome | None = None
-        self.on_loop = on_loop
-        self._cache_as = cache_as
-
-    def done(self) -> bool:
-        """Whether the outcome is there, or the answer is lost."""
-        return self.outcome is not None or bool(ray.wait([self.ref], timeout=0)[0])
-
-    def read(self) -> Outcome:
-        """Wait for the outcome."""
-        if self.outcome is None:
-            try:
-                self.take(ray.get(self.ref))
-            except ray.exceptions.RayError as error:
-                self.outcome = self.group.lost(self, error)
-        assert self.outcome is not None
-        return self.outcome
-
-    def take(self, wire: bytes | tuple[Any, ...]) -> None:
-        """Take the answer of the actor."""
-        if self.outcome is None:
-            self.outcome = named(outcome_from_wire(wire), self.name)
-            loss = self.on_loop.loss() if self.on_loop is not None and self.outcome.rank == LOST else None
-            if loss is not None:
-                self.outcome = self.group.lost(self, loss)
-            if self._cache_as is not None:
-                self.group.confirm(self.rank, *self._cache_as)
-
-
-def named(outcome: Outcome, name: str) -> Outcome:
-    """An outcome whose failure names its method, which a worker that could not read the task does not know.
-
-    Args:
-        outcome: The outcome.
-        name: Class.method that was asked for.
-    """
-    if outcome.failure is not None and outcome.failure.method == UNREAD:
-        message = f"its arguments were not read: {outcome.failure.message}"
-        outcome.failure = replace(outcome.failure, method=name, message=message)
-    return outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One worker of a group.
-
-    Attributes:
-        actor: Its actor.
-        info: Its group, rank and node.
-        node: Ray's id of its node.
-        stack: Descriptor of its stack, for `stack_dump.read_stack`.
-        alive: A ref that is an error as soon as it has ended.
-    """
-
-    actor: Any
-    info: WorkerInfo
-    node: str
-    stack: int
-    alive: Any
+_REPLIES = (RayReply, NodeReply)
 
 
 class RayGroup:
@@ -148,6 +50,7 @@ class RayGroup:
         labels: Labels of the workers of all groups by actor id.
         waiting: Waits for the inputs of tasks.
         agents: The nodes' agents by node id.
+        by_node: Sends calls by node; None if every rank is sent its own.
     """
 
     def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False, replay: bool = False) -> None:
@@ -166,6 +69,7 @@ class RayGroup:
         self.labels: Mapping[str, str] = {}
         self.waiting: WaitingInputs | None = None
         self.agents: Mapping[str, Any] = {}
+        self.by_node: CallsByNode | None = None
         self._sender = LoopSender([member.alive for member in self.members])
 
     def _take_members(self, members: Sequence[Member]) -> None:
@@ -212,17 +116,54 @@ class RayGroup:
         for task in tasks:
             self._wire(task)
 
-    def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
+    def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply | NodeReply:
         """Send a task to a rank; a task that ranks share is pickled once."""
-        if task.kind == "create":
-            if self._is_driver and task.instance not in self._meshes:
-                tell_start(f"constructing {task.name.partition('.')[0]} on {self._name}")
-            self._meshes[task.instance] = task.mesh
-            if self._replay:
-                self.created.setdefault(task.instance, {})[rank] = task, inputs
-        elif task.kind == "drop":
-            self.created.pop(task.instance, None)
-            self._meshes.pop(task.instance, None)
+        return self.submit_all([rank], [task], [0], inputs)[0]
+
+    def submit_all(
+        self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
+    ) -> list[RayReply | NodeReply]:
+        """Send a call: one message to each rank, or to each node."""
+        if tasks[0].kind in ("create", "drop"):
+            self._note(ranks, tasks, of_rank, inputs)
+        by_node = self.by_node
+        if by_node is None or (tasks[0].beside and self._sender.runs_beside(ranks[0])):
+            return [self._send(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
+        pairs = zip(ranks, of_rank, strict=True)
+        cut = {rank: index for rank, index in pairs if not by_node.reaches(rank)}
+        direct = {rank: self._send(rank, tasks[index], inputs) for rank, index in cut.items()}
+        if direct:
+            kept = [(rank, index) for rank, index in zip(ranks, of_rank, strict=True) if rank not in direct]
+            if not kept:
+                return list(direct.values())
+            through, indices = [rank for rank, _ in kept], [index for _, index in kept]
+        else:
+            through, indices = list(ranks), list(of_rank)
+        used = dict.fromkeys(indices)
+        wires = {index: self._wire(tasks[index]) for index in used}
+        waits = {index: tuple(self._inputs(tasks[index], inputs)) for index in used} if inputs else {}
+        sent = by_node.send(through, indices, tasks, wires, waits)
+        if not direct:
+            return list(sent)
+        found: dict[int, RayReply | NodeReply] = {**direct, **dict(zip(through, sent, strict=True))}
+        return [found[rank] for rank in ranks]
+
+    def _note(self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies) -> None:
+        """Remember what is constructed and dropped."""
+        first = tasks[0]
+        if first.kind == "drop":
+            self.created.pop(first.instance, None)
+            self._meshes.pop(first.instance, None)
+            return
+        if self._is_driver and first.instance not in self._meshes:
+            tell_start(f"constructing {first.name.partition('.')[0]} on {self._name}")
+        self._meshes[first.instance] = first.mesh
+        if self._replay:
+            made = self.created.setdefault(first.instance, {})
+            made.update({rank: (tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)})
+
+    def _send(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
+        """Send a task straight to its rank."""
         wire, sent = self._wire(task)
         if task.beside and self.waiting is not None and self._sender.runs_beside(rank):
             call = self._sender.send_beside(self.waiting, self.members[rank].actor, rank, wire)
@@ -231,13 +172,12 @@ class RayGroup:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
                 self._wires[key] = (self._wires[key][0], wire, 0)
-            waiting = self.waiting if inputs and inputs.plan is not None else None
-            refs = _refs(inputs) if waiting is None else [waiting.answers(inputs, _all_refs)[task.place]]
+            refs = self._inputs(task, inputs)
             if task.on_loop:
                 assert self.waiting is not None
                 call = self._sender.send(self.waiting, self.members[rank].actor, rank, wire, refs)
                 return RayReply(self, rank, call.answer, task, sent, on_loop=call)
-            run = self._run[rank] if waiting is None else self._run_gated[rank]
+            run = self._run_gated[rank] if refs else self._run[rank]
             return RayReply(self, rank, run.remote(wire, *refs), task, sent)
         with self._lock:  # between what the actor has cached and what it is sent, nothing else may be sent
             if self._cached.get(rank) == wire:
@@ -245,6 +185,13 @@ class RayGroup:
             self._cached.pop(rank, None)
             count = self._requests[rank] = self._requests.get(rank, 0) + 1
             return RayReply(self, rank, self._run_and_cache[rank].remote(wire), task, sent, (wire, count))
+
+    def _inputs(self, task: Task, inputs: InputReplies) -> list[Any]:
+        """What a task waits for: the gate's answer that says what it reads."""
+        if not inputs:
+            return []
+        assert self.waiting is not None
+        return [self.waiting.answers(inputs, _sources)[task.place]]
 
     def open_beside(self, ranks: Sequence[int]) -> None:
         """Have ranks run tasks beside the others from now on: Ray gives a busy actor no other work."""
@@ -254,13 +201,13 @@ class RayGroup:
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops; returns at once."""
-        calls = [reply.on_loop for reply in replies if isinstance(reply, RayReply) and reply.on_loop is not None]
+        calls = [reply.on_loop for reply in replies if isinstance(reply, _REPLIES) and reply.on_loop is not None]
         if calls and self.waiting is not None:
             self._sender.cancel(self.waiting, calls)
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the coroutines of replies wait; for other replies the stacks of their ranks."""
-        calls = {r.rank: r.on_loop for r in replies if isinstance(r, RayReply) and r.on_loop is not None}
+        calls = {r.rank: r.on_loop for r in replies if isinstance(r, _REPLIES) and r.on_loop is not None}
         found: dict[int, str | None] = {}
         if calls and self.waiting is not None:
             found.update(zip(calls, self._sender.places(self.waiting, list(calls.values())), strict=True))
@@ -278,7 +225,12 @@ class RayGroup:
         asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
         return dict(zip(ranks, stacks_of(asked, self.agents), strict=True))
 
-    def lost(self, reply: RayReply, error: Exception) -> Outcome:
+    def label(self, reply: LostReply) -> str:
+        """The short name of the rank of a reply, with its coordinate."""
+        mesh = self._meshes.get(reply.instance)
+        return self.members[reply.rank].info.label(None if mesh is None else mesh.coordinate(reply.rank))
+
+    def lost(self, reply: LostReply, error: Exception) -> Outcome:
         """The outcome of a rank for which Ray raised an error."""
         mesh = self._meshes.get(reply.instance)
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
@@ -311,12 +263,11 @@ class RayGroup:
         return wire, nbytes
 
 
-def _refs(replies: Sequence[Reply]) -> list[Any]:
-    mine = [reply for reply in replies if isinstance(reply, RayReply)]
-    assert len(mine) == len(replies), "replies of another backend"
-    return [reply.ref for reply in mine]
+def _sources(inputs: InputReplies) -> tuple[list[AnswerSource], list[AnswerSource]]:
+    """Where the answers of the inputs, and of the watched replies, come from."""
+    return [_source(reply) for reply in inputs], [_source(reply) for reply in inputs.watched]
 
 
-def _all_refs(inputs: InputReplies) -> tuple[list[Any], list[Any]]:
-    """The refs of the inputs and of the watched replies."""
-    return _refs(inputs), _refs(inputs.watched)
+def _source(reply: Reply) -> AnswerSource:
+    assert isinstance(reply, _REPLIES), "a reply of another backend"
+    return reply.ref if isinstance(reply, RayReply) else AnswerAmong(reply.answer.first, reply.rank)

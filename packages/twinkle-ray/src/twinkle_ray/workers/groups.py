@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
+from twinkle_ray.by_node.node_reply import NodeReply
 from twinkle_ray.cluster.forks import leave_to_parent
 from twinkle_ray.cluster.node_monitor import HEAD
-from twinkle_ray.workers.group import RayReply
+from twinkle_ray.workers.reply import RayReply
 from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from twinkle_ray.by_node.node_reply import PendingNodeAnswer
     from twinkle_ray.cluster.node_monitor import NodeMonitor
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
+
+    _Reply = RayReply | NodeReply
+    _Pending = Mapping[ray.ObjectRef[Any], RayReply | PendingNodeAnswer]
 
 _TOGETHER = 0.05  # seconds to wait for all answers at once: one wake-up instead of one for each
 _LOOK = 1.0  # seconds between checks whether the answers can still arrive
@@ -75,27 +80,39 @@ class RayGroups:
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Wait until at least one reply is done."""
-        pending = {reply.ref: reply for reply in replies if isinstance(reply, RayReply)}
-        refs = list(pending)
-        if timeout != 0 and not self._lost(pending.values()):
-            together = _TOGETHER if timeout is None else min(timeout, _TOGETHER)
-            if _read_together(pending, together):
-                return list(pending.values())
-            timeout = None if timeout is None else timeout - together
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        if not ready:
-            ready = self._first(pending, timeout)
-        if not ready:
-            return [reply for reply in pending.values() if reply.outcome is not None]
-        done = {ref: pending[ref] for ref in ready}
-        if len(done) > 1:
-            _read_together(done, None)
-        return list(done.values())
+        until = None if timeout is None else time.monotonic() + timeout
+        mine = cast("Sequence[RayReply | NodeReply]", replies)
+        waited = timeout == 0
+        while True:
+            pending = {reply.answer.ref: reply.answer for reply in mine if reply.outcome is None}
+            if len(pending) < len(mine) and any(reply.outcome is not None for reply in mine):
+                until, waited = 0.0, True
+            if pending and (waited or not self._read_at_once(pending, until, mine)):
+                self._read_some(pending, mine, None if until is None else max(0.0, until - time.monotonic()))
+            waited = True
+            done = [reply for reply in mine if reply.outcome is not None]
+            if done or (until is not None and time.monotonic() >= until):
+                return done
 
-    def _first(self, pending: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> list[Any]:
+    def _read_at_once(self, pending: _Pending, until: float | None, replies: Sequence[_Reply]) -> bool:
+        """Wait shortly for all answers with one request; whether they were read."""
+        together = _TOGETHER if until is None else min(max(0.0, until - time.monotonic()), _TOGETHER)
+        return not self._lost(replies) and _read_together(pending, together)
+
+    def _read_some(self, pending: _Pending, replies: Sequence[_Reply], timeout: float | None) -> None:
+        """Wait for one answer, and read those that are there."""
+        ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
+        if not ready and timeout != 0:
+            ready = self._first(pending, replies, timeout)
+        if len(ready) > 1 and _read_together({ref: pending[ref] for ref in ready}, None):
+            return
+        for ref in ready:
+            pending[ref].read()
+
+    def _first(self, pending: _Pending, replies: Sequence[_Reply], timeout: float | None) -> list[Any]:
         """Wait for one answer; a reply whose node, or whose cluster's head, is lost gets a failure as its outcome."""
         until = None if timeout is None else time.monotonic() + timeout
-        while not self._give_up(pending.values()):
+        while not self._give_up(replies):
             left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
             if left <= 0:
                 break
@@ -104,32 +121,38 @@ class RayGroups:
                 return list(ready)
         return []
 
-    def _lost(self, replies: Iterable[RayReply]) -> dict[RayReply, str]:
-        """For each reply that cannot arrive any more, the reason."""
+    def _lost(self, replies: Iterable[_Reply]) -> dict[_Reply, tuple[str, str]]:
+        """For each reply that cannot arrive any more, the lost node and the reason."""
         monitor = self._monitor
         if monitor is None or not monitor.has_lost:
             return {}
-        head = monitor.lost(HEAD)
-        reasons = {reply: head or monitor.lost(reply.group.members[reply.rank].node) for reply in replies}
-        return {reply: why for reply, why in reasons.items() if why is not None}
+        out = {}
+        for reply in replies:
+            nodes = (HEAD, *reply.nodes) if reply.outcome is None else ()
+            found = [(node, why) for node in nodes if (why := monitor.lost(node)) is not None]
+            if found:
+                out[reply] = found[0]
+        return out
 
-    def _give_up(self, replies: Iterable[RayReply]) -> bool:
+    def _give_up(self, replies: Iterable[_Reply]) -> bool:
         """Give a failure to every reply that cannot arrive any more; whether there is one."""
         lost = self._lost(replies)
-        for reply, why in lost.items():
-            error = ray.exceptions.NodeDiedError(why)  # type: ignore[no-untyped-call]  # Ray's own gap
-            reply.outcome = reply.group.lost(reply, error)
+        for reply, (node, why) in lost.items():
+            reply.lose(ray.exceptions.NodeDiedError(why), node)  # type: ignore[no-untyped-call]  # Ray's own gap
         return bool(lost)
 
     def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
         """Call a function when a reply is done, in a thread of Ray."""
+        if isinstance(reply, NodeReply):
+            reply.answer.tell(reply, notify)
+            return True
         assert isinstance(reply, RayReply)
         reply.ref.future().add_done_callback(lambda _: notify())
         return True
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
-        assert isinstance(reply, RayReply)
+        assert isinstance(reply, RayReply | NodeReply)
         return reply.read()
 
     def configure(self, defaults: SessionDefaults) -> None:
@@ -149,12 +172,13 @@ class RayGroups:
         self._waiting.close()
 
 
-def _read_together(replies: Mapping[ray.ObjectRef[Any], RayReply], timeout: float | None) -> bool:
+def _read_together(pending: _Pending, timeout: float | None) -> bool:
     """Read all answers with one request; False if one is late or an error: then each must be read alone."""
+    refs = list(pending)
     try:
-        wires = ray.get(list(replies), timeout=timeout)
+        wires: list[Any] = ray.get(refs, timeout=timeout)
     except ray.exceptions.RayError:  # GetTimeoutError is one
         return False
-    for reply, wire in zip(replies.values(), wires, strict=True):
-        reply.take(wire)
+    for ref, wire in zip(refs, wires, strict=True):
+        pending[ref].take_part(ref, wire)
     return True

@@ -13,14 +13,16 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.objects.object_store import RayStore
-from twinkle_ray.objects.wire import outcome_from_wire, outcome_to_wire
-from twinkle_ray.workers.promises import Promises, answer_or_failure
+from twinkle_ray.objects.wire import outcome_to_wire
+from twinkle_ray.workers.awaited_answers import AwaitedAnswers
+from twinkle_ray.workers.promises import Promises
 from twinkle_ray.workers.task_boxes import TaskBoxes
 from twinkle_remote.backends.support import plan_hand_over
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_ray.workers.awaited_answers import AnswerSource
     from twinkle_remote.protocol import HandOverPlan, Outcome
 
 _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
@@ -34,17 +36,15 @@ class InputGate(Promises, TaskBoxes):
         TaskBoxes.__init__(self)
         self._store = RayStore("the gate of a caller")
 
-    async def shares(
-        self, plan: HandOverPlan, inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
-    ) -> Any:
+    async def shares(self, plan: HandOverPlan, inputs: Sequence[AnswerSource], watched: Sequence[AnswerSource]) -> Any:
         """Wait for the answers of all inputs, and return what each task reads, one object for each.
 
         As soon as an input or a watched answer has failed, return that answer for each task.
 
         Args:
             plan: With the outcomes, it says what each task reads.
-            inputs: Answers to wait for.
-            watched: Answers whose failure ends the wait as well.
+            inputs: AwaitedAnswers to wait for.
+            watched: AwaitedAnswers whose failure ends the wait as well.
         """
         failed, outcomes = await _first_failure_or_all(inputs, watched)
         shares: Sequence[Any] = [outcome_to_wire(failed)] * len(plan.of_share) if failed is not None else ()
@@ -53,11 +53,13 @@ class InputGate(Promises, TaskBoxes):
 
 
 async def _first_failure_or_all(
-    inputs: Sequence[ray.ObjectRef[Any]], watched: Sequence[ray.ObjectRef[Any]]
+    inputs: Sequence[AnswerSource], watched: Sequence[AnswerSource]
 ) -> tuple[Outcome | None, list[Outcome]]:
     """The first failure, if there is one, and otherwise the outcomes of all inputs."""
-    place = {asyncio.ensure_future(answer_or_failure(ref)): index for index, ref in enumerate((*inputs, *watched))}
-    arrived: asyncio.Queue[asyncio.Task[bytes | tuple[Any, ...]]] = asyncio.Queue()
+    answers = AwaitedAnswers()
+    sources = enumerate((*inputs, *watched))
+    place = {asyncio.ensure_future(answers.outcome(source)): index for index, source in sources}
+    arrived: asyncio.Queue[asyncio.Task[Outcome]] = asyncio.Queue()
     for answer in place:
         answer.add_done_callback(arrived.put_nowait)
     found: dict[int, Outcome] = {}
@@ -65,7 +67,7 @@ async def _first_failure_or_all(
     try:
         while missing or not arrived.empty():
             answer = await arrived.get()
-            outcome = outcome_from_wire(answer.result())
+            outcome = answer.result()
             if outcome.failure is not None:
                 return outcome, []
             found[place[answer]] = outcome
@@ -73,6 +75,7 @@ async def _first_failure_or_all(
     finally:
         for answer in place:
             answer.cancel()
+        answers.close()
     return None, [found[index] for index in range(len(inputs))]
 
 

@@ -53,7 +53,7 @@ def to_failure(
         label=label,
         node="" if upstream else f"{info.node} pid {info.pid}",
         type_name=type(error).__name__,
-        message=_reason(error) if not lives else _UNANSWERED,
+        message=reason(error) if not lives else _UNANSWERED,
         method=method,
         died=isinstance(error, _LOST) and not lives,
         unanswered=lives,
@@ -86,7 +86,8 @@ _KNOWN = (
 )
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Why an actor is lost, in one line."""
     text = str(error)
     for pattern, reason in _KNOWN:
         if re.search(pattern, text, re.DOTALL):

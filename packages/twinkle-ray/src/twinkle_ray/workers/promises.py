@@ -32,8 +32,7 @@ class Promises:
             worker: Its id.
             alive: A ref that is an error as soon as the worker has ended.
         """
-        end = await answer_or_failure(alive[0])
-        self._life(worker).set_result(end)
+        self._life(worker).set_result(await answer_or_error(alive[0]))
 
     async def answer(self, key: str, worker: str, started: Sequence[ray.ObjectRef[Any]]) -> AnswerWire:
         """Wait for the answer of a worker; a failure if the worker is lost, or cannot be given the task.
@@ -43,16 +42,23 @@ class Promises:
             worker: Id of the worker.
             started: Done when the worker has started a task with inputs, which may be lost; empty without inputs.
         """
+        wire = await self.answer_or_loss(key, worker, started)
+        return lost_wire(wire) if isinstance(wire, ray.exceptions.RayError) else wire
+
+    async def answer_or_loss(
+        self, key: str, worker: str, started: Sequence[ray.ObjectRef[Any]]
+    ) -> AnswerWire | ray.exceptions.RayError:
+        """As `answer`, but return the error of Ray instead of a failure."""
         delivered = self._promised(key)
-        signs: set[asyncio.Future[Any]] = {asyncio.ensure_future(answer_or_failure(ref)) for ref in started}
+        signs: set[asyncio.Future[Any]] = {asyncio.ensure_future(answer_or_error(ref)) for ref in started}
         waiting = {delivered, self._life(worker), *signs}
         try:
             while not delivered.done():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 failed = [one.result() for one in done if one is not delivered and one.result() is not None]
                 if failed and not delivered.done():
-                    wire: AnswerWire = failed[0]
-                    return wire
+                    loss: ray.exceptions.RayError = failed[0]
+                    return loss
             return delivered.result()
         finally:
             del self._answers[key]
@@ -86,9 +92,14 @@ class Promises:
         return self._lives[worker]
 
 
-async def answer_or_failure(ref: ray.ObjectRef[Any]) -> Any:
-    """The answer of a worker; a failure without a label if the worker is lost, because only the caller has labels."""
+async def answer_or_error(ref: ray.ObjectRef[Any]) -> Any:
+    """The answer of a worker; an error of Ray if the worker is lost."""
     try:
         return await ref
     except ray.exceptions.RayError as error:
-        return outcome_to_wire(Outcome(LOST, failure=to_failure(error, WorkerInfo("", 0, 0), None, {}, "", "")))
+        return error
+
+
+def lost_wire(error: Exception) -> AnswerWire:
+    """A failure without a label for a lost worker, because only the caller has labels."""
+    return outcome_to_wire(Outcome(LOST, failure=to_failure(error, WorkerInfo("", 0, 0), None, {}, "", "")))

@@ -13,9 +13,10 @@ from twinkle_ray.workers.input_gate import start_gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinkle_ray.workers.awaited_answers import AnswerSource
     from twinkle_remote.protocol import InputReplies
 
-_Refs = tuple[list[Any], list[Any]]
+_Sources = tuple[list["AnswerSource"], list["AnswerSource"]]
 
 
 class WaitingInputs:
@@ -26,12 +27,14 @@ class WaitingInputs:
         self._answers: dict[int, tuple[weakref.ref[InputReplies], Sequence[ray.ObjectRef[Any]]]] = {}
         self._lock = threading.Lock()
 
-    def answers(self, inputs: InputReplies, refs: Callable[[InputReplies], _Refs]) -> Sequence[ray.ObjectRef[Any]]:
+    def answers(
+        self, inputs: InputReplies, sources: Callable[[InputReplies], _Sources]
+    ) -> Sequence[ray.ObjectRef[Any]]:
         """Return what each distinct task of a call waits for in place of its inputs.
 
         Args:
             inputs: The same for all ranks of a call; with a plan.
-            refs: Returns the refs of the inputs and of the watched replies.
+            sources: Returns where the inputs and the watched replies come from.
         """
         key = id(inputs)
         with self._lock:
@@ -41,7 +44,7 @@ class WaitingInputs:
             assert inputs.plan is not None
             plan = inputs.plan.without_collects()
             method = self._started().shares.options(num_returns=len(plan.of_share))
-            made = method.remote(plan, *refs(inputs))
+            made = method.remote(plan, *sources(inputs))
             answers = made if isinstance(made, list) else [made]
             self._answers[key] = weakref.ref(inputs, lambda _: self._answers.pop(key, None)), answers
             return answers

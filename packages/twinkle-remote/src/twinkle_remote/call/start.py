@@ -149,7 +149,7 @@ def _submit(
     """Submit the task of each rank, with the replies that it waits for."""
     inputs = lazies.inputs
     with runtime.sending if len(ranks) > 1 else nullcontext():  # every rank gets this process's calls in one order
-        replies = [group.submit(rank, tasks[share], inputs) for rank, share in zip(ranks, shares.of_rank, strict=True)]
+        replies = group.submit_all(ranks, tasks, shares.of_rank, inputs)
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     return PendingCall(
         runtime,

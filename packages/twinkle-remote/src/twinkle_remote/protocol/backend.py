@@ -116,6 +116,24 @@ class WorkerGroup(Protocol):
                 them, or among the watched ones, ends the task at once and frees its worker.
         """
 
+    def submit_all(
+        self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
+    ) -> Sequence[Reply]:
+        """Queue the tasks of one call, as `submit` does for each rank, which is the default.
+
+        A backend may send one message to several ranks. Each rank gets its tasks in the order of these calls.
+
+        Args:
+            ranks: The called ranks, ascending.
+            tasks: The distinct tasks of the call.
+            of_rank: For each called rank, the index of its task.
+            inputs: As for `submit`, for each task.
+
+        Returns:
+            One reply for each called rank, in their order.
+        """
+        return [self.submit(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
+
     def open_beside(self, ranks: Sequence[int]) -> None:
         """Have workers run tasks with `beside` beside the others from now on; the default does nothing."""
         return

@@ -1,0 +1,174 @@
+"""The agent of a node for calls: it hands the tasks of a message to the node's ranks, and answers for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from twinkle_ray.by_node.gathering import Gathering
+from twinkle_ray.by_node.message_order import MessageOrder
+from twinkle_ray.by_node.messages import LostAnswers, loop_key
+from twinkle_ray.by_node.tree import children, next_hop
+from twinkle_ray.workers.promises import Promises
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_ray.by_node.messages import NodeAnswer, NodeMessage, NodeTasks
+
+_AT_ONCE = 100_000  # calls; each is a few futures, and no thread
+
+
+class RankHandle(NamedTuple):
+    """A rank, as its agent reaches it.
+
+    Attributes:
+        actor: Its actor.
+        alive: A ref that is an error as soon as it has ended.
+        worker: Id of this worker; another worker of the same rank has another one.
+    """
+
+    actor: Any
+    alive: ray.ObjectRef[Any]
+    worker: str
+
+
+class CallAgent(Promises):
+    """Hands out the calls of one process.
+
+    Args:
+        node: Index of its node in the tree.
+        fan_out: As in `tree`.
+    """
+
+    def __init__(self, node: int, fan_out: int) -> None:
+        super().__init__()
+        self._node, self._fan_out = node, fan_out
+        self._below: Mapping[int, Any] = {}
+        self._sent: dict[int, int] = {}
+        self._ranks: dict[str, dict[int, RankHandle]] = {}
+        self._met: set[str] = set()
+        self._watching: list[asyncio.Task[None]] = []
+        self._order = MessageOrder()
+        self._gatherings: dict[str, Gathering] = {}
+        self._me = ray.get_runtime_context().current_actor
+
+    async def connect(self, below: Mapping[int, Any]) -> None:
+        """Take the agents directly below, by the indices of their nodes."""
+        self._below = below
+
+    async def take_ranks(self, group: str, ranks: Mapping[int, RankHandle]) -> None:
+        """Take ranks of this node, which may have had other workers before."""
+        self._ranks.setdefault(group, {}).update(ranks)
+
+    async def run(self, number: int, message: NodeMessage) -> NodeAnswer:
+        """Hand out the tasks of a call in its turn, and return its first answers.
+
+        Args:
+            number: Number of the message among those of its sender.
+            message: The call.
+        """
+        await self._order.wait(number)
+        try:
+            gathering = self._hand_out(message)
+        finally:
+            self._order.done(number)
+        return await self._news(gathering)
+
+    async def skip(self, number: int) -> None:
+        """Do not wait for a message, which was lost."""
+        self._order.skip(number)
+
+    async def rest(self, key: str) -> NodeAnswer:
+        """The next answers of a call."""
+        return await self._news(self._gatherings[key])
+
+    async def _news(self, gathering: Gathering) -> NodeAnswer:
+        answer = await gathering.news()
+        if gathering.complete:
+            self._gatherings.pop(gathering.key, None)
+            return answer
+        self._gatherings[gathering.key] = gathering
+        return answer._replace(rest=self._me.rest.remote(gathering.key))
+
+    def _hand_out(self, message: NodeMessage) -> Gathering:
+        gathering = Gathering(message.key, sum([len(tasks.ranks) for tasks in message.nodes]))
+        below: dict[int, list[NodeTasks]] = {}
+        for tasks in message.nodes:
+            if tasks.node == self._node:
+                self._to_ranks(message, tasks, gathering)
+            else:
+                below.setdefault(next_hop(self._node, tasks.node, self._fan_out), []).append(tasks)
+        for node, nodes in below.items():
+            number = self._sent[node] = self._sent.get(node, -1) + 1
+            ref = self._below[node].run.remote(number, message._replace(nodes=tuple(nodes)))
+            ranks = {rank for tasks in nodes for rank in tasks.ranks}
+            gathering.read(self._from_below(gathering, node, number, ranks, ref))
+        return gathering
+
+    async def _from_below(
+        self, gathering: Gathering, node: int, number: int, ranks: set[int], ref: ray.ObjectRef[NodeAnswer]
+    ) -> None:
+        if not await gathering.from_agent(node, ranks, ref):
+            self._below[node].skip.remote(number)
+
+    def _to_ranks(self, message: NodeMessage, tasks: NodeTasks, gathering: Gathering) -> None:
+        ranks = self._ranks[message.group]
+        of_rank: Sequence[int] = tasks.of_rank or (0,) * len(tasks.ranks)
+        for rank, index in zip(tasks.ranks, of_rank, strict=True):
+            inputs = tasks.inputs[index] if tasks.inputs else ()
+            try:
+                if message.on_loop:
+                    self._start_on_loop(message.key, ranks[rank], rank, tasks.wires[index], inputs, gathering)
+                    continue
+                run = ranks[rank].actor.run_gated if inputs else ranks[rank].actor.run
+                gathering.read(gathering.from_rank(rank, run.remote(tasks.wires[index], *inputs)))
+            except ray.exceptions.RayError as error:
+                gathering.lose(LostAnswers((rank,), error))
+
+    def _start_on_loop(
+        self, call: str, to: RankHandle, rank: int, wire: Any, inputs: Sequence[Any], gathering: Gathering
+    ) -> None:
+        caller = f"agent-{self._me._actor_id.hex()}"
+        if to.worker not in self._met:
+            self._met.add(to.worker)
+            to.actor.meet.remote(caller, self._me)
+            self._watching.append(asyncio.ensure_future(self.watch(to.worker, [to.alive])))
+        key = loop_key(call, rank)
+        started = to.actor.start_on_loop.remote(wire, caller, key, *inputs)
+        gathering.read(self._from_loop(gathering, key, to, rank, [started] if inputs else []))
+
+    async def _from_loop(
+        self, gathering: Gathering, key: str, to: RankHandle, rank: int, started: Sequence[Any]
+    ) -> None:
+        """Take the answer that a rank delivers."""
+        answer = await self.answer_or_loss(key, to.worker, started)
+        if isinstance(answer, ray.exceptions.RayError):
+            gathering.lose(LostAnswers((rank,), answer))
+        else:
+            gathering.take(rank, answer)
+
+
+def start_call_agents(nodes: Sequence[str], fan_out: int) -> list[Any]:
+    """An agent on each node, in the order of the nodes; each knows those below it.
+
+    Args:
+        nodes: Ray's ids of the nodes.
+        fan_out: As in `tree`.
+    """
+    agents = []
+    for index, node in enumerate(nodes):
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": _AT_ONCE}
+        actor_class = ray.remote(CallAgent)
+        agents.append(actor_class.options(scheduling_strategy=strategy, **options).remote(index, fan_out))
+    return agents
+
+
+def connect_call_agents(agents: Sequence[Any], fan_out: int) -> list[Any]:
+    """Make each agent known to the one above it; returns their answers."""
+    below = [{node: agents[node] for node in children(at, len(agents), fan_out)} for at in range(len(agents))]
+    return [agent.connect.remote(known) for agent, known in zip(agents, below, strict=True) if known]
