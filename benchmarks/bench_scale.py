@@ -1,6 +1,10 @@
 """The cost of a lazy hand-over from N to N ranks: for each consumer, at 8 to 1,024 ranks, against 8 ranks.
 
-    python benchmarks/bench_scale.py [--mode threads ray] [--ranks 8 64 256 1024] [--rounds 3] [--json FILE]
+    python benchmarks/bench_scale.py [--mode threads ray calls simulated] [--ranks 8 64 256 1024] [--rounds 3]
+        [--workers 2 8 16 32 64] [--json FILE]
+
+"calls" and "simulated" measure one call instead, as `scale_calls.py` beside this file says: by node against one message
+for each rank on real workers, and at 131,072 simulated ranks of 16,384 nodes.
 
 On threads each rank is a real thread. On Ray the ranks are simulated: four actors, two for each side, take the tasks of
 all ranks in turn. Tasks, answers, plans and refs are those of as many workers, but the workers do not run at once.
@@ -20,6 +24,8 @@ import resource
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import scale_calls
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup, DeviceMesh
@@ -210,16 +216,33 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def calls(mode: str, workers: Sequence[int], rounds: int) -> list[dict[str, Any]]:
+    """Measure one call; prints a table."""
+    figures = scale_calls.compare(workers, rounds) if mode == "calls" else scale_calls.simulate(131_072, rounds)
+    print(f"\none call{' (simulated ranks)' if mode == 'simulated' else ''}")
+    print(f"  {'':<32} {'N':>7} {'driver ms':>10} {'all, ms':>10}")
+    for one in figures:
+        one["peak_bytes"] = peak_bytes()
+        columns = f"{one['driver_seconds'] * 1e3:>10.2f} {one['seconds'] * 1e3:>10.2f}"
+        print(f"  {one['name']:<32} {one['ranks']:>7} {columns}", flush=True)
+    return figures
+
+
 def main() -> None:
     """Print a table, and write the figures as JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", nargs="+", default=["threads", "ray"], choices=["threads", "ray"])
+    modes = ["threads", "ray", "calls", "simulated"]
+    parser.add_argument("--mode", nargs="+", default=modes, choices=modes)
+    parser.add_argument("--workers", nargs="+", type=int, default=[2, 8, 16, 32, 64])
     parser.add_argument("--ranks", nargs="+", type=int, default=[8, 64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args()
     figures: list[dict[str, Any]] = []
     for mode in options.mode:
+        if mode in ("calls", "simulated"):
+            figures += calls(mode, options.workers, options.rounds)
+            continue
         print(f"\n{mode}: hand-over from N to N ranks, by consumer" + (" (simulated ranks)" if mode == "ray" else ""))
         print(f"  {'':<9} {'N':>5} {'driver us':>16} {'consumer us':>16} {'task bytes':>16} {'all, ms':>9}")
         first: dict[str, Costs] = {}

@@ -113,7 +113,7 @@ def test_a_failure_is_told_while_others_are_busy(found: dict[str, Any]) -> None:
 def test_a_late_call_names_the_ranks_that_are_done(found: dict[str, Any]) -> None:
     text = found["late"]["text"]
     assert found["late"]["kind"] == "CallTimeoutError" and "ranks [0, 1, 3] are done, ranks [2] are not" in text
-    assert "time.sleep(4)" in text
+    assert ", in late" in text  # its stack
 
 
 def test_the_loss_of_an_agent_is_told_as_what_it_is(found: dict[str, Any]) -> None:
