@@ -77,6 +77,7 @@ class SimulatedNodes:
 
     def __init__(self, backend: Any, group: RayGroup) -> None:
         self._backend, self._group = backend, group
+        self.store, self.wait, self.outcome = backend.store, backend.wait, backend.outcome
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

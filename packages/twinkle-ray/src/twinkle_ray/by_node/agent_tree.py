@@ -71,6 +71,11 @@ class AgentTree:
         """Ray's ids of the nodes on the way to an agent."""
         return [self._places[index].node for index in self._ways[agent]]
 
+    @property
+    def whole(self) -> bool:
+        """Whether no agent is known to be lost."""
+        return not self._lost
+
     def is_cut(self, agent: int) -> bool:
         """Whether an agent, or one on the way to it, is lost."""
         return bool(self._lost) and not self._lost.isdisjoint(self._ways[agent])

@@ -41,6 +41,7 @@ class CallsByNode:
         self._numbers = count()
         self._generations: dict[int, int] = {}
         self._node_of: list[int | None] = list(map(tree.index, places))
+        self._all_known = None not in self._node_of
 
     def ranks_taken(self, ranks: Sequence[int], renewed: bool = False) -> list[Any]:
         """Make ranks known to their agents; returns their answers.
@@ -60,6 +61,11 @@ class CallsByNode:
                 by_node.setdefault(node, {})[rank] = RankHandle(member.actor, member.alive, worker)
         group = self._group.name
         return [self._tree.agents[node].take_ranks.remote(group, handles) for node, handles in by_node.items()]
+
+    @property
+    def reaches_all(self) -> bool:
+        """Whether `reaches` is true for every rank."""
+        return self._tree.whole and self._all_known
 
     def reaches(self, rank: int) -> bool:
         """Whether a rank has an agent, and every agent on the way to it is there."""
@@ -149,22 +155,20 @@ class CallsByNode:
     def lost_by_agent(self, reply: NodeReply, node: int, error: Exception) -> Outcome:
         """The outcome of a rank whose answer an agent cannot bring."""
         member, agents = self._group.members[reply.rank], self._group.agents
-        if not is_known_to_live(Process(member.node, member.info.pid, member.stack), agents):
-            return self._group.lost(reply, error)
-        own = self._node_of[reply.rank] == node
-        which = "the agent of its node" if own else "an agent on the way to its node"
-        return Outcome(
-            reply.rank,
-            failure=Failure(
-                label=self._group.label(reply),
-                node=f"{member.info.node} pid {member.info.pid}",
-                type_name=type(error).__name__,
-                message=f"{which}, which hands it the call, does not answer: {reason(error)}; "
-                "the call may or may not have run",
-                method=reply.name,
-                unanswered=True,
-            ),
+        lives = is_known_to_live(Process(member.node, member.info.pid, member.stack), agents)
+        which = "the agent of its node" if self._node_of[reply.rank] == node else "an agent on the way to its node"
+        also = "" if lives else "its process is not there either, or its node does not tell; "
+        message = f"{which}, which hands it the call, does not answer: {reason(error)}; {also}"
+        failure = Failure(
+            label=self._group.label(reply),
+            node=f"{member.info.node} pid {member.info.pid}",
+            type_name=type(error).__name__,
+            message=f"{message}the call may or may not have run",
+            method=reply.name,
+            died=not lives,
+            unanswered=lives,
         )
+        return Outcome(reply.rank, failure=failure)
 
 
 def _node_tasks(

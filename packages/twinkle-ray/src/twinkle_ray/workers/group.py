@@ -129,24 +129,20 @@ class RayGroup:
         by_node = self.by_node
         if by_node is None or (tasks[0].beside and self._sender.runs_beside(ranks[0])):
             return [self._send(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
-        pairs = zip(ranks, of_rank, strict=True)
-        cut = {rank: index for rank, index in pairs if not by_node.reaches(rank)}
-        direct = {rank: self._send(rank, tasks[index], inputs) for rank, index in cut.items()}
-        if direct:
-            kept = [(rank, index) for rank, index in zip(ranks, of_rank, strict=True) if rank not in direct]
-            if not kept:
-                return list(direct.values())
-            through, indices = [rank for rank, _ in kept], [index for _, index in kept]
-        else:
-            through, indices = list(ranks), list(of_rank)
+        through, indices, direct = list(ranks), list(of_rank), dict[int, RayReply | NodeReply]()
+        if not by_node.reaches_all:
+            pairs = list(zip(ranks, of_rank, strict=True))
+            direct = {rank: self._send(rank, tasks[i], inputs) for rank, i in pairs if not by_node.reaches(rank)}
+            through = [rank for rank in ranks if rank not in direct]
+            indices = [index for rank, index in pairs if rank not in direct]
         used = dict.fromkeys(indices)
         wires = {index: self._wire(tasks[index]) for index in used}
         waits = {index: tuple(self._inputs(tasks[index], inputs)) for index in used} if inputs else {}
-        sent = by_node.send(through, indices, tasks, wires, waits)
+        sent = by_node.send(through, indices, tasks, wires, waits) if through else []
         if not direct:
             return list(sent)
-        found: dict[int, RayReply | NodeReply] = {**direct, **dict(zip(through, sent, strict=True))}
-        return [found[rank] for rank in ranks]
+        direct.update(zip(through, sent, strict=True))
+        return [direct[rank] for rank in ranks]
 
     def _note(self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies) -> None:
         """Remember what is constructed and dropped."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     _Pending = Mapping[ray.ObjectRef[Any], RayReply | PendingNodeAnswer]
 
 _TOGETHER = 0.05  # seconds to wait for all answers at once: one wake-up instead of one for each
+_REPLIES = (RayReply, NodeReply)
 _LOOK = 1.0  # seconds between checks whether the answers can still arrive
 
 
@@ -84,8 +85,9 @@ class RayGroups:
         mine = cast("Sequence[RayReply | NodeReply]", replies)
         waited = timeout == 0
         while True:
-            pending = {reply.answer.ref: reply.answer for reply in mine if reply.outcome is None}
-            if len(pending) < len(mine) and any(reply.outcome is not None for reply in mine):
+            open_ones = [reply for reply in mine if reply.outcome is None]
+            pending = {answer.ref: answer for answer in {reply.answer for reply in open_ones}}
+            if len(open_ones) < len(mine):
                 until, waited = 0.0, True
             if pending and (waited or not self._read_at_once(pending, until, mine)):
                 self._read_some(pending, mine, None if until is None else max(0.0, until - time.monotonic()))
@@ -152,7 +154,7 @@ class RayGroups:
 
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
-        assert isinstance(reply, RayReply | NodeReply)
+        assert isinstance(reply, _REPLIES)
         return reply.read()
 
     def configure(self, defaults: SessionDefaults) -> None:

@@ -62,6 +62,7 @@ class RayOptions(SavingOptions, total=False):
     env_allow: str | Sequence[str]
     restart: Literal["group"] | None
     metrics: bool
+    calls: Literal["auto", "direct", "by_node"]
     ray_options: Mapping[str, Any] | None
 
 
