@@ -87,7 +87,7 @@ def test_each_package_is_installed_with_those_of_ours_that_it_needs(name: str) -
     lines = _installs(text)
     assert len(lines) == 3
     for line in lines:
-        named = re.findall(r"(?:^|[ \"])(?:\./packages/|dist/)?twinkle[-_](\w+)", line)
+        named = re.findall(r"(?:packages/twinkle-|dist/twinkle_)(\w+?)(?=[-\s\"]|$)", line)
         assert named == [*NEEDS[name], name], line
 
 
@@ -96,7 +96,7 @@ def test_no_line_installs_a_name_of_the_index() -> None:
         for line in _installs(path.read_text(encoding="utf-8")):
             for word in re.findall(r"\"[^\"]+\"|\S+", line):
                 if "twinkle" in word:
-                    assert re.search(r" @ |^\"?\./|\.whl$", word), f"{path}: {line}"
+                    assert re.search(r" @ file:|^\"?\./|\.whl$|^\"\$REPO#", word), f"{path}: {line}"
 
 
 def _installs(text: str) -> list[str]:

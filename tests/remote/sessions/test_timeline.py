@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -53,6 +53,19 @@ def lanes(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
     return found
 
 
+def arrows_end(events: Sequence[Event]) -> int:
+    """Check that each arrow leaves one slice and enters one other, as viewers bind it; their number."""
+    slices = [event for event in events if event["ph"] == "X"]
+    begun = [event["id"] for event in events if event["ph"] == "s"]
+    ended = [event["id"] for event in events if event["ph"] == "f"]
+    assert sorted(begun) == sorted(ended) == sorted(set(begun))
+    for arrow in (event for event in events if event["ph"] in "sf"):
+        place = arrow["pid"], arrow["tid"]
+        mine = [one for one in slices if (one["pid"], one["tid"]) == place]
+        assert sum(one["ts"] <= arrow["ts"] < one["ts"] + one["dur"] for one in mine) == 1
+    return len(begun)
+
+
 def names(slices: Sequence[Event]) -> list[str]:
     return [event["name"] for event in slices]
 
@@ -92,8 +105,7 @@ def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
     assert (run["name"], run["ts"], run["dur"]) == ("Actor.update", 101_000_000, 2_000_000)
     assert found["actor: Actor", "actor[1]"][0]["args"] == {"produced": 2, "failed": True}
     arrows = [event for event in events if event["ph"] in "sf"]
-    assert [event["ph"] for event in arrows] == ["s", "f", "f"]
-    assert {event["id"] for event in arrows} == {0}
+    assert [(event["ph"], event["id"]) for event in arrows] == [("s", 0), ("s", 1), ("f", 0), ("f", 1)]
 
 
 def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
@@ -126,6 +138,33 @@ def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
     assert names(versions) == ["version 1", "version 2", "version 3"]
     assert all(event["dur"] >= 9_000 for event in versions)
     assert names(calls["driver", "weight syncs"]) == ["weights of two: Sampler"] * 3
+
+
+def check_a_run(mode: Literal["threads", "ray"], folder: Path) -> None:
+    """Calls at once on two components, a hand-over and coroutines: lanes without overlap, arrows with both ends."""
+    groups = [DeviceGroup("two", 2, "CPU"), DeviceGroup("one", 1, "CPU")]
+    with session(mode, groups=groups):
+        sampler = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Sampler)
+        other = on("one").create(Sampler)
+        graded = [sampler.grade(sampler.sample([0.01, 0.02])) for _ in range(4)]
+        again = [other.sample(sampler.sample([0.01] * 3)) for _ in range(4)]
+        get([*graded, *again])
+        events = json.loads(write_timeline(folder / "calls.json").read_text())["traceEvents"]
+    found = lanes(events)
+    assert {process for process, _ in found} >= {"driver", "two: Sampler", "one: Sampler"}
+    ran = [name for key, slices in found.items() if key[0] != "driver" for name in names(slices) if name != "fetch"]
+    assert ran.count("Sampler.sample") == 8 * 2 + 4
+    assert ran.count("Sampler.grade") == 4 * 2
+    assert arrows_end(events) >= len(ran)
+
+
+def test_a_run_on_threads_nests_rightly(tmp_path: Path) -> None:
+    check_a_run("threads", tmp_path)
+
+
+@pytest.mark.ray
+def test_a_run_on_ray_nests_rightly(tmp_path: Path) -> None:
+    check_a_run("ray", tmp_path)
 
 
 def test_without_a_session_there_is_no_timeline(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from twinkle_remote.sessions.runtime import running
@@ -50,12 +51,15 @@ def add_calls(trace: Trace, records: Sequence[CallRecord]) -> None:
     ranks = sorted({(_component(record), record.group, rank) for record in records for rank in record.started})
     for component, group, rank in ranks:
         trace.track(component, f"{group}[{rank}]")
-    for number, record in enumerate(records):
+    arrows = count()
+    for record in records:
         component = _component(record)
         name = f"{record.method} {record.label}" if record.label else record.method
         moved = {"stored": record.driver_sent, "fetched": record.driver_fetched, "workers": record.workers}
         sent = record.driver_seconds
-        trace.add(_DRIVER, "calls", name, "send", record.submitted, sent, arguments=moved, leaves=number)
+        arrow = {rank: next(arrows) for rank in record.started}
+        leaves = list(arrow.values())
+        trace.add(_DRIVER, "calls", name, "send", record.submitted, sent, arguments=moved, leaves=leaves)
         fetch_seconds, fetched_bytes = record.fetch_seconds, record.worker_fetched
         seconds, produced = record.seconds, record.produced
         for rank, started in sorted(record.started.items()):
@@ -64,7 +68,7 @@ def add_calls(trace: Trace, records: Sequence[CallRecord]) -> None:
                 fetched = {"bytes": fetched_bytes[rank]}
                 trace.add(component, track, "fetch", "fetch", started - fetching, fetching, arguments=fetched)
             done = {"produced": produced[rank], "failed": rank in record.failed}
-            trace.add(component, track, name, "run", started, seconds[rank], arguments=done, enters=number)
+            trace.add(component, track, name, "run", started, seconds[rank], arguments=done, enters=arrow[rank])
 
 
 def add_syncs(trace: Trace, syncs: Sequence[SyncRecord]) -> None:

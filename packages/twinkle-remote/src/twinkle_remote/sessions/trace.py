@@ -62,7 +62,7 @@ class Trace:
         seconds: float,
         *,
         arguments: Mapping[str, Any] | None = None,
-        leaves: int | None = None,
+        leaves: Sequence[int] = (),
         enters: int | None = None,
     ) -> None:
         """Add a slice.
@@ -75,12 +75,13 @@ class Trace:
             start: Its begin, in seconds of the wall clock.
             seconds: How long it is, at or above 0.
             arguments: What else it tells.
-            leaves: Number of the arrow that leaves its middle.
+            leaves: Numbers of the arrows that leave its middle; each enters one slice, since a viewer ends it there.
             enters: Number of the arrow that enters its begin.
         """
         self.track(process, track)
-        begin, end = round(start * _MICRO), round((start + seconds) * _MICRO)
-        flows = [] if leaves is None else [("s", leaves, (begin + end) // 2)]
+        begin = round(start * _MICRO)
+        end = max(begin + 1, round((start + seconds) * _MICRO))  # an arrow binds to a slice that has a length
+        flows = [("s", number, (begin + end) // 2) for number in leaves]
         flows += [] if enters is None else [("f", enters, begin)]
         self._processes[process][track].slices.append(_Slice(name, kind, begin, end, arguments or {}, flows))
 
