@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import Failure
 
 _FOLDED = 8
+_LISTED = 64  # workers with the same error that are named
 
 
 def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> NoReturn:
@@ -65,7 +66,12 @@ def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], lin
         folded: dict[str, list[str]] = {}
         for failure in rest:
             folded.setdefault(f"{failure.type_name}: {failure.message[:200]}", []).append(failure.label)
-        rows.extend(f"    {', '.join(labels)}: {what}" for what, labels in list(folded.items())[:_FOLDED])
+        rows.extend(f"    {_listed(labels)}: {what}" for what, labels in list(folded.items())[:_FOLDED])
         if len(folded) > _FOLDED:
             rows.append(f"    and {len(folded) - _FOLDED} other errors")
     return "\n".join(rows)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    rest = len(labels) - _LISTED
+    return ", ".join(labels[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
