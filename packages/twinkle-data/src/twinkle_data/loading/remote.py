@@ -18,6 +18,7 @@ from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.delivery import Delivery
 from twinkle_remote import current_worker, is_handle, remote_class, remote_function, submit
 from twinkle_remote.backends.support import active, call_of
+from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -223,7 +224,17 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
         recipe: Options of the loader.
         group: Name of the group.
         mesh: Mesh of the group's workers; None puts one loader of global batches on the first worker.
+
+    Raises:
+        BackendError: The session is a server's.
     """
+    runtime = active()
+    if runtime is not None and runtime.whole is not None:
+        raise BackendError(
+            f"DataLoader(remote_group={group!r}): a dataset and its functions do not travel over HTTP. Leave "
+            "remote_group out, and batches travel from here; or serve a remote class that has the loader, with "
+            "__iter__ and __next__, and its batches stay there"
+        )
     workers: GroupLoader
     placed: Any = {"remote_group": group}
     if mesh is None:

@@ -267,7 +267,7 @@ def _saving(backend: Backend, folder: str | os.PathLike[str], seed: int) -> Save
 
 
 def _shown(key: str, arguments: dict[str, Any]) -> str:
-    return "another one" if key == "token" else repr(arguments.get(key))
+    return "another one" if key == "token" and arguments.get(key) is not None else repr(arguments.get(key))
 
 
 def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
