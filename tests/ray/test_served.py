@@ -167,12 +167,10 @@ def test_plain_json_reaches_workers_of_ray(ray_cluster: None) -> None:
 
 
 @pytest.mark.ray
-def test_the_command_serves_workers_of_a_cluster_that_runs(ray_cluster: None, tmp_path: Path) -> None:
-    import ray
-
+def test_the_command_serves_workers_of_a_cluster_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "printers.py").write_text(Path(__file__).read_text())
-    options = ["--mode", "ray", "--cluster", ray.get_runtime_context().gcs_address, "--group", "of-2=2xCPU"]
-    command = [sys.executable, "-m", "twinkle", "serve", "printers:Printer", *options, "--port", "0"]
+    options = ["--mode", "ray", "--group", "of-2=2xCPU", "--port", "0"]
+    command = [sys.executable, "-m", "twinkle", "serve", "printers:Printer", *options]
     environment = {**os.environ, "TWINKLE_TOKEN": TOKEN, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         limit = threading.Timer(200.0, process.kill)
