@@ -101,7 +101,7 @@ class Attempt:
             changed_names(plan, changed),
             {} if self._sent is None else by_name(plan, self._sent),
             {} if received is None else by_name(plan, received),
-            sum(plan.nbytes(move) for transfer in plan.transfers for move in transfer.moves),
+            sum(transfer.nbytes for transfer in plan.transfers),
         )
 
     def finalize_source(self) -> None:
@@ -132,8 +132,8 @@ class Attempt:
         wanted = [
             {
                 bucket.index: handles[bucket.index]
-                for bucket in self.sync_plan.buckets
-                if rank in bucket.targets and bucket.index in handles
+                for bucket in self.sync_plan.buckets_of.get(("target", rank), ())
+                if bucket.index in handles
             }
             for rank in range(self._calls.both_sides["target"].size)
         ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +14,7 @@ ALIGNMENT = 256
 SOLO_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """One block in a bucket; `offset` is in bytes, a multiple of 256, so that a view of any dtype can start there."""
 
     entry: int
@@ -25,8 +23,7 @@ class Slot:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Blocks that travel together, from one source rank to one set of target ranks."""
 
     index: int
@@ -53,16 +50,18 @@ def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
 def _packed(plan: TransferPlan, transfer: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
     slots: list[Slot] = []
     end = 0
-    for move in transfer.moves:
-        wire, size = plan.entries[move.entry].wire, plan.nbytes(move)
-        if size >= SOLO_BYTES:
-            yield (Slot(move.entry, move.box, wire, 0),), size
-            continue
-        offset = -(-end // ALIGNMENT) * ALIGNMENT
-        if offset + size > bucket_bytes:
-            yield tuple(slots), end
-            slots, offset = [], 0
-        slots.append(Slot(move.entry, move.box, wire, offset))
-        end = offset + size
+    entries = plan.entries
+    for entry, (boxes, sizes) in zip(transfer.entries, transfer.blocks, strict=True):
+        wire = entries[entry].wire
+        for box, size in zip(boxes, sizes, strict=True):
+            if size >= SOLO_BYTES:
+                yield (Slot(entry, box, wire, 0),), size
+                continue
+            offset = -(-end // ALIGNMENT) * ALIGNMENT
+            if offset + size > bucket_bytes:
+                yield tuple(slots), end
+                slots, offset = [], 0
+            slots.append(Slot(entry, box, wire, offset))
+            end = offset + size
     if slots:
         yield tuple(slots), end

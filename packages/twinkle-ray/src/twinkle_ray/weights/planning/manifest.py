@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from twinkle_ray.weights.errors import ManifestError
+from twinkle_ray.weights.planning.columns import columns
 from twinkle_ray.weights.planning.ties import shared_memory_faults
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ Rename: TypeAlias = Callable[[str], str | None]
 Select: TypeAlias = Callable[[str], bool] | str | Sequence[str]
 
 _SHOWN = 8
+_NO_TIES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class _Tensor:
     dtype: str
     rank: int
     order: int
-    ties: set[str] | None = None
+    ties: frozenset[str] | None = None
 
 
 def match(
@@ -147,22 +149,36 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def _tensors_by_name(all_specs: Sequence[RankSpecs], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
     found: dict[str, _Tensor] = {}
-    for rank, rank_specs in enumerate(all_specs):
-        partners: dict[str, set[str]] = {}
-        for spec in rank_specs:
-            partners.setdefault(spec.tie, set()).add(spec.name)
-        for spec in rank_specs:
-            first = found.get(spec.name)
-            if first is None:
-                first = found[spec.name] = _Tensor(spec.shape, spec.dtype, rank, len(found))
-            if (first.shape, first.dtype) != (spec.shape, spec.dtype):
-                faults.append(
-                    f"{spec.name!r} is {first.dtype} {first.shape} on rank {first.rank} of the {side} "
+    tied = _tied_names(all_specs)
+    for name, of_name in columns(all_specs).items():
+        shape, dtype = of_name[0].specs[0].shape, of_name[0].specs[0].dtype
+        tensor = found[name] = _Tensor(shape, dtype, of_name[0].ranks[0], len(found))
+        for column in of_name:
+            if {spec.shape for spec in column.specs} != {shape} or {spec.dtype for spec in column.specs} != {dtype}:
+                faults.extend(
+                    f"{name!r} is {dtype} {shape} on rank {tensor.rank} of the {side} "
                     f"and {spec.dtype} {spec.shape} on rank {rank}"
+                    for rank, spec in zip(column.ranks, column.specs, strict=True)
+                    if (spec.shape, spec.dtype) != (shape, dtype)
                 )
-            if spec.boxes:  # a rank without a block of the tensor does not know its ties
-                ties = partners[spec.tie] - {spec.name}
-                first.ties = ties if first.ties is None else first.ties & ties
+            for rank, spec in zip(column.ranks, column.specs, strict=True):
+                if tensor.ties == _NO_TIES:
+                    break
+                if spec.boxes:  # a rank without a block of the tensor does not know its ties
+                    ties = tied[rank].get(name, _NO_TIES)
+                    tensor.ties = ties if tensor.ties is None else tensor.ties & ties
+    return found
+
+
+def _tied_names(all_specs: Sequence[RankSpecs]) -> list[dict[str, frozenset[str]]]:
+    """For each rank the other names of each tensor that has several."""
+    found: list[dict[str, frozenset[str]]] = []
+    for rank_specs in all_specs:
+        partners: dict[str, set[str]] = {}
+        if any(spec.tie != spec.name for spec in rank_specs):
+            for spec in rank_specs:
+                partners.setdefault(spec.tie, set()).add(spec.name)
+        found.append({name: frozenset(names - {name}) for names in partners.values() for name in names})
     return found
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.buckets import Bucket
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """One bucket from one process to another.
 
     Attributes:
@@ -43,21 +41,24 @@ def make_rounds(
     for bucket in buckets:
         lines.setdefault(bucket.source, []).append(bucket)
     ordered = [_in_turn(line, source, len(target_process)) for source, line in sorted(lines.items())]
-    rounds: list[list[Hop]] = []
-    for number, together in enumerate(zip_longest(*ordered)):
-        while len(rounds) < number + 2:
-            rounds.append([])
+    processes: dict[tuple[int, ...], list[int]] = {}
+    rounds: list[list[Hop]] = [[]]
+    for together in zip_longest(*ordered):
+        now, later = rounds[-1], list[Hop]()
+        rounds.append(later)
         for bucket in filter(None, together):
-            sender = source_process[bucket.source]
-            processes = sorted({target_process[rank] for rank in bucket.targets})
-            first = processes[bucket.index % len(processes)]
-            relayed = bucket.distance == "far"
-            rounds[number].append(Hop(bucket.index, sender, first, forward=False))
-            rounds[number + relayed].extend(
-                Hop(bucket.index, first if relayed else sender, other, forward=relayed)
-                for other in processes
-                if other != first
-            )
+            index, source, targets, distance, _, _ = bucket
+            receivers = processes.get(targets)
+            if receivers is None:
+                receivers = processes[targets] = sorted({target_process[rank] for rank in targets})
+            first = receivers[index % len(receivers)]
+            sender = source_process[source]
+            now.append(Hop(index, sender, first, False))
+            if len(receivers) > 1:
+                relayed = distance == "far"
+                others = [other for other in receivers if other != first]
+                hops = [Hop(index, first if relayed else sender, other, relayed) for other in others]
+                (later if relayed else now).extend(hops)
     return tuple(tuple(hops) for hops in rounds if hops)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from twinkle_ray.weights.planning.buckets import Bucket, make_buckets
@@ -13,7 +17,7 @@ from twinkle_ray.weights.planning.transfer_plan import Location, Move, TransferP
 from twinkle_ray.weights.shards.specs import RankSpecs, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from twinkle_ray.weights.messages import RankReport, Route, Side
     from twinkle_ray.weights.planning.manifest import MatchOptions
@@ -98,6 +102,22 @@ class SyncPlan:
         )
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause Python's collector of cycles: it would walk the million parts of a large plan again and again.
+
+    A plan has no cycles.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def compile_plan(
     all_specs: Mapping[Side, Sequence[RankSpecs]],
     reports: Mapping[Side, Sequence[RankReport]],
@@ -111,6 +131,17 @@ def compile_plan(
         ManifestError: If the sides do not describe the same weights.
         ValueError: If the transport cannot reach a target.
     """
+    with _collector_paused():
+        return _compiled(all_specs, reports, match_options, bucket_bytes, transport)
+
+
+def _compiled(
+    all_specs: Mapping[Side, Sequence[RankSpecs]],
+    reports: Mapping[Side, Sequence[RankReport]],
+    match_options: MatchOptions,
+    bucket_bytes: int,
+    transport: Transport,
+) -> SyncPlan:
     source, target = reports["source"], reports["target"]
     plan = make_plan(
         all_specs["source"],
@@ -129,10 +160,10 @@ def compile_plan(
         [processes.index(report.process) for report in target],
     )
     kind = link_kind(transport, source, target)
-    replicas: dict[int, list[Move]] = {}
+    replicas: defaultdict[int, list[Move]] = defaultdict(list)
     for move, owners in plan.replicas:
         for owner in owners:
-            replicas.setdefault(owner, []).append(move)
+            replicas[owner].append(move)
     return SyncPlan(
         digest=digest((plan.digest, routes, processes, kind)),
         plan=plan,
@@ -151,31 +182,33 @@ def compile_plan(
 def _routes(
     buckets: Sequence[Bucket], transport: Transport, source: Sequence[RankReport], target: Sequence[RankReport]
 ) -> tuple[Route, ...]:
-    """The route of each bucket; buckets with the same ends have the same route."""
-    known: dict[tuple[int, tuple[int, ...], str], Route] = {}
-    for bucket in buckets:
-        ends = (bucket.source, bucket.targets, bucket.distance)
-        if ends not in known:
-            known[ends] = choose_route(bucket, transport, source, target)
-    return tuple(known[bucket.source, bucket.targets, bucket.distance] for bucket in buckets)
+    """The route of each bucket; buckets with the same ends have the same route, and follow each other."""
+    routes: list[Route] = []
+    for _, together in groupby(buckets, lambda bucket: bucket[1:4]):
+        first, *others = together
+        routes.extend([choose_route(first, transport, source, target)] * (1 + len(others)))
+    return tuple(routes)
 
 
 def _by_rank(buckets: Sequence[Bucket]) -> dict[tuple[Side, int], list[Bucket]]:
-    found: dict[tuple[Side, int], list[Bucket]] = {}
+    sources: defaultdict[int, list[Bucket]] = defaultdict(list)
+    targets: defaultdict[int, list[Bucket]] = defaultdict(list)
     for bucket in buckets:
-        found.setdefault(("source", bucket.source), []).append(bucket)
+        sources[bucket.source].append(bucket)
         for rank in bucket.targets:
-            found.setdefault(("target", rank), []).append(bucket)
-    return found
+            targets[rank].append(bucket)
+    found: dict[tuple[Side, int], list[Bucket]] = {("source", rank): mine for rank, mine in sources.items()}
+    return found | {("target", rank): mine for rank, mine in targets.items()}
 
 
 def _by_process(rounds: Sequence[Sequence[Hop]]) -> dict[int, list[tuple[Hop, ...]]]:
     found: dict[int, list[tuple[Hop, ...]]] = {}
     for hops in rounds:
-        together: dict[int, list[Hop]] = {}
+        together: defaultdict[int, list[Hop]] = defaultdict(list)
         for hop in hops:
-            for process in {hop.sender, hop.receiver}:
-                together.setdefault(process, []).append(hop)
+            together[hop.sender].append(hop)
+            if hop.receiver != hop.sender:
+                together[hop.receiver].append(hop)
         for process, own in together.items():
             found.setdefault(process, []).append(tuple(own))
     return found

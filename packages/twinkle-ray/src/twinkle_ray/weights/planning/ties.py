@@ -43,6 +43,8 @@ def _tied(target: Sequence[RankSpecs], names: Mapping[str, str]) -> dict[tuple[s
     """Pairs of names that move and are one tensor, with their target ranks; a pair has the first name of its group."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank, rank_specs in enumerate(target):
+        if all(spec.tie == spec.name for spec in rank_specs):
+            continue
         leaders: dict[str, str] = {}
         for spec in rank_specs:
             if spec.name in names and spec.boxes:
@@ -55,6 +57,8 @@ def _tied(target: Sequence[RankSpecs], names: Mapping[str, str]) -> dict[tuple[s
 def _overlapping(target: Sequence[RankSpecs], wanted: Collection[str]) -> dict[tuple[str, str], list[int]]:
     found: dict[tuple[str, str], list[int]] = {}
     for rank, rank_specs in enumerate(target):
+        if not any(spec.overlaps for spec in rank_specs):
+            continue
         taking = {spec.tie: spec.name for spec in reversed(rank_specs) if spec.name in wanted}
         for tie, others in {
             spec.tie: spec.overlaps for spec in rank_specs if spec.overlaps and spec.tie in taking

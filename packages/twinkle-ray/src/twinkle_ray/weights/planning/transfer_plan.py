@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from twinkle_ray.weights.errors import ManifestError
-from twinkle_ray.weights.planning.disjoint import BoxSearch, disjoint
+from twinkle_ray.weights.planning.blocks import MIN_SLAB_BYTES, Block, cut_blocks, needed_blocks
+from twinkle_ray.weights.planning.columns import Layouts
+from twinkle_ray.weights.planning.disjoint import disjoint
 from twinkle_ray.weights.planning.manifest import MatchOptions, TensorMatch, item_size, match
 from twinkle_ray.weights.shards.specs import RankSpecs, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_ray.weights.shards.box import Box
 
-MIN_SLAB_BYTES = 1 << 20
+__all__ = [
+    "DEFAULT_BUCKET_BYTES",
+    "MIN_SLAB_BYTES",
+    "Blocks",
+    "Digests",
+    "Distance",
+    "Location",
+    "Move",
+    "Transfer",
+    "TransferPlan",
+    "check_bucket_bytes",
+    "make_plan",
+]
+
 DEFAULT_BUCKET_BYTES = 16 << 20
 
 Distance: TypeAlias = Literal["process", "host", "far"]
@@ -29,8 +44,7 @@ class Location:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One block of one entry, which is an index into the plan's entries."""
 
     entry: int
@@ -38,6 +52,13 @@ class Move:
 
 
 Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
+
+
+class Blocks(NamedTuple):
+    """Blocks of one entry in one transfer, with the bytes of each in transit; entries that are alike share them."""
+
+    boxes: tuple[Box, ...]
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +69,23 @@ class Transfer:
         source: Source rank.
         targets: Target ranks, ascending, all at the same distance from the source rank.
         distance: Whether both ends share a process, only a host, or neither.
-        moves: The blocks.
+        entries: The entries of the blocks, ascending.
+        blocks: The blocks of each of them.
+        nbytes: Bytes of all blocks.
     """
 
     source: int
     targets: tuple[int, ...]
     distance: Distance
-    moves: tuple[Move, ...]
+    entries: tuple[int, ...]
+    blocks: tuple[Blocks, ...]
+    nbytes: int
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The blocks one by one."""
+        pairs = zip(self.entries, self.blocks, strict=True)
+        return tuple(Move(entry, box) for entry, blocks in pairs for box in blocks.boxes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +112,16 @@ class TransferPlan:
         """Bytes that leave each of `ranks` source ranks; a block counts once, however many ranks receive it."""
         totals = [0] * ranks
         for transfer in self.transfers:
-            totals[transfer.source] += sum(self.nbytes(move) for move in transfer.moves)
+            totals[transfer.source] += transfer.nbytes
         return totals
 
     def received(self, ranks: int) -> list[int]:
         """Bytes that arrive at each of `ranks` target ranks."""
         totals = [0] * ranks
         for transfer in self.transfers:
-            size = sum(self.nbytes(move) for move in transfer.moves)
             for rank in transfer.targets:
-                totals[rank] += size
+                totals[rank] += transfer.nbytes
         return totals
-
-
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """A block that moves: its owners at the source, and the target ranks that need it."""
-
-    move: Move
-    owners: tuple[int, ...]
-    targets: tuple[int, ...]
-    nbytes: int
 
 
 def make_plan(
@@ -117,7 +137,8 @@ def make_plan(
 
     Each target rank receives each element that it holds exactly once, and nothing else. The owners of a block share the
     sending: an owner in the target's process comes first, then one on its host, then the owner with the least to send;
-    large blocks are assigned first.
+    large blocks are assigned first, after those that have one owner only. Tensors that are laid out alike are planned
+    once: the layers of a model repeat a few layouts.
 
     Args:
         source: Specs of each source rank.
@@ -134,35 +155,33 @@ def make_plan(
     """
     check_bucket_bytes(bucket_bytes)
     entries = match(source, target, match_options or MatchOptions())
-    needs: list[_Need] = []
-    held = {name: disjoint(boxes) for name, boxes in _boxes_by_name(source).items()}
-    wanted = _boxes_by_name(target)
-    overlaps: dict[object, list[tuple[Box, tuple[int, ...], tuple[int, ...]]]] = {}
-    for index, entry in enumerate(entries):
-        layout = (_layout(held[entry.source]), *(_layout(wanted[name]) for name in entry.targets))
-        if layout not in overlaps:  # the layers of a model repeat a few layouts
-            overlaps[layout] = list(_overlaps(entry, held[entry.source], wanted))
-        size = item_size(entry.wire)
-        needs.extend(
-            _Need(Move(index, box), owners, targets, box.volume * size) for box, owners, targets in overlaps[layout]
-        )
-    needs = list(_cut(needs, entries, bucket_bytes))
-    transfers = _assign(needs, len(source), source_locations, target_locations)
-    replicas = tuple((need.move, need.owners) for need in needs if len(need.owners) > 1)
-    return TransferPlan(entries, transfers, digest((entries, _plain(transfers))), replicas)
-
-
-def _plain(transfers: Sequence[Transfer]) -> list[object]:
-    """Transfers as tuples, whose repr is quick."""
-    return [
-        (
-            each.source,
-            each.targets,
-            each.distance,
-            [(move.entry, move.box.offset, move.box.shape) for move in each.moves],
-        )
-        for each in transfers
-    ]
+    held, wanted = Layouts(source), Layouts(target)
+    numbers: dict[tuple[int, ...], int] = {}
+    layouts: list[list[Block]] = []
+    layout_of: list[int] = []
+    for entry in entries:
+        item = item_size(entry.wire)
+        key = (item, held.number(entry.source), *map(wanted.number, entry.targets))
+        if key not in numbers:
+            numbers[key] = len(layouts)
+            needs = [wanted.holders(name) for name in entry.targets]
+            layouts.append(needed_blocks(entry, disjoint(held.holders(entry.source)), needs, item))
+        layout_of.append(numbers[key])
+    counts = Counter(layout_of)
+    layouts = cut_blocks(layouts, [counts[i] for i in range(len(layouts))], [key[0] for key in numbers], bucket_bytes)
+    routes = _routes(layouts, source_locations, target_locations)
+    senders = _choose_senders(routes, layouts, layout_of, len(source))
+    return TransferPlan(
+        entries,
+        _transfers(routes, layouts, layout_of, senders),
+        digest((entries, layout_of, layouts, routes, [*senders.items()])),
+        tuple(
+            (Move(entry, block.box), block.owners)
+            for entry, layout in enumerate(layout_of)
+            for block in layouts[layout]
+            if len(block.owners) > 1
+        ),
+    )
 
 
 def check_bucket_bytes(bucket_bytes: int) -> None:
@@ -175,115 +194,113 @@ def check_bucket_bytes(bucket_bytes: int) -> None:
         raise ValueError(f"bucket_bytes={bucket_bytes} is below {MIN_SLAB_BYTES} (1 MiB)")
 
 
-def _boxes_by_name(all_specs: Sequence[RankSpecs]) -> dict[str, dict[Box, list[int]]]:
-    """The distinct blocks of each name, with the ranks that hold each block."""
-    found: dict[str, dict[Box, list[int]]] = {}
-    for rank, rank_specs in enumerate(all_specs):
-        for spec in rank_specs:
-            boxes = found.setdefault(spec.name, {})
-            for box in spec.boxes:
-                ranks = boxes.setdefault(box, [])
-                if not ranks or ranks[-1] != rank:
-                    ranks.append(rank)
-    return found
+class _Route(NamedTuple):
+    """One way of a block: the source ranks that may send it, and target ranks at one distance from each of them."""
+
+    owners: tuple[int, ...]
+    targets: tuple[int, ...]
+    distance: Distance
 
 
-def _layout(boxes: Mapping[Box, Sequence[int]]) -> tuple[object, ...]:
-    """Equal for tensors that are laid out alike."""
-    return tuple((box.offset, box.shape, *ranks) for box, ranks in boxes.items())
+_Routes: TypeAlias = "Sequence[Sequence[Sequence[_Route]]]"  # by layout, block and number
+_Senders: TypeAlias = dict[tuple[int, int, int], int]  # by entry, block and number of the route
 
 
-def _overlaps(
-    entry: TensorMatch, held: dict[Box, list[int]], wanted: Mapping[str, dict[Box, list[int]]]
-) -> Iterator[tuple[Box, tuple[int, ...], tuple[int, ...]]]:
-    """The blocks of one entry that move, each with its owners and its receivers."""
-    receivers: dict[Box, set[int]] = {}
-    for name in entry.targets:
-        for box, ranks in wanted[name].items():
-            receivers.setdefault(box, set()).update(ranks)
-    search = BoxSearch(held)
-    for need in sorted(receivers):
-        targets = tuple(sorted(receivers[need]))
-        rest = [need]
-        for box in search.around(need):
-            left: list[Box] = []
-            for part in rest:
-                common = part.intersect(box)
-                if common is not None:
-                    yield common, tuple(held[box]), targets
-                left.extend(part.minus(box))
-            rest = left
-            if not rest:
-                break
-        if rest:
-            raise ManifestError(
-                f"no rank of the source holds {rest[0]} of {entry.source!r} (shape {entry.shape}), "
-                f"which rank {targets[0]} of the target needs: its shards leave a hole"
-            )
-
-
-def _cut(needs: Sequence[_Need], entries: Sequence[TensorMatch], bucket_bytes: int) -> Iterator[_Need]:
-    """Cut blocks to the size of a bucket, and smaller if a few large ones would leave replicas idle."""
-    totals: dict[tuple[int, ...], int] = {}
-    for need in needs:
-        totals[need.owners] = totals.get(need.owners, 0) + need.nbytes
-    slabs: dict[tuple[Box, int], list[Box]] = {}
-    for need in needs:
-        share = totals[need.owners] // (8 * len(need.owners)) if len(need.owners) > 1 else bucket_bytes
-        limit = max(MIN_SLAB_BYTES, min(bucket_bytes, share))
-        size = item_size(entries[need.move.entry].wire)
-        if need.nbytes <= limit:
-            yield need
-            continue
-        cut = (need.move.box, limit // size)
-        if cut not in slabs:
-            slabs[cut] = list(need.move.box.slabs(limit // size))
-        for box in slabs[cut]:
-            yield _Need(Move(need.move.entry, box), need.owners, need.targets, box.volume * size)
-
-
-_Route: TypeAlias = tuple[int, tuple[int, ...], Distance]
-
-
-def _assign(
-    needs: Sequence[_Need],
-    ranks: int,
+def _routes(
+    layouts: Sequence[Sequence[Block]],
     source_locations: Sequence[Location] | None,
     target_locations: Sequence[Location] | None,
-) -> tuple[Transfer, ...]:
-    load = [0] * ranks
-    chosen: dict[int, list[_Route]] = {}
-    near: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[tuple[int, ...], tuple[int, ...], Distance]]] = {}
-    for i in sorted(range(len(needs)), key=lambda i: (-needs[i].nbytes, i)):
-        need = needs[i]
-        routes = chosen.setdefault(i, [])
-        ends = (need.owners, need.targets)
-        if ends not in near:
-            near[ends] = _by_distance(need, source_locations, target_locations)
-        for owners, targets, distance in near[ends]:
-            owner = owners[0] if len(owners) == 1 else min(owners, key=lambda rank: (load[rank], rank))
-            load[owner] += 0 if distance == "process" else need.nbytes
-            routes.append((owner, targets, distance))
-    moves: dict[_Route, list[Move]] = {}
-    for i, need in enumerate(needs):
-        for route in chosen[i]:
-            moves.setdefault(route, []).append(need.move)
-    return tuple(Transfer(*route, tuple(moves[route])) for route in sorted(moves))
+) -> _Routes:
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Route]] = {}
+    for blocks in layouts:
+        for _, owners, targets, _ in blocks:
+            if (owners, targets) not in known:
+                known[owners, targets] = _by_distance(owners, targets, source_locations, target_locations)
+    return [[known[owners, targets] for _, owners, targets, _ in blocks] for blocks in layouts]
 
 
 def _by_distance(
-    need: _Need, source_locations: Sequence[Location] | None, target_locations: Sequence[Location] | None
-) -> list[tuple[tuple[int, ...], tuple[int, ...], Distance]]:
+    owners: tuple[int, ...],
+    targets: tuple[int, ...],
+    source_locations: Sequence[Location] | None,
+    target_locations: Sequence[Location] | None,
+) -> list[_Route]:
     """Split the receivers of a block by the distance of its nearest owners, with those owners."""
     if source_locations is None or target_locations is None:
-        return [(need.owners, need.targets, "far")]
+        return [_Route(owners, targets, "far")]
     groups: dict[tuple[tuple[int, ...], Distance], list[int]] = {}
-    for rank in need.targets:
+    for rank in targets:
         location = target_locations[rank]
-        same_process = tuple(o for o in need.owners if source_locations[o].process == location.process)
-        same_host = tuple(o for o in need.owners if source_locations[o].host == location.host)
+        same_process = tuple(o for o in owners if source_locations[o].process == location.process)
+        same_host = tuple(o for o in owners if source_locations[o].host == location.host)
         key: tuple[tuple[int, ...], Distance] = (
-            (same_process, "process") if same_process else (same_host, "host") if same_host else (need.owners, "far")
+            (same_process, "process") if same_process else (same_host, "host") if same_host else (owners, "far")
         )
         groups.setdefault(key, []).append(rank)
-    return [(owners, tuple(ranks), distance) for (owners, distance), ranks in groups.items()]
+    return [_Route(near, tuple(ranks), distance) for (near, distance), ranks in groups.items()]
+
+
+def _choose_senders(
+    routes: _Routes, layouts: Sequence[Sequence[Block]], layout_of: Sequence[int], ranks: int
+) -> _Senders:
+    """The sender of each block of each entry on each route with several owners: the one with the least to send."""
+    load = [0] * ranks
+    counts = Counter(layout_of)
+    open_routes: list[list[tuple[int, int, int]]] = []
+    for layout, blocks in enumerate(layouts):
+        open_routes.append([])
+        for position, block in enumerate(blocks):
+            for number, (owners, _, distance) in enumerate(routes[layout][position]):
+                if len(owners) > 1:
+                    open_routes[layout].append((-block.nbytes, position, number))
+                elif distance != "process":
+                    load[owners[0]] += block.nbytes * counts[layout]
+    waiting = sorted(
+        (size, entry, position, number)
+        for entry, layout in enumerate(layout_of)
+        for size, position, number in open_routes[layout]
+    )
+    senders: _Senders = {}
+    for size, entry, position, number in waiting:
+        owners, _, distance = routes[layout_of[entry]][position][number]
+        sender = min(owners, key=lambda rank: (load[rank], rank))
+        senders[entry, position, number] = sender
+        load[sender] -= 0 if distance == "process" else size
+    return senders
+
+
+_Ends: TypeAlias = tuple[int, tuple[int, ...], Distance]
+
+
+def _transfers(
+    routes: _Routes, layouts: Sequence[Sequence[Block]], layout_of: Sequence[int], senders: _Senders
+) -> tuple[Transfer, ...]:
+    """The blocks of all entries, by sender and receivers."""
+    lines: dict[_Ends, tuple[list[int], list[Blocks]]] = {}
+    alike: dict[int, list[tuple[list[int], list[Blocks], Blocks]]] = {}
+    for entry, layout in enumerate(layout_of):
+        parts = alike.get(layout)
+        if parts is None:
+            together: dict[_Ends, list[Block]] = {}
+            shared = True
+            for position, block in enumerate(layouts[layout]):
+                for number, (owners, targets, distance) in enumerate(routes[layout][position]):
+                    shared = shared and len(owners) == 1
+                    sender = owners[0] if len(owners) == 1 else senders[entry, position, number]
+                    together.setdefault((sender, targets, distance), []).append(block)
+            parts = [
+                (
+                    *lines.setdefault(ends, ([], [])),
+                    Blocks(tuple(b.box for b in blocks), tuple(b.nbytes for b in blocks)),
+                )
+                for ends, blocks in together.items()
+            ]
+            if shared:
+                alike[layout] = parts
+        for its_entries, its_blocks, blocks_here in parts:
+            its_entries.append(entry)
+            its_blocks.append(blocks_here)
+    return tuple(
+        Transfer(*ends, tuple(entries), tuple(blocks), sum(sum(each.sizes) for each in blocks))
+        for ends, (entries, blocks) in sorted(lines.items())
+    )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Box:
+class Box(NamedTuple):
     """The block of a global tensor that starts at `offset` and has `shape`; a scalar has empty tuples."""
 
     offset: tuple[int, ...]
