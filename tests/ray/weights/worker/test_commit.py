@@ -53,12 +53,12 @@ def test_an_interrupted_commit_is_taken_back(monkeypatch: pytest.MonkeyPatch) ->
     commit = Commit([Write(target, torch.ones_like(target), owned=True)], reversible=True)
     exchange, done = commit_module._exchange, 0
 
-    def failing(a: torch.Tensor, b: torch.Tensor) -> None:
+    def failing(a: torch.Tensor, b: torch.Tensor, temporary: torch.Tensor) -> None:
         nonlocal done
         done += 1
         if done == 3:
             raise MemoryError
-        exchange(a, b)
+        exchange(a, b, temporary)
 
     monkeypatch.setattr(commit_module, "_exchange", failing)
     with pytest.raises(MemoryError):

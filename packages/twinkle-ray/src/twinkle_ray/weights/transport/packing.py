@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_ray.weights.planning.buckets import Bucket
+
+HUGE_BYTES = 4 << 20  # twice the usual size of a huge page
 
 
 def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
@@ -40,7 +44,12 @@ def _bits(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def empty_bytes(nbytes: int, device: torch.device) -> Tensor:
-    """Uninitialised bytes."""
+    """Uninitialised bytes; on the CPU, large buffers lie in huge pages where the system has them."""
+    if device.type == "cpu" and nbytes >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.uint8)
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # size of an exchange: the temporary copy of a piece stays in the processor's cache
-PIECE_ELEMENTS = 1 << 16
+PIECE_ELEMENTS = 1 << 17
 DEVICE_PIECE_ELEMENTS = 1 << 24
 MAX_INTEGER_BYTES = 8
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -59,6 +59,7 @@ class Commit:
         self._aside: list[Tensor] = []
         self._copied: list[int] = []
         self._exchanged: list[tuple[Tensor, Tensor]] = []
+        self._temporary: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def apply(self) -> int:
         """Write everything; an earlier write becomes final.
@@ -79,10 +80,18 @@ class Commit:
         for write, pieces, differs in together:
             if differs:
                 changed |= 1 << write.entry
+                temporary = self._temporary_for(pieces[0][0])
                 for piece in pieces:
-                    _exchange(*piece)
+                    _exchange(*piece, temporary)
                     self._exchanged.append(piece)
         return changed
+
+    def _temporary_for(self, piece: Tensor) -> Tensor:
+        """Memory for an exchange of this piece or a smaller one; kept, because fresh memory costs more."""
+        key = (piece.dtype, piece.device)
+        if key not in self._temporary or self._temporary[key].numel() < piece.numel():
+            self._temporary[key] = torch.empty_like(piece)
+        return self._temporary[key]
 
     def differing(self) -> int:
         """The entries that `apply` would change, as a set of bits; writes nothing."""
@@ -95,7 +104,8 @@ class Commit:
     def rollback(self) -> None:
         """Restore the values from before `apply`, also when it was interrupted; does nothing without an `apply`."""
         while self._exchanged:
-            _exchange(*self._exchanged.pop())
+            piece = self._exchanged.pop()
+            _exchange(*piece, self._temporary_for(piece[0]))
         copied, self._copied = self._copied, []
         copy_all([self._copies[i].target for i in copied], [self._aside[i] for i in copied])
 
@@ -176,8 +186,9 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().view(_INTEGERS[tensor.itemsize])
 
 
-def _exchange(a: Tensor, b: Tensor) -> None:
+def _exchange(a: Tensor, b: Tensor, temporary: Tensor) -> None:
+    old = temporary if temporary.numel() == a.numel() else temporary[: a.numel()]
     with torch.no_grad():
-        old = a.clone()
+        old.copy_(a)
         a.copy_(b)
         b.copy_(old)
