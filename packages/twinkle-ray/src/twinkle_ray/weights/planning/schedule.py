@@ -47,15 +47,15 @@ def make_rounds(
         now, later = rounds[-1], list[Hop]()
         rounds.append(later)
         for bucket in filter(None, together):
-            index, source, targets, distance, _, _ = bucket
+            index, targets = bucket.index, bucket.targets
             receivers = processes.get(targets)
             if receivers is None:
                 receivers = processes[targets] = sorted({target_process[rank] for rank in targets})
             first = receivers[index % len(receivers)]
-            sender = source_process[source]
+            sender = source_process[bucket.source]
             now.append(Hop(index, sender, first, False))
             if len(receivers) > 1:
-                relayed = distance == "far"
+                relayed = bucket.distance == "far"
                 others = [other for other in receivers if other != first]
                 hops = [Hop(index, first if relayed else sender, other, relayed) for other in others]
                 (later if relayed else now).extend(hops)

@@ -184,7 +184,7 @@ def _routes(
 ) -> tuple[Route, ...]:
     """The route of each bucket; buckets with the same ends have the same route, and follow each other."""
     routes: list[Route] = []
-    for _, together in groupby(buckets, lambda bucket: bucket[1:4]):
+    for _, together in groupby(buckets, lambda bucket: (bucket.source, bucket.targets, bucket.distance)):
         first, *others = together
         routes.extend([choose_route(first, transport, source, target)] * (1 + len(others)))
     return tuple(routes)
