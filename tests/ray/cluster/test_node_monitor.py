@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_ray.cluster.node_monitor import HEAD, NodeMonitor, connect_all
+from twinkle_ray.cluster.node_monitor import NodeMonitor
+from twinkle_ray.cluster.places import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def listening() -> socket.socket:
@@ -29,40 +30,10 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
         assert time.monotonic() < end
 
 
-@pytest.fixture
-def silent() -> Iterator[tuple[str, int]]:
-    """A place that answers no attempt to connect: its queue is full."""
-    full = socket.socket()
-    full.bind(("127.0.0.1", 0))
-    full.listen(0)
-    waiting = []
-    for _ in range(4):
-        one = socket.socket()
-        one.setblocking(False)
-        one.connect_ex(full.getsockname())
-        waiting.append(one)
-    yield full.getsockname()
-    for one in (*waiting, full):
-        one.close()
-
-
-def test_places_that_answer_refuse_and_are_silent(silent: tuple[str, int]) -> None:
-    with listening() as there, listening() as gone:
-        places = {"there": there.getsockname(), "gone": gone.getsockname(), "silent": silent, "none": ("", -1)}
-        gone.close()
-        began = time.monotonic()
-        told = connect_all(places, 0.5)
-    assert time.monotonic() - began < 5
-    assert told["there"] is None
-    assert told["gone"] == "refuses connections: its process ended"
-    assert told["silent"] == "does not answer (0.5 s, 3 times)"
-    assert str(told["none"]).startswith("cannot be ")
-
-
 def test_what_ends_is_lost_and_what_comes_back_is_not() -> None:
     head = listening()
     place = head.getsockname()
-    with closing(NodeMonitor({HEAD: place}, interval=0.05, patience=0.5)) as monitor:
+    with closing(NodeMonitor({HEAD: place}, interval=0.05, grace=0.15)) as monitor:
         assert monitor.lost(HEAD) is None
         head.close()
         until(lambda: monitor.lost(HEAD))
@@ -77,7 +48,7 @@ def test_a_node_that_never_answered_is_not_lost_and_one_that_comes_later_is_watc
     with listening() as head, listening() as node, listening() as closed:
         never, place = closed.getsockname(), node.getsockname()
         closed.close()
-        with closing(NodeMonitor({HEAD: head.getsockname(), "never": never}, interval=0.05, patience=0.5)) as monitor:
+        with closing(NodeMonitor({HEAD: head.getsockname(), "never": never}, interval=0.05, grace=0.15)) as monitor:
             monitor.watch({"node": place})
             node.accept()[0].close()
             node.close()
@@ -88,7 +59,7 @@ def test_a_node_that_never_answered_is_not_lost_and_one_that_comes_later_is_watc
 
 def test_what_hangs_is_left_alone_when_the_head_is_lost() -> None:
     head = listening()
-    with closing(NodeMonitor({HEAD: head.getsockname()}, interval=0.05, patience=0.5)) as monitor:
+    with closing(NodeMonitor({HEAD: head.getsockname()}, interval=0.05, grace=0.15)) as monitor:
         done: list[int] = []
         monitor.during(lambda: done.append(1))
         assert done == [1]

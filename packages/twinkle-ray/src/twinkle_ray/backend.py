@@ -9,11 +9,13 @@ import ray
 
 from twinkle_ray.by_node.choice import check_calls, renew_ranks, start_tree
 from twinkle_ray.cluster.cluster import Cluster
-from twinkle_ray.cluster.node_monitor import HEAD, NodeMonitor, places_of
+from twinkle_ray.cluster.node_monitor import NodeMonitor
+from twinkle_ray.cluster.places import HEAD, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique, get_within
+from twinkle_ray.placement.colocate import check_colocate
 from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
@@ -51,6 +53,7 @@ class RayBackend:
         start_timeout: Seconds that workers, and later constructors, may take to start; above 0.
         env_allow: Names of environment variables that workers of a joined cluster get beside the harmless ones of
             `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Workers of a cluster of its own inherit all.
+        colocate: Sets of names of groups; the groups of a set are placed on the same nodes, each with its part.
         restart: "group" keeps what `restart` needs to rebuild a group; None does not.
         metrics: Export the figures of calls as metrics of Ray, every few seconds.
         calls: "by_node" sends one message for each node to its agent, which hands the tasks to the node's ranks and
@@ -72,6 +75,7 @@ class RayBackend:
         placement_timeout: float = 60.0,
         start_timeout: float = 120.0,
         env_allow: Sequence[str] = (),
+        colocate: Sequence[Sequence[str]] = (),
         restart: str | None = None,
         metrics: bool = False,
         calls: Calls = "auto",
@@ -83,6 +87,7 @@ class RayBackend:
         if self.start_timeout == 0:
             raise ValueError("start_timeout=0 leaves workers no time to start; 120 is the default")
         self._placement_timeout = check_seconds("placement_timeout", placement_timeout)
+        self._colocate = check_colocate(colocate, groups)
         self._seed, self._env_allow = seed, check_names(env_allow)
         self._can_restart = restart == "group"
         self._calls = check_calls(calls)
@@ -109,7 +114,7 @@ class RayBackend:
     def _start(self, groups: Sequence[DeviceGroup]) -> RayGroups:
         listed = ", ".join(f"{group.name} ({group.num_workers} x {group.device_type})" for group in groups)
         tell_start(f"placing {listed}")
-        self._reservation = Reservation(groups, self._placement_timeout)
+        self._reservation = Reservation(groups, self._placement_timeout, self._colocate)
         for group in groups:
             self._actor_sets[group.name] = ActorSet(group, self._reservation.places[group.name])
         for actor_set in self._actor_sets.values():

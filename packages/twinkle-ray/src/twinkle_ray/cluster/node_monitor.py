@@ -1,46 +1,79 @@
-"""Checks that the head and the nodes of the cluster accept connections; Ray needs up to a minute to notice a loss."""
+"""Heartbeats between this process and the head and nodes of the cluster; Ray needs over a minute to notice a cut link.
+
+To each of them one connection is held open. The system probes it every second while it is quiet, so that many nodes
+cost no more time here than one, and it breaks at once when the process at its other end does.
+"""
 
 from __future__ import annotations
 
-import errno
 import logging
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import ray
+from twinkle_ray.cluster.places import HEAD, SILENT, SILENT_SECONDS, opened, problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-Address = tuple[str, int]
-HEAD = "head"
-_INTERVAL = 1.0  # seconds between two rounds
-_PATIENCE = 3.0  # seconds that one connection may take
-_MISSES = 3  # in a row until a node is lost: 3 s if it refuses, 12 s if it is silent
+    from twinkle_ray.cluster.places import Address
+
+_INTERVAL = 1.0  # seconds between two attempts to connect
+_GRACE = 3.0  # seconds for which nothing connects, after a connection broke, until a node is lost
 
 _log = logging.getLogger("twinkle.ray")
 
 
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """One watched place.
+
+    Attributes:
+        name: Its name.
+        address: Its host and port.
+        connection: Open, or opening.
+        tried: When `connection` was opened, on the monotonic clock.
+        broken: When the trouble began; None without any.
+        problem: What is the matter.
+        answered: Whether it has ever answered; one that has not may be behind a firewall.
+    """
+
+    name: str
+    address: Address
+    connection: socket.socket | None = None
+    tried: float = 0.0
+    broken: float | None = None
+    problem: str = SILENT
+    answered: bool = False
+
+
 class NodeMonitor:
-    """Connects to the head and the nodes every few seconds, in a thread.
+    """Holds a connection to the head and to each node, in a thread, and says which of them are lost.
 
     Args:
         places: Host and port of each, by name.
-        interval: Seconds between two rounds.
-        patience: Seconds that one connection may take.
+        interval: Seconds between two attempts to connect.
+        grace: Seconds for which nothing connects, until a place is lost.
     """
 
     def __init__(
-        self, places: Mapping[str, Address], *, interval: float = _INTERVAL, patience: float = _PATIENCE
+        self,
+        places: Mapping[str, Address],
+        *,
+        interval: float = _INTERVAL,
+        grace: float = _GRACE,
     ) -> None:
-        self._places = dict(places)
-        self._interval, self._patience = interval, patience
-        self._misses = {HEAD: 0}  # a node that has never answered is not counted: a firewall may block it
+        self._interval, self._grace = interval, grace
+        self._selector = selectors.DefaultSelector()
+        self._fresh = deque(_Watched(name, address, answered=name == HEAD) for name, address in places.items())
+        self._names = set(places)
+        self._unsettled: dict[str, _Watched] = {}
         self._lost: dict[str, str] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="twinkle-monitor", daemon=True)
@@ -61,7 +94,8 @@ class NodeMonitor:
         Args:
             places: Host and port of each, by name.
         """
-        self._places = {**self._places, **places}
+        self._fresh.extend(_Watched(name, at) for name, at in places.items() if name not in self._names)
+        self._names.update(places)
 
     def during(self, function: Callable[[], object]) -> None:
         """Run a function that hangs without the head; return without its result if the head is lost meanwhile.
@@ -81,26 +115,83 @@ class NodeMonitor:
     def close(self) -> None:
         """Stop the thread."""
         self._closed.set()
-        self._thread.join(self._interval + self._patience)
+        self._thread.join(10 * self._interval)
 
     def _loop(self) -> None:
-        while True:
-            for name, problem in connect_all(self._places, self._patience).items():
-                self._note(name, problem)
-            if self._closed.wait(self._interval):
-                return
+        while not self._closed.is_set():
+            while self._fresh:
+                one = self._fresh.popleft()
+                self._unsettled[one.name] = one
+            for one in list(self._unsettled.values()):
+                self._tend(one)
+            for key, _ in self._selector.select(self._interval / 2):
+                self._take_event(key.data)
+        for key in list(self._selector.get_map().values()):
+            self._drop(key.data)
+        self._selector.close()
 
-    def _note(self, name: str, problem: str | None) -> None:
-        if problem is None:
-            self._misses[name] = 0
-            self._lost.pop(name, None)
-        elif name in self._misses:
-            self._misses[name] += 1
-            if self._misses[name] == _MISSES:
-                host, port = self._places[name]
-                what = "the cluster's head" if name == HEAD else "its node"
-                self._lost[name] = f"{what} at {host}:{port} {problem}"
-                _log.error("%s: calls of its workers fail", self._lost[name])
+    def _tend(self, one: _Watched) -> None:
+        """Connect anew where the last attempt is old, and say that a place is lost when its time is over."""
+        now = time.monotonic()
+        if now - one.tried >= self._interval:
+            if one.connection is not None:
+                self._note(one, SILENT)
+            self._connect(one)
+        if one.broken is not None and one.answered and now - one.broken >= self._grace and one.name not in self._lost:
+            host, port = one.address
+            what = "the cluster's head" if one.name == HEAD else "its node"
+            problem = f"{SILENT} ({SILENT_SECONDS + self._grace:g} s)" if one.problem == SILENT else one.problem
+            self._lost[one.name] = f"{what} at {host}:{port} {problem}"
+            _log.error("%s: calls of its workers fail", self._lost[one.name])
+
+    def _connect(self, one: _Watched) -> None:
+        one.tried = time.monotonic()
+        try:
+            one.connection = opened(one.address)
+        except OSError as error:
+            self._note(one, f"cannot be tried: {error}")
+        else:
+            self._selector.register(one.connection, selectors.EVENT_WRITE, one)
+
+    def _take_event(self, one: _Watched) -> None:
+        assert one.connection is not None
+        if one.name not in self._unsettled:
+            self._read(one)
+            return
+        number = one.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number != 0:
+            self._note(one, problem_of(number))
+            return
+        one.answered, one.broken = True, None
+        del self._unsettled[one.name]
+        self._selector.modify(one.connection, selectors.EVENT_READ, one)
+        if self._lost.pop(one.name, None) is not None:
+            _log.warning("%s:%s answers again", *one.address)
+
+    def _read(self, one: _Watched) -> None:
+        """Read what came over a connection: Ray's greeting, which is of no use here, or its end."""
+        assert one.connection is not None
+        try:
+            if one.connection.recv(65536):
+                return
+            problem = SILENT
+        except BlockingIOError:
+            return
+        except OSError as error:
+            problem = problem_of(error.errno)
+        self._unsettled[one.name] = one
+        self._note(one, problem)
+
+    def _note(self, one: _Watched, problem: str) -> None:
+        self._drop(one)
+        one.problem = problem
+        one.broken = time.monotonic() if one.broken is None else one.broken
+
+    def _drop(self, one: _Watched) -> None:
+        connection, one.connection = one.connection, None
+        if connection is not None:
+            self._selector.unregister(connection)
+            connection.close()
 
 
 def _run(function: Callable[[], object], running: Future[object]) -> None:
@@ -108,58 +199,3 @@ def _run(function: Callable[[], object], running: Future[object]) -> None:
         running.set_result(function())
     except BaseException as error:
         running.set_exception(error)
-
-
-def connect_all(places: Mapping[str, Address], timeout: float) -> dict[str, str | None]:
-    """Connect to all places at once; return the problem of each place, or None.
-
-    Args:
-        places: Host and port of each, by name.
-        timeout: Seconds for all of them.
-    """
-    out: dict[str, str | None] = {}
-    with selectors.DefaultSelector() as waiting:
-        for name, address in places.items():
-            try:
-                family, kind, protocol, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-                trying = socket.socket(family, kind, protocol)
-            except OSError as error:
-                out[name] = f"cannot be tried: {error}"
-                continue
-            trying.setblocking(False)
-            trying.connect_ex(where)
-            waiting.register(trying, selectors.EVENT_WRITE, name)
-        until = time.monotonic() + timeout
-        while waiting.get_map() and (events := waiting.select(max(0.0, until - time.monotonic()))):
-            for key, _ in events:
-                out[key.data] = _ended(waiting, key.fileobj)
-        for key in list(waiting.get_map().values()):
-            _ended(waiting, key.fileobj)
-            out[key.data] = f"does not answer ({timeout:g} s, {_MISSES} times)"
-    return out
-
-
-def _ended(waiting: selectors.BaseSelector, trying: object) -> str | None:
-    assert isinstance(trying, socket.socket)
-    waiting.unregister(trying)
-    with trying:
-        number = trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if number == errno.ECONNREFUSED:
-        return "refuses connections: its process ended"
-    return None if number == 0 else f"cannot be reached: {errno.errorcode.get(number, number)}"
-
-
-def places_of(nodes: Iterable[str]) -> dict[str, Address]:
-    """Return the host and port of the head and of some nodes of the cluster.
-
-    Args:
-        nodes: Ray's ids of them.
-    """
-    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
-    wanted = set(nodes)
-    found = {
-        str(node["NodeID"]): (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
-        for node in ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
-        if node["NodeID"] in wanted
-    }
-    return {HEAD: (host.strip("[]"), int(port)), **found}

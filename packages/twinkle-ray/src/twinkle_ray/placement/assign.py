@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twinkle_ray.placement.colocate import share_nodes
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -35,14 +36,17 @@ class BusyError(PlacementError):
     """The cluster could hold the groups, but others have reserved what they need."""
 
 
-def assign(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str, Sequence[DeviceAssignment]]:
-    """Assign every worker of every group: named devices first, then the groups that are hardest to fit.
+def assign(
+    groups: Sequence[DeviceGroup], nodes: Sequence[Node], colocate: Sequence[Sequence[str]] = ()
+) -> Mapping[str, Sequence[DeviceAssignment]]:
+    """Assign every worker of every group: named devices first, then groups on the same nodes, then those hard to fit.
 
     A group goes to one node where one can hold it, and to as few as possible otherwise.
 
     Args:
         groups: The groups.
         nodes: The nodes, in the order in which devices are counted.
+        colocate: Names of groups that share their nodes, in sets.
 
     Returns:
         Assignments by group, in order of node.
@@ -51,10 +55,10 @@ def assign(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> Mapping[str,
         InfeasibleError: They do not fit, or name a device that does not exist, or name one twice.
         BusyError: They would fit if all were free; the message says what is missing where.
     """
-    found = _fit(groups, nodes, [node.free for node in nodes])
+    found = _fit(groups, nodes, [node.free for node in nodes], colocate)
     if not isinstance(found, str):
         return found
-    whole = _fit(groups, nodes, [node.total for node in nodes])
+    whole = _fit(groups, nodes, [node.total for node in nodes], colocate)
     if isinstance(whole, str):
         raise InfeasibleError(f"infeasible: {whole}\n{report(groups, nodes)}")
     raise BusyError(f"busy: {found}\n{report(groups, nodes)}")
@@ -110,7 +114,10 @@ def named_devices(group: DeviceGroup) -> Sequence[int] | None:
 
 
 def _fit(
-    groups: Sequence[DeviceGroup], nodes: Sequence[Node], free: Sequence[Mapping[str, float]]
+    groups: Sequence[DeviceGroup],
+    nodes: Sequence[Node],
+    free: Sequence[Mapping[str, float]],
+    colocate: Sequence[Sequence[str]],
 ) -> dict[str, Sequence[DeviceAssignment]] | str:
     """Assignments by group, or the reason why they do not fit."""
     left = [dict(node) for node in free]
@@ -130,6 +137,18 @@ def _fit(
         if isinstance(got, str):
             return got
         assigned[group.name] = got
+    for names in colocate:
+        together = [group for group in anywhere if group.name in names]
+        kinds = [resource(group.device_type, nodes) for group in together]
+        if len(together) < 2:
+            continue
+        shared = share_nodes(together, kinds, left)
+        if shared is None:
+            asked = ", ".join(_asked(group) for group in together)
+            return f"groups {', '.join(names)} are to share their nodes, and ask for {asked}: no nodes hold them so"
+        for group, counts in zip(together, shared, strict=True):
+            anywhere.remove(group)
+            assigned[group.name] = _taken(group, counts, nodes, left)
     for group in sorted(anywhere, key=lambda group: (-group.gpus_per_worker, -group.num_ranks)):
         kind = resource(group.device_type, nodes)
         per_node = _spread(group.num_workers, [int(node.get(kind, 0) // group.gpus_per_worker) for node in left])
@@ -138,10 +157,18 @@ def _fit(
                 f"group {group.name!r} asks for {_asked(group)}, and {per_node} of these workers find a place"
                 f"{'' if any(kind in node.total for node in nodes) else f'; no node has any {kind}'}"
             )
-        for index, count in enumerate(per_node):
-            left[index][kind] = left[index].get(kind, 0) - count * group.gpus_per_worker
-        assigned[group.name] = [DeviceAssignment(index) for index, count in enumerate(per_node) for _ in range(count)]
+        assigned[group.name] = _taken(group, per_node, nodes, left)
     return assigned
+
+
+def _taken(
+    group: DeviceGroup, per_node: Sequence[int], nodes: Sequence[Node], left: list[dict[str, float]]
+) -> Sequence[DeviceAssignment]:
+    """Take what a number of workers on each node needs."""
+    kind = resource(group.device_type, nodes)
+    for index, count in enumerate(per_node):
+        left[index][kind] = left[index].get(kind, 0) - count * group.gpus_per_worker
+    return [DeviceAssignment(index) for index, count in enumerate(per_node) for _ in range(count)]
 
 
 def _name(

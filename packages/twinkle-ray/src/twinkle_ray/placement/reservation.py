@@ -11,6 +11,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from twinkle_ray.cluster.nodes import alive_nodes
+from twinkle_ray.cluster.silent_nodes import without_silent
 from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, resource
 from twinkle_remote.errors import PlacementError
 
@@ -57,12 +58,14 @@ class Reservation:
     Args:
         groups: The groups.
         timeout: Seconds to wait for what others hold.
+        colocate: Names of groups that share their nodes, in sets.
 
     Raises:
         PlacementError: The cluster cannot hold the groups, or not within the time; nothing stays reserved.
     """
 
-    def __init__(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
+    def __init__(self, groups: Sequence[DeviceGroup], timeout: float, colocate: Sequence[Sequence[str]] = ()) -> None:
+        self._colocate = colocate
         self._held: dict[str, list[Any]] = {}
         self.places: dict[str, Sequence[Reserved]] = {}
         self.take(groups, timeout)
@@ -75,10 +78,11 @@ class Reservation:
         """
         until = time.monotonic() + timeout
         names = [group.name for group in groups]
+        answering: set[str] = set()
         while True:
-            nodes = alive_nodes()
+            nodes = without_silent(alive_nodes(), answering)
             try:
-                self._take(groups, assign(groups, nodes), nodes, until)
+                self._take(groups, assign(groups, nodes, self._colocate), nodes, until)
             except BusyError as error:
                 self.free(names)
                 if time.monotonic() >= until:

@@ -9,7 +9,7 @@ import ray
 
 from twinkle_ray.by_node.node_reply import NodeReply
 from twinkle_ray.cluster.forks import leave_to_parent
-from twinkle_ray.cluster.node_monitor import HEAD
+from twinkle_ray.cluster.places import HEAD
 from twinkle_ray.workers.reply import RayReply
 from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError

@@ -42,15 +42,7 @@ class LazyArguments:
         encoder = shares.encoder
         if not encoder.handed:
             return
-        plan = HandOverPlan(
-            name,
-            tuple(encoder.handed),
-            tuple(map(tuple, encoder.of_share)),
-            shares.count,
-            shares.real,
-            spec.uneven,
-            lists_only(spec),
-        )
+        plan = hand_over_plan(name, spec, shares)
         self.sources = [call for call in encoder.sources if not call.done() or call.failed()]
         if self.sources:
             replies = [call.reply(rank) for call, rank in encoder.inputs]
@@ -61,6 +53,26 @@ class LazyArguments:
 
 
 _NONE = InputReplies()
+
+
+def hand_over_plan(name: str, spec: FunctionSpec, shares: Shares) -> HandOverPlan:
+    """What says, with the outcomes, which pieces each task of a call reads.
+
+    Args:
+        name: Class.method, for messages.
+        spec: Options of the function.
+        shares: Its divided arguments; some are lazy.
+    """
+    encoder = shares.encoder
+    return HandOverPlan(
+        name,
+        tuple(encoder.handed),
+        tuple(map(tuple, encoder.of_share)),
+        shares.count,
+        shares.real,
+        spec.uneven,
+        lists_only(spec),
+    )
 
 
 def lists_only(spec: FunctionSpec) -> bool:

@@ -10,6 +10,7 @@ from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.collect import combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
+from twinkle_remote.component.explain_hand_over import HostBytes, explain_moves, moves_as_text
 from twinkle_remote.component.method import bind
 from twinkle_remote.protocol.handed import HandedSlot
 from twinkle_remote.values.rows import lengths
@@ -57,6 +58,7 @@ class Explanation:
         rows: One for each called rank.
         reads: Ranks whose results collect reads, in order.
         collect: How collect combines them, as text.
+        moves: What its lazy arguments move from host to host, estimated by rows; None where that is not known yet.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Explanation:
     rows: tuple[Row, ...]
     reads: tuple[int, ...]
     collect: str
+    moves: tuple[HostBytes, ...] | None = ()
 
     def __str__(self) -> str:
         names = list(self.rows[0].arguments)
@@ -83,7 +86,8 @@ class Explanation:
             for line in [head, *body]
         ]
         order = ", ".join(map(str, self.reads))
-        return "\n".join([f"{self.name} on {self.group}", *lines, f"collect: ranks {order}: {self.collect}"])
+        collect = f"collect: ranks {order}: {self.collect}"
+        return "\n".join([f"{self.name} on {self.group}", *lines, collect, *moves_as_text(self.moves)])
 
 
 def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -119,7 +123,8 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
         rows.append(Row(rank, coordinate, arguments, shares.rows(index), rank in read))
     how = combine_rule(spec, ranks)
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
-    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect))
+    moves = explain_moves(name, spec, shares, component.group, ranks)
+    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves)
 
 
 def _store_nothing(value: object) -> None:
