@@ -39,7 +39,7 @@ APART := --ignore tests/ray --ignore tests/examples
 
 unit: setup
 	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(APART) --numprocesses 2 --dist worksteal --durations 20
-	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile --durations 20
+	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
 test-fast: setup

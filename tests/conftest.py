@@ -20,7 +20,10 @@ TOGETHER = (HERE / "ray", HERE / "examples")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder, before `-m` selects."""
+    """Mark by folder, before `-m` selects; long files come first."""
     for item in items:
         if any(folder in item.path.parents for folder in TOGETHER):
             item.add_marker(pytest.mark.processes)
+    items.sort(
+        key=lambda item: item.get_closest_marker("long") is None
+    )  # no process is left with one of them at the end

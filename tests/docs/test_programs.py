@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 import twinkle
 
@@ -66,6 +67,8 @@ def run(name: str, folder: Path) -> None:
             exec(compile(program, str(ROOT / name), "exec"), scope)
     finally:
         twinkle.shutdown()
+        if dist.is_initialized():  # the programs of the next page, and other tests, begin without one
+            dist.destroy_process_group()
     for shown in blocks(PAGES[name], "text", "output"):
         assert shown.strip() in _without_ends(printed.getvalue()), (
             f"{name} shows:\n{shown}\nprinted:\n{printed.getvalue()}"

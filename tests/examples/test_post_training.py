@@ -13,6 +13,8 @@ from tiny_gpt import Size
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = Size(context=16, blocks=2)
 

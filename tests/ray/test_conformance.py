@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+pytestmark = pytest.mark.long
+
 SOURCE = """
     import sys
     import traceback

@@ -16,7 +16,7 @@ from twinkle_mesh import DeviceMesh
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
 @twinkle.remote_class()

@@ -16,6 +16,8 @@ from twinkle_ray.cluster.places import HEAD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.long
+
 
 def listening() -> socket.socket:
     made = socket.socket()

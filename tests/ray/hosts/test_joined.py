@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hosts import Hosts
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 PROGRAM = """
     import os, signal, socket, sys, time

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hosts import Hosts
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 PROGRAM = """
     import socket, sys, time

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 ROWS, KILLS = 160, 2
 
 PROGRAM = """

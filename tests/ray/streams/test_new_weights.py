@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 WORKERS = ("sampler0", "sampler1", "sampler2", "more0")
 
 PROGRAM = """

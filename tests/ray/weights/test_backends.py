@@ -19,6 +19,8 @@ from twinkle_remote import current_worker, remote_class, remote_function
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.long
+
 ROWS = 12
 
 

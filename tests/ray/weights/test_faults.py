@@ -20,7 +20,7 @@ from twinkle_ray.weights.worker import endpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 ROWS, COLUMNS = 8, 300_000
 SILENCE = 4.0

@@ -189,7 +189,7 @@ class Service:
         """What became of the client's calls."""
         client.answered(request.floor)
         client.drop(request.drop)
-        longest = DRAINING_POLL_SECONDS if self.draining else LONGEST_POLL_SECONDS
+        longest = DRAINING_POLL_SECONDS if self.draining else min(LONGEST_POLL_SECONDS, self.clients.lease / 2)
         found = await client.news(request.after, max(0.0, min(longest, request.seconds)))
         return packed(NewsAnswer(list(found), self.draining))
 
