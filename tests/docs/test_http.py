@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -64,15 +65,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with subprocess.Popen(
         ["bash", "-ec", script], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
+        limit = threading.Timer(60.0, process.kill)
+        limit.start()
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
+            limit.cancel()
             assert address.startswith("http://127.0.0.1:"), address
             token = (folder / "token").read_text().strip()
             yield Served(folder, {**environment, "TWINKLE_ADDRESS": address, "TWINKLE_TOKEN": token})
             process.terminate()
             assert process.wait(60) == 0
         finally:
+            limit.cancel()
             process.kill()
 
 

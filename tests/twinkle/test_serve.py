@@ -87,11 +87,16 @@ def served(folder: Path, *arguments: str, token: str = TOKEN, **options: Any) ->
         text=True,
         **{"stderr": subprocess.PIPE, **options},
     )
+    limit = threading.Timer(60.0, process.kill)
     with process:
+        limit.start()
         try:
             assert process.stdout is not None
-            yield process, urlsplit(process.stdout.readline().strip()).netloc
+            address = process.stdout.readline().strip()
+            limit.cancel()
+            yield process, urlsplit(address).netloc
         finally:
+            limit.cancel()
             process.kill()
 
 

@@ -12,6 +12,7 @@ import ray
 from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
 from twinkle_ray.cluster.leaving import check_left, leave_ray
+from twinkle_ray.cluster.reachable import check_reachable
 from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
@@ -45,7 +46,7 @@ class Cluster:
 
     Raises:
         BackendError: A cluster of its own did not start; the message has the last errors of its processes. Or this
-            process is still connected to an earlier one.
+            process is still connected to an earlier one. Or nothing listens at the address.
     """
 
     def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
@@ -65,6 +66,7 @@ class Cluster:
             )
         if address != _OWN:
             tell_start(f"joining the Ray cluster at {address}")
+            check_reachable(address)
             tighten_token()
             ray.init(address=address, **arguments)
             return
