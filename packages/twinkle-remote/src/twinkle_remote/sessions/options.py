@@ -63,6 +63,7 @@ class RayOptions(SavingOptions, total=False):
     restart: Literal["group"] | None
     metrics: bool
     calls: Literal["auto", "direct", "by_node"]
+    colocate: Sequence[Sequence[str]]
     ray_options: Mapping[str, Any] | None
 
 
