@@ -28,7 +28,7 @@ def check_reachable(address: str, seconds: float = _SECONDS) -> None:
     if not host or not port.isdecimal():
         return
     host = host.strip("[]")
-    asked = ray.util.get_node_ip_address() if _is_loopback(host) else host  # as Ray does
+    asked = _own_address() if _is_loopback(host) else host  # as Ray does
     until = time.monotonic() + seconds
     while True:
         try:
@@ -39,6 +39,10 @@ def check_reachable(address: str, seconds: float = _SECONDS) -> None:
                 time.sleep(_PAUSE_SECONDS)
                 continue
             raise BackendError(f"no Ray cluster answers at {address}: {error}{_hint(asked, host, port)}") from error
+
+
+def _own_address() -> str:
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray's own gap
 
 
 def _is_loopback(host: str) -> bool:
