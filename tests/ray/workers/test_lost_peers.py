@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -73,8 +74,10 @@ def test_a_failure_that_comes_after_its_victims_is_raised() -> None:
         model("raises").step("raises")
     text = str(caught.value)
     assert text.startswith("Model.step failed on raises[1/3 dp=1]")
-    assert "and 2 more of group 'raises', after it or because of it:" in text
-    assert text.count("RuntimeError") >= 1 and "raises[0/3 dp=0]" in text and "raises[2/3 dp=2]" in text
+    told = re.search(r"and ([12]) more of group 'raises', after it or because of it:", text)
+    assert told is not None, text  # a busy machine brings one victim's error after the cause
+    victims = sum(label in text for label in ("raises[0/3 dp=0]", "raises[2/3 dp=2]"))
+    assert text.count("RuntimeError") >= 1 and victims == int(told[1]), text
 
 
 @pytest.mark.usefixtures("groups")
