@@ -1,12 +1,16 @@
-"""Which tests start processes that work together: those of twinkle-ray, and of the examples."""
+"""Which tests start processes that work together, those of twinkle-ray and of the examples; one cluster for them."""
 
 from __future__ import annotations
 
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 # A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
@@ -24,6 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(folder in item.path.parents for folder in TOGETHER):
             item.add_marker(pytest.mark.processes)
-    items.sort(
-        key=lambda item: item.get_closest_marker("long") is None
-    )  # no process is left with one of them at the end
+        if item.get_closest_marker("ray"):  # Ray leaves sockets, pipes and log files to the garbage collector
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+    # A long file at the end would leave one process to itself.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """This process connected to one embedded cluster, which sessions without an address join and leave running."""
+    from twinkle_ray.cluster.cluster import Cluster
+
+    cluster = Cluster(None, num_cpus=16)
+    yield
+    cluster.close()

@@ -27,24 +27,6 @@ GROUPS = {"four": 4, "two": 2}
 SLACK = 3  # limits are for a quiet machine of two cores; this much longer is not a hang
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray opens sockets, pipes and log files that it leaves to the garbage collector."""
-    for item in items:
-        if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """This process connected to one embedded cluster, which sessions without an address join and leave running."""
-    from twinkle_ray.cluster.cluster import Cluster
-
-    cluster = Cluster(None, num_cpus=16)
-    yield
-    cluster.close()
-
-
 @pytest.fixture(scope="session")
 def fork_server() -> None:
     """What processes by forkserver find loaded: this process has one such server, and its first list counts for all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from twinkle_ray.workers.loop_sender import LoopCall
     from twinkle_ray.workers.reply import ReplyGroup
     from twinkle_remote.protocol import Task
+
+_log = logging.getLogger("twinkle.ray")
 
 
 class AgentRoutes(Protocol):
@@ -263,8 +265,10 @@ class PendingNodeAnswer:
             try:
                 self._take(ref, future.result())
             except Exception as error:
-                with contextlib.suppress(Exception):
+                try:
                     self._fail(ref, error)
+                except Exception:  # nobody waits for this callback
+                    _log.exception("who waits for the answers of node %d was not told of their loss", self._sent_to[0])
             with self._lock:
                 self._follows = bool(self._watchers)
                 again = self._follows
