@@ -5,14 +5,21 @@ PYTHON ?= python3
 UV_VERSION := 0.13.9
 UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
 BIN := .venv/bin
+# Hundreds of processes import the same modules: what Python compiles is kept, even where the environment says no.
+export PYTHONDONTWRITEBYTECODE :=
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-fast test-python setup lint typecheck unit packaging docs bench lock clean
+.PHONY: demo test checks test-fast test-python setup lint typecheck unit packaging docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
 
-test: lint typecheck unit packaging
+# Types and wheels take one core, and tests wait now and then: they run side by side.
+test: lint
+	$(MAKE) --no-print-directory --jobs 2 checks unit
+
+checks: typecheck
+	$(MAKE) --no-print-directory packaging
 
 setup: .venv/.ready
 
@@ -34,16 +41,22 @@ lint: setup
 typecheck: setup
 	$(BIN)/mypy
 
-# Every test of these folders is marked by tests/conftest.py, and reading their modules takes seconds.
-APART := --ignore tests/ray --ignore tests/examples
+# To read all modules takes many seconds: every test of the first two folders is marked by tests/conftest.py, and a
+# module elsewhere has the mark in its text.
+APART := tests/ray tests/examples
+MARKED = $(APART) $(filter-out $(addsuffix /%,$(APART)), \
+  $(sort $(shell grep -rlE 'mark\.(ray|processes)\b' tests --include 'test_*.py')))
 
 unit: setup
-	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(APART) --numprocesses 2 --dist worksteal --durations 20
-	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) \
+	  --numprocesses 2 --dist worksteal --durations 20
+	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
+	  --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
 test-fast: setup
-	$(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" $(APART) --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" $(addprefix --ignore ,$(APART)) \
+	  --numprocesses 2 --dist worksteal
 
 # What needs no cluster, on another interpreter, in an environment of its own: make test-python PYTHON=python3.13
 OTHER := .cache/$(notdir $(PYTHON))

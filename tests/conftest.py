@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,20 @@ os.environ.setdefault("RAY_worker_niceness", "5")
 TOGETHER = (HERE / "ray", HERE / "examples")
 
 
+@cache
+def names_mark(path: Path) -> bool:
+    """Whether a file is one of those that the Makefile runs with a cluster."""
+    return re.search(r"mark\.(ray|processes)\b", path.read_text()) is not None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by folder, before `-m` selects; long files come first."""
     for item in items:
         if any(folder in item.path.parents for folder in TOGETHER):
             item.add_marker(pytest.mark.processes)
+        elif any(map(item.get_closest_marker, ("ray", "processes"))) and not names_mark(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: its file has no mark.ray or mark.processes in its text")
         if item.get_closest_marker("ray"):  # Ray leaves sockets, pipes and log files to the garbage collector
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
