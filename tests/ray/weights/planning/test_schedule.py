@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinkle_ray.weights.planning.buckets import Bucket, Slot
+from twinkle_ray.weights.planning.buckets import Bucket
 from twinkle_ray.weights.planning.schedule import make_rounds
+from twinkle_ray.weights.planning.transfer_plan import SizedBox
 from twinkle_ray.weights.shards.box import Box
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ def loads(draw: st.DrawFn) -> tuple[list[Bucket], list[int], list[int]]:
     source_process = [draw(st.integers(0, processes - 1)) for _ in range(sources)]
     target_process = [draw(st.integers(0, processes - 1)) for _ in range(targets)]
     buckets: list[Bucket] = []
-    slot = Slot(0, Box.whole(()), "uint8", 0)
+    content = (0,), ("uint8",), (SizedBox(Box.whole(()), 1),), 1
     for _ in range(draw(st.integers(0, 12))):
         source = draw(st.integers(0, sources - 1))
         reachable = [rank for rank in range(targets) if target_process[rank] != source_process[source]]
         if reachable:
             group = tuple(sorted(draw(st.sets(st.sampled_from(reachable), min_size=1))))
             distance: Distance = draw(st.sampled_from(FAR))
-            buckets.append(Bucket(len(buckets), source, group, distance, (slot,), 1))
+            buckets.append(Bucket(len(buckets), source, group, distance, *content))
     return buckets, source_process, target_process
 
 
@@ -64,8 +65,8 @@ def test_a_bucket_for_other_hosts_leaves_its_source_once(load: tuple[list[Bucket
 
 
 def test_sources_start_at_different_targets() -> None:
-    slot = Slot(0, Box.whole(()), "uint8", 0)
-    buckets = [Bucket(4 * s + t, s, (t,), "far", (slot,), 1) for s in range(4) for t in range(4)]
+    content = (0,), ("uint8",), (SizedBox(Box.whole(()), 1),), 1
+    buckets = [Bucket(4 * s + t, s, (t,), "far", *content) for s in range(4) for t in range(4)]
     rounds = make_rounds(buckets, [0, 1, 2, 3], [4, 5, 6, 7])
     assert len(rounds) == 4
     for hops in rounds:

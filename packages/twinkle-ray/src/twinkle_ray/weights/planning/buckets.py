@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from twinkle_ray.weights.planning.transfer_plan import Distance, Transfer, TransferPlan
+    from twinkle_ray.weights.planning.transfer_plan import Distance, SizedBox, Transfer, TransferPlan
     from twinkle_ray.weights.shards.box import Box
 
 ALIGNMENT = 256
@@ -26,14 +26,38 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Blocks that travel together, from one source rank to one set of target ranks."""
+    """Blocks that travel together, from one source rank to one set of target ranks.
+
+    Attributes:
+        index: Place among the plan's buckets.
+        source: Source rank.
+        targets: Target ranks.
+        distance: Whether both ends share a process, only a host, or neither.
+        entries: The entry of each block.
+        wires: For each block, its dtype in transit.
+        pieces: The blocks; entries that are alike share them.
+        nbytes: Bytes, with the gaps between the blocks.
+    """
 
     index: int
     source: int
     targets: tuple[int, ...]
     distance: Distance
-    slots: tuple[Slot, ...]
+    entries: tuple[int, ...]
+    wires: tuple[str, ...]
+    pieces: tuple[SizedBox, ...]
     nbytes: int
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """The blocks with their places; made when a rank asks, for a large plan has a million of them."""
+        found: list[Slot] = []
+        end = 0
+        for entry, wire, (box, size) in zip(self.entries, self.wires, self.pieces, strict=True):
+            offset = -(-end // ALIGNMENT) * ALIGNMENT
+            found.append(Slot(entry, box, wire, offset))
+            end = offset + size
+        return found
 
 
 def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
@@ -41,29 +65,32 @@ def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
 
     A block of 1 MiB or more has its own bucket: if it is contiguous at the source, it is sent without a copy.
     """
+    wires = [entry.wire for entry in plan.entries]
     buckets: list[Bucket] = []
     for transfer in plan.transfers:
-        for slots, nbytes in _packed(plan, transfer, bucket_bytes):
-            where = (transfer.source, transfer.targets, transfer.distance)
-            buckets.append(Bucket(len(buckets), *where, slots, nbytes))
+        where = transfer.source, transfer.targets, transfer.distance
+        for entries, pieces, nbytes in _packed(transfer, bucket_bytes):
+            its_wires = tuple([wires[entry] for entry in entries])
+            buckets.append(Bucket(len(buckets), *where, entries, its_wires, pieces, nbytes))
     return tuple(buckets)
 
 
-def _packed(plan: TransferPlan, transfer: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[Slot, ...], int]]:
-    slots: list[Slot] = []
+def _packed(transfer: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[int, ...], tuple[SizedBox, ...], int]]:
+    """The entries, the blocks and the bytes of each bucket."""
+    entries: list[int] = []
+    pieces: list[SizedBox] = []
     end = 0
-    entries = plan.entries
-    for entry, (boxes, sizes) in zip(transfer.entries, transfer.blocks, strict=True):
-        wire = entries[entry].wire
-        for box, size in zip(boxes, sizes, strict=True):
-            if size >= SOLO_BYTES:
-                yield (Slot(entry, box, wire, 0),), size
-                continue
-            offset = -(-end // ALIGNMENT) * ALIGNMENT
-            if offset + size > bucket_bytes:
-                yield tuple(slots), end
-                slots, offset = [], 0
-            slots.append(Slot(entry, box, wire, offset))
-            end = offset + size
-    if slots:
-        yield tuple(slots), end
+    for entry, piece in zip(transfer.entries, transfer.pieces, strict=True):
+        size = piece[1]
+        if size >= SOLO_BYTES:
+            yield (entry,), (piece,), size
+            continue
+        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        if offset + size > bucket_bytes:
+            yield tuple(entries), tuple(pieces), end
+            entries, pieces, offset = [], [], 0
+        entries.append(entry)
+        pieces.append(piece)
+        end = offset + size
+    if entries:
+        yield tuple(entries), tuple(pieces), end

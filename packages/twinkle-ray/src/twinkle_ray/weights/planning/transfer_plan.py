@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from twinkle_ray.weights.planning.blocks import MIN_SLAB_BYTES, Block, cut_blocks, needed_blocks
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_BUCKET_BYTES",
     "MIN_SLAB_BYTES",
-    "Blocks",
     "Digests",
     "Distance",
     "Location",
     "Move",
+    "SizedBox",
     "Transfer",
     "TransferPlan",
     "check_bucket_bytes",
@@ -54,11 +55,11 @@ class Move(NamedTuple):
 Digests: TypeAlias = "Mapping[Move, tuple[int, ...]]"
 
 
-class Blocks(NamedTuple):
-    """Blocks of one entry in one transfer, with the bytes of each in transit; entries that are alike share them."""
+class SizedBox(NamedTuple):
+    """One block of an entry in a transfer, and its bytes in transit; entries that are alike share it."""
 
-    boxes: tuple[Box, ...]
-    sizes: tuple[int, ...]
+    box: Box
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Transfer:
         source: Source rank.
         targets: Target ranks, ascending, all at the same distance from the source rank.
         distance: Whether both ends share a process, only a host, or neither.
-        entries: The entries of the blocks, ascending.
-        blocks: The blocks of each of them.
+        entries: The entry of each block, ascending.
+        pieces: The blocks.
         nbytes: Bytes of all blocks.
     """
 
@@ -78,14 +79,13 @@ class Transfer:
     targets: tuple[int, ...]
     distance: Distance
     entries: tuple[int, ...]
-    blocks: tuple[Blocks, ...]
+    pieces: tuple[SizedBox, ...]
     nbytes: int
 
     @property
     def moves(self) -> tuple[Move, ...]:
         """The blocks one by one."""
-        pairs = zip(self.entries, self.blocks, strict=True)
-        return tuple(Move(entry, box) for entry, blocks in pairs for box in blocks.boxes)
+        return tuple(Move(entry, piece.box) for entry, piece in zip(self.entries, self.pieces, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,31 +276,26 @@ def _transfers(
     routes: _Routes, layouts: Sequence[Sequence[Block]], layout_of: Sequence[int], senders: _Senders
 ) -> tuple[Transfer, ...]:
     """The blocks of all entries, by sender and receivers."""
-    lines: dict[_Ends, tuple[list[int], list[Blocks]]] = {}
-    alike: dict[int, list[tuple[list[int], list[Blocks], Blocks]]] = {}
+    lines: dict[_Ends, tuple[list[int], list[SizedBox]]] = {}
+    alike: dict[int, list[tuple[list[int], list[SizedBox], list[SizedBox]]]] = {}
     for entry, layout in enumerate(layout_of):
         parts = alike.get(layout)
         if parts is None:
-            together: dict[_Ends, list[Block]] = {}
+            together: dict[_Ends, list[SizedBox]] = {}
             shared = True
             for position, block in enumerate(layouts[layout]):
+                piece = SizedBox(block.box, block.nbytes)
                 for number, (owners, targets, distance) in enumerate(routes[layout][position]):
                     shared = shared and len(owners) == 1
                     sender = owners[0] if len(owners) == 1 else senders[entry, position, number]
-                    together.setdefault((sender, targets, distance), []).append(block)
-            parts = [
-                (
-                    *lines.setdefault(ends, ([], [])),
-                    Blocks(tuple(b.box for b in blocks), tuple(b.nbytes for b in blocks)),
-                )
-                for ends, blocks in together.items()
-            ]
+                    together.setdefault((sender, targets, distance), []).append(piece)
+            parts = [(*lines.setdefault(ends, ([], [])), pieces) for ends, pieces in together.items()]
             if shared:
                 alike[layout] = parts
-        for its_entries, its_blocks, blocks_here in parts:
-            its_entries.append(entry)
-            its_blocks.append(blocks_here)
+        for its_entries, its_pieces, pieces_here in parts:
+            its_entries.extend([entry] * len(pieces_here))
+            its_pieces.extend(pieces_here)
     return tuple(
-        Transfer(*ends, tuple(entries), tuple(blocks), sum(sum(each.sizes) for each in blocks))
-        for ends, (entries, blocks) in sorted(lines.items())
+        Transfer(*ends, tuple(entries), tuple(pieces), sum([piece.nbytes for piece in pieces]))
+        for ends, (entries, pieces) in sorted(lines.items(), key=itemgetter(0))
     )
