@@ -9,7 +9,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test checks test-fast test-python setup lint typecheck unit packaging docs bench lock clean
+.PHONY: demo test checks test-fast test-python test-vllm setup lint typecheck unit packaging docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -66,6 +66,17 @@ test-python: .tools/uv-$(UV_VERSION)/bin/uv
 	$(UV) pip install --quiet --python $(OTHER)/bin/python --require-hashes -r $(OTHER)/requirements.txt
 	$(UV) pip install --quiet --python $(OTHER)/bin/python --no-deps --editable . $(addprefix --editable ,$(wildcard packages/*))
 	$(OTHER)/bin/python -m pytest -m "not (packaging or ray)" tests/mesh tests/remote tests/data
+
+# The engine of vLLM itself, built for CPUs, in an environment of its own: it asks for another transformers than the lock
+# has, and for a build of torch that indexes may lack.
+test-vllm: .cache/vllm/.ready
+	.cache/vllm/bin/python -m pytest tests/vllm
+
+.cache/vllm/.ready: .tools/uv-$(UV_VERSION)/bin/uv $(LOCKED) tests/vllm/requirements.txt tests/vllm/overrides.txt
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .cache/vllm
+	$(UV) pip install --quiet --python .cache/vllm/bin/python --override tests/vllm/overrides.txt -r tests/vllm/requirements.txt
+	$(UV) pip install --quiet --python .cache/vllm/bin/python --no-deps --editable . $(addprefix --editable ,$(wildcard packages/*))
+	touch $@
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python

@@ -1,7 +1,7 @@
 """Engines: real models as components, written with the public decorators.
 
-Each name is loaded from its module on first use, so `import twinkle` loads nothing of it. The extra `hf` of
-twinkle-all brings the libraries of the Transformers engines.
+Each name is loaded from its module on first use, so `import twinkle` loads nothing of it. The extras `hf` and
+`vllm` of twinkle-all bring the libraries of the engines.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from twinkle.engines.throughput import Throughput
     from twinkle.engines.transformers_model import TransformersModel
     from twinkle.engines.transformers_sampler import TransformersSampler
+    from twinkle.engines.vllm_sampler import VLLMSampler
 
 __all__ = [
     "JSONLSink",
@@ -29,6 +30,7 @@ __all__ = [
     "Throughput",
     "TransformersModel",
     "TransformersSampler",
+    "VLLMSampler",
     "WandbSink",
     "advantages",
     "load",
@@ -47,6 +49,7 @@ _HOMES = {
     "Throughput": "throughput",
     "TransformersModel": "transformers_model",
     "TransformersSampler": "transformers_sampler",
+    "VLLMSampler": "vllm_sampler",
     "WandbSink": "sinks",
     "advantages": "advantage",
     "load": "checkpoint",

@@ -108,13 +108,12 @@ def to_rollouts(
     answers: Sequence[Answer],
     params: SamplingParams,
     tokenizer: PreTrainedTokenizerBase | None,
-    version: int,
+    versions: Sequence[torch.Tensor | int],
 ) -> Rollouts:
-    """Rollouts of the answers, a row each; a text ends before its stop."""
+    """Rollouts of the answers, a row each, with the versions of each or of its tokens; a text ends before its stop."""
     ids = [torch.tensor([*one.prompt, *one.ids]) for one in answers]
     masks = [torch.tensor([0] * len(one.prompt) + [1] * len(one.ids)) for one in answers]
     logprobs = [torch.cat([torch.zeros(len(one.prompt)), one.logprobs]) for one in answers]
-    versions = [torch.full((len(sequence),), version) for sequence in ids]
     texts = None if tokenizer is None else [_text(one.ids, params.stop, tokenizer) for one in answers]
     finish = [one.finish for one in answers]
     return Rollouts(ids, masks, logprobs, versions=versions, completions=texts, finish=finish)

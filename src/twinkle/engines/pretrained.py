@@ -17,17 +17,22 @@ if TYPE_CHECKING:
     Source: TypeAlias = str | PathLike[str] | PretrainedConfig | Callable[[], PreTrainedModel]
 
 
-def check_installed(engine: str) -> None:
-    """Raise where the libraries of the extra `hf` are missing.
+_LIBRARIES = {"hf": ("transformers", "peft", "safetensors"), "vllm": ("vllm",)}
+
+
+def check_installed(engine: str, extra: str = "hf") -> None:
+    """Raise where the libraries of an extra, "hf" or "vllm", are missing.
 
     Raises:
         ImportError: A library is missing; the error names the extra.
     """
     from importlib.util import find_spec
 
-    missing = [name for name in ("transformers", "peft", "safetensors") if find_spec(name) is None]
+    missing = [name for name in _LIBRARIES[extra] if find_spec(name) is None]
     if missing:
-        raise ImportError(f"{engine} needs {', '.join(missing)}; pip install 'twinkle-all[hf]' brings all it needs")
+        raise ImportError(
+            f"{engine} needs {', '.join(missing)}; pip install 'twinkle-all[{extra}]' brings all it needs"
+        )
 
 
 def torch_dtype(name: str) -> torch.dtype:

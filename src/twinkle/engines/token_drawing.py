@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +16,7 @@ from transformers import (
 )
 
 from twinkle.engines.forward import chosen
+from twinkle.engines.sequence_seed import sequence_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 def draws_of(ids: Sequence[int], number: int, seed: int, count: int) -> torch.Tensor:
     """Numbers in [0, 1) of one sequence: a function of the seed, the prompt and the answer's number alone."""
-    name = f"{seed}/{number}/{','.join(map(str, ids))}".encode()
-    key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little", signed=True)
-    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(key))
+    generator = torch.Generator().manual_seed(sequence_seed(ids, number, seed))
+    return torch.rand(count, dtype=torch.float64, generator=generator)
 
 
 class TokenDrawing(LogitsProcessor):

@@ -100,7 +100,7 @@ class TransformersSampler:
         answers: list[Answer] = []
         for start in range(0, len(jobs), size):
             answers += self._write(jobs[start : start + size], params, seed)
-        rollouts = to_rollouts(answers, params, self._tokenizer, self._version)
+        rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers))
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
     def weights(self) -> dict[str, Tensor]:

@@ -1,0 +1,159 @@
+"""VLLMSampler writes sequences with an engine of vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from twinkle import current_worker, remote_class, remote_function
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    from peft import PeftConfig
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from twinkle import DeviceMesh
+    from twinkle.engines.answers import Answer
+    from twinkle.engines.rollouts import Rollouts
+    from twinkle.engines.sampling_params import SamplingParams
+
+
+@remote_class()
+class VLLMSampler:
+    """An engine of vLLM that writes; each data rank has one of its own and takes its share of prompts.
+
+    Calls that are at work at once are batched together, token by token.
+
+    Args:
+        model: A folder or a hub's name; or a config, for random weights until a `WeightSync` brings some.
+        tokenizer: A tokenizer, or the folder or name of one; None for the one in the model's folder, if there is one.
+        params: How to draw in calls that do not say it, such as those of a stream.
+        lora: Adapters that a `TransformersModel` with the same ones trains.
+        device_mesh: The mesh, of the dim dp alone.
+        remote_group: The group of workers that hold the engines. `tensor_parallel_size=n` takes n devices of each,
+            `DeviceGroup(..., gpus_per_worker=n)`.
+        engine_arguments: vLLM's own: `dtype`, `max_model_len`, `tensor_parallel_size`, `gpu_memory_utilization`, ...
+
+    Raises:
+        ImportError: vLLM is missing; the extra `vllm` brings it.
+        TypeError: For another kind of model.
+        ValueError: For a mesh that divides the model, or an engine argument that is the sampler's.
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | PretrainedConfig,
+        *,
+        tokenizer: PreTrainedTokenizerBase | str | PathLike[str] | None = None,
+        params: SamplingParams | None = None,
+        lora: PeftConfig | None = None,
+        device_mesh: DeviceMesh | None = None,
+        remote_group: str | None = None,
+        **engine_arguments: Any,
+    ) -> None:
+        from twinkle.engines.pretrained import check_installed
+
+        check_installed("VLLMSampler", "vllm")
+        if lora is not None:
+            check_installed("VLLMSampler with lora")
+        import torch
+
+        from twinkle.engines.model_layout import check_replicas
+        from twinkle.engines.vllm_loop import EngineLoop
+        from twinkle.engines.vllm_model import VLLMModel
+
+        mesh = current_worker().mesh
+        if mesh is not None:
+            check_replicas("VLLMSampler", mesh)
+        self._seeds = torch.Generator().manual_seed(int(torch.randint(2**62, ())))  # vLLM seeds torch's own anew
+        self._model = VLLMModel(model, tokenizer, lora, engine_arguments)
+        self._engine = EngineLoop(self._model.engine_arguments)
+        self._engine.run(self._model.begin)
+        self._params = params
+        self._broken: str | None = None
+
+    @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
+    async def sample(self, prompts: Sequence[Any], params: SamplingParams | None = None) -> Rollouts:
+        """Write sequences to prompts, in the order of the prompts.
+
+        Args:
+            prompts: Texts; chats, as lists of mappings with "role" and "content"; token ids; or mappings with one of
+                these as "prompt", whose other keys become columns.
+            params: How to draw; `params.n` sequences for each prompt. None takes those of the sampler. A seed makes
+                each sequence's draws its own; the logits that they fall on vary with the batch by rounding.
+
+        Returns:
+            A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
+            tells the answer's tokens; log-probabilities are the model's own, without temperature; versions tell the
+            weights that wrote each token, also where new ones came in the middle of a sequence. "length" ends a
+            sequence at `max_model_len` too.
+
+        Raises:
+            ValueError: A prompt has no tokens or more than the engine takes, texts need a tokenizer, or there are no
+                parameters.
+            RuntimeError: The engine has not taken the latest weights, or has ended.
+        """
+        import torch
+
+        from twinkle.engines.answers import to_rollouts
+        from twinkle.engines.prompts import split_columns, to_ids
+
+        params = params or self._params
+        if params is None:
+            raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
+        tokenizer = self._model.tokenizer
+        if params.stop and tokenizer is None:
+            raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
+        seed = int(torch.randint(2**62, (), generator=self._seeds)) if params.seed is None else params.seed
+        given, columns = split_columns(prompts)
+        encoded = [to_ids(prompt, tokenizer) for prompt in given]
+        for ids in encoded:
+            self._model.check_length(ids)
+        written = await self._write([(ids, number) for ids in encoded for number in range(params.n)], params, seed)
+        rollouts = to_rollouts([one for one, _ in written], params, tokenizer, [versions for _, versions in written])
+        return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Memory for weights by Transformers' names, which the engine reads in `on_weights`; adapters by peft's names.
+
+        It is on the host, as large as the model once for each engine, and holds nothing before the first sync.
+        """
+        return self._model.buffer.tensors
+
+    def on_weights(self, version: int) -> None:
+        """Have the engine take the weights, between two tokens, and forget what it has cached of the old ones.
+
+        Raises:
+            RuntimeError: The engine cannot take them; the sampler writes nothing until a sync works.
+        """
+        from functools import partial
+
+        try:
+            self._engine.run(partial(self._model.load, version))
+        except Exception as error:
+            self._broken = f"vLLM has not taken version {version} of the weights: {type(error).__name__}: {error}"
+            raise RuntimeError(self._broken) from error
+        self._broken = None
+
+    async def _write(
+        self, jobs: Sequence[tuple[list[int], int]], params: SamplingParams, seed: int
+    ) -> list[tuple[Answer, Tensor]]:
+        from twinkle.engines.sequence_seed import sequence_seed
+
+        if self._broken is not None:
+            raise RuntimeError(f"{self._broken}; another sync would do")
+        outputs = []
+        try:
+            for ids, number in jobs:
+                drawing = self._model.drawing(params, sequence_seed(ids, number, seed))
+                outputs.append(self._engine.write(ids, drawing, self._model.adapters))
+            return [
+                self._model.answer(ids, await asyncio.wrap_future(output))
+                for (ids, _), output in zip(jobs, outputs, strict=True)
+            ]
+        finally:
+            for output in outputs:
+                output.cancel()  # those that nobody waits for, after an error
