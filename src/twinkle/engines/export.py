@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch.distributed.tensor import DTensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from twinkle.engines.columns import alone
+from twinkle.engines.merging import Merged, merged_weights, whole
+from twinkle.engines.pretrained import named_weights
+from twinkle.engines.tensor_parallel import plain_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,29 +25,38 @@ MOST_BYTES = 2 << 30
 """Size of one file of weights; the first rank holds as many bytes."""
 
 
-def export(model: Any, weights: Mapping[str, Tensor], folder: str | PathLike[str]) -> None:
-    """Write a model's configuration and weights; all ranks call this, the first one writes."""
+def export(model: Any, folder: str | PathLike[str], merge: bool = False) -> None:
+    """Write a model's configuration and weights; all ranks call this, the first one writes.
+
+    Args:
+        model: The model; of one with adapters these alone are written, by peft's file names.
+        folder: Where to; it is made.
+        merge: Write the model with its adapters added to its weights.
+    """
     path = Path(folder)
     writes = dist.get_rank() == 0
+    adapters = hasattr(model, "peft_config")
     if writes:
         path.mkdir(parents=True, exist_ok=True)
-    if hasattr(model, "peft_config"):
-        whole = {name: _whole(weight) for name, weight in weights.items()}
+    if adapters and not merge:
+        parts = {name: whole(weight) for name, weight in named_weights(model).items()}
         if writes:
             model.peft_config["default"].save_pretrained(path)
-            save_file(whole, path / "adapter_model.safetensors", {"format": "pt"})
+            save_file(parts, path / "adapter_model.safetensors", {"format": "pt"})
     else:
+        own = plain_model(model)
+        weights = merged_weights(model) if adapters else {n: Merged(weight) for n, weight in own.state_dict().items()}
         if writes:
-            model.config.save_pretrained(path)
-            if model.can_generate():
-                model.generation_config.save_pretrained(path)
-        every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        ties = every - {name for name, _ in model.named_parameters()}  # read again under the first name
-        _write_weights({name: weight for name, weight in weights.items() if name not in ties}, path, writes)
+            own.config.save_pretrained(path)
+            if own.can_generate():
+                own.generation_config.save_pretrained(path)
+        every = {name for name, _ in own.named_parameters(remove_duplicate=False)}
+        ties = every - {name for name, _ in own.named_parameters()}  # read again under the first name
+        _write_weights(own, {name: weight for name, weight in weights.items() if name not in ties}, path, writes)
     dist.barrier()
 
 
-def _write_weights(weights: Mapping[str, Tensor], path: Path, writes: bool) -> None:
+def _write_weights(model: Any, weights: Mapping[str, Merged], path: Path, writes: bool) -> None:
     files = _files(weights)
     single = len(files) == 1
     places: dict[str, str] = {}
@@ -50,31 +64,27 @@ def _write_weights(weights: Mapping[str, Tensor], path: Path, writes: bool) -> N
         file = "model.safetensors" if single else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         kept: dict[str, Tensor] = {}
         for name in names:
-            whole = _whole(weights[name])
+            tensor = weights[name].whole()
             if writes:
-                kept[name] = whole
-            places[name] = file
+                kept[name] = tensor
         if writes:
-            save_file(kept, path / file, {"format": "pt"})
+            # By the names of published files, in which each expert has its own; a part of a tensor gets its own memory.
+            published = revert_weight_conversion(model, kept)
+            save_file({n: alone(t.contiguous()) for n, t in published.items()}, path / file, {"format": "pt"})
+            places |= dict.fromkeys(published, file)
     if writes and not single:
-        total = sum(weight.numel() * weight.element_size() for weight in weights.values())
-        index = {"metadata": {"total_size": total}, "weight_map": places}
+        index = {"metadata": {"total_size": sum(weight.nbytes for weight in weights.values())}, "weight_map": places}
         (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
-def _files(weights: Mapping[str, Tensor]) -> list[list[str]]:
+def _files(weights: Mapping[str, Merged]) -> list[list[str]]:
     """Names by file, in order; a file is at most MOST_BYTES long, or holds one tensor."""
     files: list[list[str]] = [[]]
     size = 0
     for name, weight in weights.items():
-        length = weight.numel() * weight.element_size()
-        if files[-1] and size + length > MOST_BYTES:
+        if files[-1] and size + weight.nbytes > MOST_BYTES:
             files.append([])
             size = 0
         files[-1].append(name)
-        size += length
+        size += weight.nbytes
     return files
-
-
-def _whole(weight: Tensor) -> Tensor:
-    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().cpu().contiguous()

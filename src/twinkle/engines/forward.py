@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def token_logprobs(model: Any, batch: Padded) -> Tensor:
     """Log-probabilities (sequences, tokens) of the batch's targets, without temperature, in float32.
 
-    The first token's is 0. Values at padding mean nothing.
+    The first token's is 0. Values at padding, and at the first tokens of a pack's further sequences, mean nothing.
     """
-    given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    names = ("input_ids", "attention_mask", "position_ids")  # the positions of packs alone, which have no mask
+    given = {name: batch[name] for name in names if name in batch}
     logits = model(**given, use_cache=False).logits[:, :-1]
     return functional.pad(chosen(logits, batch["targets"][:, 1:]), (1, 0))
 

@@ -1,4 +1,4 @@
-"""The layout of an engine: its device, its process group, and torch's mesh with the dims dp, fsdp and tp."""
+"""The layout of an engine: its device, its process group, and torch's meshes of layers and of experts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,30 @@ class ModelLayout:
     Attributes:
         device: This rank's device.
         mesh: Torch's mesh, always with the dims dp (replicas), fsdp (shards) and tp.
+        experts: Torch's mesh of the same ranks with the dims ep_shard (shards of the same experts) and ep; None where
+            each rank holds a part of every expert.
+        ep_size: Ranks that the experts have to be divided over; 1 where the mesh does not say it.
     """
 
     device: torch.device
     mesh: TorchDeviceMesh
+    experts: TorchDeviceMesh | None
+    ep_size: int
 
     @property
     def tp_size(self) -> int:
         """Number of tensor-parallel ranks."""
         return self.mesh["tp"].size()
+
+    @property
+    def data_rank(self) -> int:
+        """This rank's share of the data, from 0; the ranks of a tp group have the same."""
+        return self.mesh.get_local_rank("dp") * self.mesh["fsdp"].size() + self.mesh.get_local_rank("fsdp")
+
+    @property
+    def data_world_size(self) -> int:
+        """Number of shares of the data."""
+        return self.mesh["dp"].size() * self.mesh["fsdp"].size()
 
     @property
     def data_groups(self) -> tuple[ProcessGroup, ProcessGroup]:
@@ -81,7 +96,21 @@ def own_layout(engine: str) -> ModelLayout:
         [[_rank_at(mesh, dp=d, fsdp=f, tp=t) for t in range(mesh.size("tp"))] for f in range(mesh.size("fsdp"))]
         for d in range(mesh.size("dp"))
     ]
-    return ModelLayout(device, DeviceMesh.from_ranks(ranks, ("dp", "fsdp", "tp"), device_type=device.type).to_torch())
+    layers = DeviceMesh.from_ranks(ranks, ("dp", "fsdp", "tp"), device_type=device.type).to_torch()
+    return ModelLayout(device, layers, _expert_mesh(mesh, ranks, device), mesh.ep_size)
+
+
+def _expert_mesh(mesh: DeviceMesh, ranks: list[list[list[int]]], device: torch.device) -> TorchDeviceMesh | None:
+    """The experts' mesh of the ranks by dp, fsdp and tp; without ep_size experts are divided over tp."""
+    if mesh.ep_size > 1:
+        view = mesh.expert
+        shards = range(view.size("ep_shard"))
+        rows = [[view.rank_at(pp=0, etp=0, ep_shard=i, ep=j) for j in range(mesh.ep_size)] for i in shards]
+    elif mesh.size("tp") > 1:
+        rows = [row for replica in ranks for row in replica]
+    else:
+        return None
+    return DeviceMesh.from_ranks(rows, ("ep_shard", "ep"), device_type=device.type).to_torch()
 
 
 def own_device(mesh: DeviceMesh | None) -> torch.device:
@@ -98,6 +127,8 @@ def own_device(mesh: DeviceMesh | None) -> torch.device:
 def check_replicas(engine: str, mesh: DeviceMesh) -> None:
     """Raise for a mesh that divides a model, where an engine holds all of it on each rank."""
     check_sizes(engine, mesh)
+    if mesh.ep_size > 1:
+        raise ValueError(f"{engine} holds all experts on each rank, but the mesh has ep_size={mesh.ep_size}")
     if mesh.size("dp") != mesh.world_size:
         raise ValueError(
             f"{engine} holds the whole model on each rank, but the mesh has fsdp_size={mesh.size('fsdp')} and "
@@ -108,7 +139,8 @@ def check_replicas(engine: str, mesh: DeviceMesh) -> None:
 def check_sizes(engine: str, mesh: DeviceMesh) -> None:
     """Raise for a mesh that divides a model in ways that engines do not."""
     sizes = {dim: mesh.size(dim) for dim in mesh.dim_names if dim not in ("dp", "fsdp", "tp")}
-    sizes |= {"ulysses": mesh.ulysses_size or 1, "ep": mesh.ep_size or 1, "vpp": mesh.vpp_size or 1}
+    sizes |= {"ulysses": mesh.ulysses_size or 1, "vpp": mesh.vpp_size or 1}
+    sizes |= {"etp": mesh.etp_size} if mesh.ep_size > 1 else {}
     for dim, size in sizes.items():
         if size > 1:
             raise ValueError(

@@ -11,13 +11,17 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from twinkle.engines.generators import generator_states, set_generators
+
 if TYPE_CHECKING:
     from os import PathLike
 
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-SMALL = "small.pt"
+    from twinkle.engines.model_layout import ModelLayout
+
+SCHEDULE = "schedule.pt"
 
 
 def write_state(
@@ -25,13 +29,15 @@ def write_state(
     model: Any,
     optimizer: Optimizer,
     schedule: LRScheduler | None,
+    layout: ModelLayout,
 ) -> None:
-    """Write weights, the optimizer's state, the schedule and torch's generator; all ranks call this."""
+    """Write weights, the optimizer's state, the schedule, and generators by data rank; all ranks call this."""
     path = Path(folder)
     save(_sharded(model, optimizer), checkpoint_id=path)
     if dist.get_rank() == 0:
-        small = {"generator": torch.get_rng_state(), "schedule": None if schedule is None else schedule.state_dict()}
-        torch.save(small, path / SMALL)
+        torch.save(None if schedule is None else schedule.state_dict(), path / SCHEDULE)
+    if layout.mesh.get_local_rank("tp") == 0:
+        torch.save(generator_states(layout.device), _generators(path, layout.data_rank, layout.data_world_size))
     dist.barrier()
 
 
@@ -40,18 +46,21 @@ def read_state(
     model: Any,
     optimizer: Optimizer,
     schedule: LRScheduler | None,
+    layout: ModelLayout,
 ) -> None:
     """Read what `write_state` wrote into a model with the same parameters, on any mesh; all ranks call this.
+
+    Generators go on where there are as many data ranks as there were; else all ranks take those of the first.
 
     Raises:
         ValueError: The one has a schedule, and the other has none.
     """
     path = Path(folder)
-    small = torch.load(path / SMALL, weights_only=True)
-    if (small["schedule"] is None) != (schedule is None):
+    rates = torch.load(path / SCHEDULE, weights_only=True)
+    if (rates is None) != (schedule is None):
         have = ["no schedule", "a schedule"]
         raise ValueError(
-            f"the checkpoint has {have[small['schedule'] is not None]}, but this model {have[schedule is not None]}; "
+            f"the checkpoint has {have[rates is not None]}, but this model {have[schedule is not None]}; "
             "the same schedule= as when it was written would do"
         )
     state = _sharded(model, optimizer)
@@ -64,8 +73,15 @@ def read_state(
         options=_options(model),
     )
     if schedule is not None:
-        schedule.load_state_dict(small["schedule"])
-    torch.set_rng_state(small["generator"])
+        schedule.load_state_dict(rates)
+    states = _generators(path, layout.data_rank, layout.data_world_size)
+    if not states.exists():
+        states = min(path.glob("generators-*.pt"))
+    set_generators(torch.load(states, weights_only=True), layout.device)
+
+
+def _generators(path: Path, data_rank: int, data_world_size: int) -> Path:
+    return path / f"generators-{data_rank:05d}-of-{data_world_size:05d}.pt"
 
 
 def _options(model: Any) -> StateDictOptions:

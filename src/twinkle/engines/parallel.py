@@ -1,51 +1,83 @@
-"""Divides a model over a layout: tensor parallel by Transformers' plan, then sharded and replicated by FSDP2."""
+"""Divides a model over a layout: experts and layers by Transformers' plans, then sharded and replicated by FSDP2."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
 
-if TYPE_CHECKING:
-    import torch
-    from torch.distributed.tensor.parallel import ParallelStyle
-    from transformers import PreTrainedModel
+from twinkle.engines.expert_parallel import check_expert_parallel, expert_plan, split_experts
+from twinkle.engines.tensor_parallel import split_layers
 
+if TYPE_CHECKING:
     from twinkle.engines.model_layout import ModelLayout
 
-Model = Any  # a PreTrainedModel or a PeftModel that FSDP2 has made an FSDPModule too
 
-PARTIAL = "replicated_with_grad_allreduce"
-"""The plan's style of parameters that each rank holds whole, and whose gradients are sums over the ranks."""
-
-
-def divide(model: PreTrainedModel, layout: ModelLayout, compute_dtype: torch.dtype | None) -> list[nn.Parameter]:
+def divide(model: Any, layout: ModelLayout, compute_dtype: torch.dtype | None) -> list[nn.Parameter]:
     """Divide a whole model over the layout, in place, and move it to its device.
 
     Args:
         model: The model, alike on all ranks.
-        layout: dp replicates, fsdp shards, tp divides layers.
+        layout: dp replicates, fsdp shards, tp divides layers; ep divides experts, which FSDP2 shards over the ranks
+            that hold the same ones.
         compute_dtype: Dtype of the forward and backward pass, where it is not that of the parameters.
 
     Returns:
         Parameters that each tensor-parallel rank holds whole, with gradients that have to be summed over tp.
-    """
-    import torch
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    partial = _split_layers(model, layout) if layout.tp_size > 1 else []
-    model.to(layout.device)  # type: ignore[arg-type]  # typed as if it took no device
+    Raises:
+        ValueError: The model cannot be divided so, or ranks have built different ones.
+    """
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    check_alike(model, layout)
+    apart = expert_plan(model) if layout.experts is not None else {}
+    if layout.ep_size > 1:
+        check_expert_parallel(model, layout.ep_size)
+    # torch makes other objects of the parameters that it divides, so the experts come first and the rest after.
+    experts = split_experts(model, layout.experts["ep"], layout.mesh["tp"]) if layout.experts and apart else []
+    partial = split_layers(model, layout.mesh["tp"], apart) if layout.tp_size > 1 else []
+    whole = {id(parameter) for parameter in partial}
+    names = [name for name, parameter in model.named_parameters() if id(parameter) in whole]
+    model.to(layout.device)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32 if compute_dtype else None)
-    mesh = layout.mesh["dp", "fsdp"]
+    for part in experts:
+        part.register_forward_hook(_copied)
+        fully_shard(part, mesh=layout.experts["ep_shard"], mp_policy=policy)  # type: ignore[index]  # there are experts
     for part in (*_layers(model), model):
-        fully_shard(part, mesh=mesh, mp_policy=policy)
+        fully_shard(part, mesh=layout.mesh["dp", "fsdp"], mp_policy=policy)
     for part in model.modules():
-        if isinstance(part, torch.distributed.fsdp.FSDPModule):
+        if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)  # gradients are sums over ranks: `step` divides by what counted
             part.set_force_sum_reduction_for_comms(True)
-    names = set(partial)
-    return [parameter for name, parameter in model.named_parameters() if name in names]
+    return [parameter for name, parameter in model.named_parameters() if name in set(names)]
+
+
+@torch.no_grad()
+def check_alike(model: nn.Module, layout: ModelLayout) -> None:
+    """Raise where ranks have built different models; all ranks call this.
+
+    Raises:
+        ValueError: A parameter is not the same on all ranks.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    sums = torch.stack([one.sum(dtype=torch.float64) for one in model.parameters()]).to(layout.device)
+    low, high = sums.clone(), sums.clone()
+    dist.all_reduce(low, op=dist.ReduceOp.MIN)
+    dist.all_reduce(high, op=dist.ReduceOp.MAX)
+    different = [name for name, same in zip(names, ((low == sums) & (high == sums)).tolist(), strict=True) if not same]
+    if different:
+        raise ValueError(
+            f"ranks have built different models: {len(different)} of {len(names)} parameters, such as {different[0]}, "
+            "are not alike; a function that builds a model with random weights seeds torch first"
+        )
+
+
+def _copied(module: nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
+    """The output as a tensor of its own: FSDP2 loses sight of a view that the model then adds to in place."""
+    return output.clone()
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -54,78 +86,3 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     for part in model.children():
         found += list(part) if isinstance(part, nn.ModuleList) else _layers(part)
     return found
-
-
-def _split_layers(model: PreTrainedModel, layout: ModelLayout) -> list[str]:
-    """Divide the layers over tp; the names of the parameters with partial gradients."""
-    from torch.distributed.tensor.parallel import parallelize_module
-
-    check_tensor_parallel(model, layout.tp_size)
-    names = [name for name, _ in model.named_modules()]
-    used = {
-        pattern: style
-        for pattern, style in model.tp_plan.items()
-        if any(re.fullmatch(_as_regex(pattern), name) for name in names)
-    }
-    styles = _styles()
-    plan = {pattern: styles[style] for pattern, style in used.items() if style in styles}
-    parallelize_module(model, layout.mesh["tp"], plan, src_data_rank=None)
-    if model.config.get_text_config().tie_word_embeddings:
-        model.get_output_embeddings().weight = model.get_input_embeddings().weight
-    patterns = [_as_regex(pattern) for pattern, style in used.items() if style == PARTIAL]
-    owners = [name.rpartition(".")[0] for name, _ in model.named_parameters()]
-    return [
-        name
-        for owner, (name, _) in zip(owners, model.named_parameters(), strict=True)
-        if any(re.fullmatch(pattern, owner) for pattern in patterns)
-    ]
-
-
-def check_tensor_parallel(model: PreTrainedModel, tp_size: int) -> None:
-    """Raise for a model without a plan that torch's styles can follow, or whose heads tp does not divide."""
-    kind = type(model).__name__
-    plan = model.tp_plan if hasattr(model, "tp_plan") else {}
-    if not plan or hasattr(model, "peft_config"):
-        reason = "adapters have no plan" if hasattr(model, "peft_config") else "Transformers has no plan for it"
-        raise ValueError(f"{kind} is not divided over tp_size={tp_size}: {reason}; tp_size=1 would do, with fsdp")
-    modules = [name for name, _ in model.named_modules()] + [name for name, _ in model.named_parameters()]
-    known = {*_styles(), PARTIAL}
-    strange = {
-        style
-        for pattern, style in plan.items()
-        if style not in known and any(re.fullmatch(_as_regex(pattern), name) for name in modules)
-    }
-    if strange:
-        raise ValueError(
-            f"{kind} is not divided over tp_size={tp_size}: torch has no {', '.join(sorted(strange))}, which are "
-            "styles of its plan; tp_size=1 would do, with fsdp"
-        )
-    config = model.config.get_text_config()
-    counts = [config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads]
-    if any(count % tp_size for count in counts):
-        fit = [str(size) for size in range(1, min(counts) + 1) if not any(count % size for count in counts)]
-        raise ValueError(
-            f"tp_size={tp_size} does not divide the {counts[0]} attention heads and {counts[1]} key-value heads of "
-            f"{kind}; {' or '.join(fit)} would do"
-        )
-
-
-def _styles() -> dict[str, ParallelStyle]:
-    """Torch's styles by the names of Transformers' plans."""
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
-
-    whole = Replicate()
-    return {
-        "colwise": ColwiseParallel(),
-        "rowwise": RowwiseParallel(),
-        "colwise_gather_output": ColwiseParallel(output_layouts=whole),
-        "colwise_rep": ColwiseParallel(output_layouts=whole),
-        "rowwise_split_input": RowwiseParallel(input_layouts=whole),
-        "rowwise_rep": RowwiseParallel(input_layouts=whole),
-        "embedding_rowwise": RowwiseParallel(input_layouts=whole),
-    }
-
-
-def _as_regex(pattern: str) -> str:
-    return re.escape(pattern).replace(r"\*", r"\d+")

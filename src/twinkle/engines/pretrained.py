@@ -95,7 +95,7 @@ def named_weights(model: Any) -> dict[str, Tensor]:
         return dict(model.state_dict())
     from peft import get_peft_model_state_dict
 
-    return dict(get_peft_model_state_dict(model))
+    return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
 
 
 def read_tokenizer(

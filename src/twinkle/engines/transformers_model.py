@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle import remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from os import PathLike
 
     from peft import PeftConfig
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from twinkle import DeviceMesh
     from twinkle.engines.losses import Normalization
-    from twinkle.engines.padded import Padded
+    from twinkle.engines.micro_batches import Batch, MicroBatch
     from twinkle.engines.pretrained import Source
-    from twinkle.engines.rollouts import Rollouts
 
 
 @remote_class()
 class TransformersModel:
     """A Hugging Face causal language model that is trained over the mesh that it is given.
 
-    dp holds replicas, fsdp shards (FSDP2, together HSDP), tp divides layers by Transformers' own plan. Loss, gradients
-    and steps are those of one process on the whole batch, up to rounding.
+    dp holds replicas, fsdp shards (FSDP2, together HSDP), tp divides layers by Transformers' own plan. Experts are
+    divided as wholes, over tp, or over ep_size ranks with etp_size=1. Loss, gradients and steps are those of one
+    process on the whole batch, up to rounding. A router's auxiliary loss is left out: it is no sum over tokens.
 
     Args:
         model: A folder or a hub's name; a config, for random weights; or a function that builds the model. Every rank
@@ -37,11 +37,13 @@ class TransformersModel:
         schedule: Makes the learning rate's schedule of the optimizer; it goes on by one at each `step`.
         max_grad_norm: Gradients are scaled down to this norm over the whole model; None does not clip.
         micro_batch_size: Rows that each data rank computes at once; None for all of them.
+        max_tokens: Tokens that each data rank computes at once, in place of rows: sequences are packed one after the
+            other, without padding. No sequence is longer.
         lora: Adapters to train in place of the model's own parameters.
         dtype: Dtype of the parameters, of their gradients and of the optimizer's state.
         compute_dtype: Dtype of the forward and backward pass, such as "bfloat16" beside float32 parameters.
         gradient_checkpointing: Compute the layers' activations anew in the backward pass, in place of keeping them.
-        device_mesh: The mesh, of the dims dp, fsdp and tp.
+        device_mesh: The mesh, of the dims dp, fsdp and tp, and of ep_size.
         remote_group: The group of workers that hold the model.
 
     Raises:
@@ -57,6 +59,7 @@ class TransformersModel:
         schedule: Callable[[Optimizer], LRScheduler] | None = None,
         max_grad_norm: float | None = None,
         micro_batch_size: int | None = None,
+        max_tokens: int | None = None,
         lora: PeftConfig | None = None,
         dtype: str = "float32",
         compute_dtype: str | None = None,
@@ -70,10 +73,15 @@ class TransformersModel:
         check_installed("TransformersModel")
         _check_positive("max_grad_norm", max_grad_norm)
         _check_positive("micro_batch_size", micro_batch_size)
+        _check_positive("max_tokens", max_tokens)
+        if micro_batch_size is not None and max_tokens is not None:
+            raise ValueError("micro_batch_size counts rows, and max_tokens tokens: give one of them")
         compute = None if compute_dtype is None else torch_dtype(compute_dtype)
         self._layout = own_layout("TransformersModel")
         self._max_grad_norm = max_grad_norm
         self._micro_batch_size = micro_batch_size
+        self._max_tokens = max_tokens
+        self._packs_apart = False
 
         from twinkle.engines.parallel import divide
 
@@ -90,7 +98,7 @@ class TransformersModel:
     @remote_function(dispatch="slice_dp", split=("batch",), collect="first")
     def forward_backward(
         self,
-        batch: Rollouts | Mapping[str, object],
+        batch: Batch,
         loss: str | Callable[..., Tensor] = "cross_entropy",
         normalize: Normalization = "token",
         **options: float,
@@ -99,7 +107,9 @@ class TransformersModel:
 
         Args:
             batch: Rollouts; or a collator's mapping of columns (rows, tokens), padded on either side: input_ids,
-                attention_mask, labels (-100 at tokens that do not count).
+                attention_mask, labels (-100 at tokens that do not count). A mapping with position_ids in place of
+                attention_mask has packs as rows. A list of such batches, as a loader with `max_tokens` makes, is
+                divided over the data ranks by its members, each of which is packed and computed at once.
             loss: Its name, or a function from log-probabilities (sequences, tokens) and the padded batch to one value
                 for each token.
             normalize: "token": the mean over all tokens that count since the last step. "sequence": the mean over
@@ -114,16 +124,16 @@ class TransformersModel:
 
         check_normalize(normalize)
         function = loss_function(loss, options)
-        self._model.train()
         totals = [0.0, 0.0, 0.0]
-        for padded, is_filler in self._in_step(batch):
-            logprobs = token_logprobs(self._model, padded)
-            if is_filler:
+        for columns, sequences in self._in_step(batch):
+            self._model.train()
+            logprobs = token_logprobs(self._model, columns)
+            if not sequences:
                 (0.0 * logprobs.sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
                 continue
-            total, count = share(function(logprobs, padded), padded, normalize)
+            total, count = share(function(logprobs, columns), columns, normalize)
             total.backward()  # type: ignore[no-untyped-call]
-            parts = (total.item(), count, float(padded["mask"].sum()))
+            parts = (total.item(), count, float(columns["mask"].sum()))
             totals = [sum(pair) for pair in zip(totals, parts, strict=True)]
         total_loss, counted, tokens = self._layout.sum_over_data(totals)
         self._counted += counted
@@ -155,7 +165,7 @@ class TransformersModel:
         return {"grad_norm": norm, "lr": rate}
 
     @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten")
-    def logprobs(self, batch: Rollouts | Mapping[str, object]) -> list[Tensor]:
+    def logprobs(self, batch: Batch) -> list[Tensor]:
         """The log-probability of each token, without temperature.
 
         Args:
@@ -167,17 +177,16 @@ class TransformersModel:
         import torch
 
         from twinkle.engines.forward import token_logprobs
+        from twinkle.engines.micro_batches import count_sequences
 
-        self._model.eval()
-        found: list[Tensor] = []
+        found: dict[int, Tensor] = {}
         with torch.no_grad():
-            for padded, is_filler in self._in_step(batch):
-                values = token_logprobs(self._model, {**padded, "targets": padded["input_ids"]}).cpu()
-                lengths = padded["attention_mask"].sum(dim=1).tolist()
-                if not is_filler:
-                    found += [row[:length].clone() for row, length in zip(values, lengths, strict=True)]
+            for part in self._in_step(batch):
+                self._model.eval()
+                values = token_logprobs(self._model, {**part.columns, "targets": part.columns["input_ids"]})
+                found.update(part.rows(values.cpu()))
         self._model.reshard()  # without a backward pass the root keeps its parameters gathered
-        return found
+        return [found.get(number, torch.zeros(0)) for number in range(count_sequences(batch))]
 
     def weights(self) -> dict[str, Tensor]:
         """This rank's part of the weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
@@ -186,21 +195,25 @@ class TransformersModel:
         return named_weights(self._model)
 
     @remote_function(dispatch="all", collect="first", sync=True)
-    def save_pretrained(self, folder: str | PathLike[str]) -> None:
+    def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:
         """Write the model as safetensors that `from_pretrained` loads; adapters alone, by peft's file names.
 
-        No rank holds more than its part and one tensor of the whole model.
+        No rank holds more than its part, and the first one a file of at most 2 GiB, or a tensor that is larger.
 
         Args:
             folder: A folder that all ranks see; made where it is missing.
+            merge: Write the whole model, with its adapters added to its weights.
+
+        Raises:
+            ValueError: Adapters that are not merged, such as DoRA.
         """
         from twinkle.engines.export import export
 
-        export(self._model, self.weights(), folder)
+        export(self._model, folder, merge)
 
     @remote_function(dispatch="all", collect="first", sync=True)
     def save_state(self, folder: str) -> None:
-        """Write weights, optimizer, schedule and generator; each rank writes its part. `twinkle.engines.save` calls it.
+        """Write weights, optimizer, schedule and generators, each rank its part; `twinkle.engines.save` calls it.
 
         Raises:
             ValueError: If gradients wait for a step.
@@ -209,7 +222,7 @@ class TransformersModel:
 
         if self._counted:
             raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
-        write_state(folder, self._model, self._optimizer, self._schedule)
+        write_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
     @remote_function(dispatch="all", collect="first", sync=True)
     def load_state(self, folder: str) -> None:
@@ -218,20 +231,24 @@ class TransformersModel:
 
         self._optimizer.zero_grad()
         self._counted = 0.0
-        read_state(folder, self._model, self._optimizer, self._schedule)
+        read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
-    def _in_step(self, batch: Rollouts | Mapping[str, object]) -> Iterator[tuple[Padded, bool]]:
+    def _in_step(self, batch: Batch) -> Iterator[MicroBatch]:
         """This rank's micro-batches, and fillers up to the largest number of any data rank, on the device.
 
         All ranks take part in the collectives of each forward and backward pass.
         """
-        from twinkle.engines.padded import filler, micro_batches
+        from twinkle.engines.micro_batches import MicroBatch, is_packed, micro_batches
+        from twinkle.engines.packed import check_packing
+        from twinkle.engines.padded import filler
 
-        mine = list(micro_batches(batch, self._micro_batch_size))
+        if is_packed(batch, self._max_tokens) and not self._packs_apart:
+            check_packing(self._model, self._layout.device)
+            self._packs_apart = True
+        mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens))
         steps = int(self._layout.max_over_data(len(mine)))
         for i in range(steps):
-            padded = mine[i] if i < len(mine) else filler()
-            yield {name: column.to(self._layout.device) for name, column in padded.items()}, i >= len(mine)
+            yield (mine[i] if i < len(mine) else MicroBatch(filler())).on(self._layout.device)
 
 
 def _check_positive(field: str, value: float | None) -> None:

@@ -1,10 +1,18 @@
-"""Goes on from the newest checkpoint for two steps in each layout (dp x fsdp x tp), and saves: `folder 2x2x1 1x2x2`."""
+"""Trainings with checkpoints in real processes, in one program: `run_checkpoint.py folder`.
 
+A training over two ranks that draw random numbers runs undisturbed, and again until it is killed, and goes on. Another
+one is written by one mesh (dp x fsdp x tp), and goes on in another.
+"""
+
+import json
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
-from run_training import run_layouts
-from test_checkpoint import new_loader, new_model, train
+import torch.distributed as dist
+from run_training import run_layouts, start_ranks
+from test_checkpoint import KILLED_AFTER, STEPS, new_loader, new_model, train
 
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh
@@ -19,5 +27,40 @@ def go_on(folder: Path, mesh: DeviceMesh) -> None:
         save(folder, model=model, loader=loader)
 
 
+def save_each_step(folder: Path, mesh: DeviceMesh, endless: bool = False) -> None:
+    """Train on, up to STEPS steps in all; after each, save, then note the loss of the step."""
+    with twinkle.session("local", groups=[DeviceGroup("trainer", mesh.world_size, "CPU")]):
+        model, loader = new_model(dropout=0.2, device_mesh=mesh, remote_group="trainer"), new_loader()
+        found = load(folder, model=model, loader=loader)
+        done = 0 if found is None else int(found.name.removeprefix("checkpoint-"))
+        while endless or done < STEPS:
+            (loss,) = train(model, loader, 1)
+            save(folder, model=model, loader=loader)
+            done += 1
+            if dist.get_rank() == 0:
+                with (folder / "losses.jsonl").open("a") as file:
+                    file.write(json.dumps([done, loss]) + "\n")
+
+
+def kill_after(folder: Path, steps: int) -> None:
+    """Kill all ranks of an endless training at some moment after so many steps."""
+    ranks = start_ranks(folder, "2x1x1", partial(save_each_step, endless=True))
+    told, limit = folder / "losses.jsonl", time.monotonic() + 300
+    while not told.exists() or len(told.read_text().splitlines()) < steps:
+        if time.monotonic() > limit or not all(rank.is_alive() for rank in ranks):
+            sys.exit(f"the training took no {steps} steps")
+        time.sleep(0.01)
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.join()
+
+
 if __name__ == "__main__":
-    run_layouts(Path(sys.argv[1]), sys.argv[2:], go_on)
+    root = Path(sys.argv[1])
+    for name in ("undisturbed", "killed", "meshes"):
+        (root / name).mkdir()
+    run_layouts(root / "undisturbed", ["2x1x1"], save_each_step)
+    kill_after(root / "killed", KILLED_AFTER)
+    run_layouts(root / "killed", ["2x1x1"], save_each_step)
+    run_layouts(root / "meshes", ["2x2x1", "1x2x2"], go_on)

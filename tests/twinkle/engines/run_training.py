@@ -8,14 +8,16 @@ import multiprocessing
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import prod
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from tiny_models import Build, adamw, halving, ragged, sgd
+from tiny_models import CONFIGS, LORA, Build, adamw, halving, ragged, sgd
 from torch.distributed.tensor import DTensor
 
 import twinkle
@@ -23,12 +25,46 @@ from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import TransformersModel
 
 Program: TypeAlias = Callable[[Path, DeviceMesh], None]
-CASES: dict[str, tuple[str, Any, float | None, Any]] = {
-    "llama-sgd": ("llama", sgd, None, "token"),
-    "qwen2-sgd": ("qwen2", sgd, None, "token"),
-    "qwen3-sgd": ("qwen3", sgd, None, "sequence"),
-    "llama-adamw": ("llama", adamw, 0.5, "token"),
-    "qwen2-adamw": ("qwen2", adamw, None, "sequence"),
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how.
+
+    Attributes:
+        optimizer: Makes the optimizer.
+        normalize: As for `forward_backward`.
+        max_grad_norm: As for the model.
+        options: Further options of the model.
+        ep_size: Ranks that experts are divided over at most, where there is no tp.
+    """
+
+    family: str
+    optimizer: Any
+    normalize: Any = "token"
+    max_grad_norm: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    ep_size: int = 1
+
+    @property
+    def lora(self) -> bool:
+        return "lora" in self.options
+
+    def mesh(self, given: DeviceMesh) -> DeviceMesh:
+        if self.ep_size == 1 or given.size("tp") > 1:
+            return given
+        dp, fsdp, ep = given.size("dp"), given.size("fsdp"), min(self.ep_size, given.world_size)
+        return DeviceMesh.from_sizes(dp_size=dp, fsdp_size=fsdp, ep_size=ep, device_type="cpu")
+
+
+ROWS, TOKENS = {"micro_batch_size": 2}, {"max_tokens": 16}
+CASES = {
+    "llama-sgd": Case("llama", sgd, options=ROWS),
+    "qwen2-adamw-packed": Case("qwen2", adamw, "sequence", options=TOKENS),
+    "qwen3-sgd": Case("qwen3", sgd, "sequence", options={**ROWS, "gradient_checkpointing": True}),
+    "llama-lora": Case("llama", adamw, max_grad_norm=0.5, options={**ROWS, "lora": LORA}),
+    "qwen3-moe": Case("qwen3-moe", adamw, max_grad_norm=0.5, options=ROWS, ep_size=2),
+    "qwen2-moe-packed": Case("qwen2-moe", sgd, options=TOKENS, ep_size=4),
 }
 
 
@@ -42,24 +78,25 @@ def whole(weight: torch.Tensor) -> torch.Tensor:
 
 
 def run_case(name: str, mesh: DeviceMesh, folder: Path) -> None:
-    family, optimizer, limit, normalize = CASES[name]
+    case = CASES[name]
+    torch.manual_seed(6)
     model = TransformersModel(
-        Build(family),
-        optimizer=optimizer,
+        Build(case.family),
+        optimizer=case.optimizer,
         schedule=halving,
-        max_grad_norm=limit,
-        micro_batch_size=2,
-        device_mesh=mesh,
+        max_grad_norm=case.max_grad_norm,
+        device_mesh=case.mesh(mesh),
         remote_group="trainer",
+        **case.options,
     )
     figures = []
     for step in batches():
-        losses = [model.forward_backward(batch, normalize=normalize)["loss"] for batch in step]
+        losses = [model.forward_backward(batch, normalize=case.normalize)["loss"] for batch in step]
         told = model.step()
         figures.append((losses, told["grad_norm"], told["lr"]))
     logprobs = list(model.logprobs(ragged(6, 4, "left")))
     weights = {key: whole(weight) for key, weight in model.weights().items()}
-    model.save_pretrained(folder / f"{name}-model")
+    model.save_pretrained(folder / f"{name}-model", merge=case.lora)
     torch.save((figures, logprobs, weights), folder / f"{name}-{dist.get_rank()}.pt")
 
 
@@ -69,6 +106,11 @@ def train_all(folder: Path, mesh: DeviceMesh) -> None:
     with twinkle.session("local", groups=[DeviceGroup("trainer", mesh.world_size, "CPU")]):
         for name in CASES:
             run_case(name, mesh, own)
+        torch.manual_seed(dist.get_rank())
+        try:
+            TransformersModel(CONFIGS["llama"], optimizer=sgd, device_mesh=mesh, remote_group="trainer")
+        except ValueError as error:
+            (own / f"unlike-{dist.get_rank()}.txt").write_text(str(error))
 
 
 def run_rank(rank: int, folder: Path, sizes: tuple[int, ...], port: int, program: Program) -> None:
@@ -87,15 +129,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def start_ranks(folder: Path, layout: str, program: Program) -> list[ForkProcess]:
+    """Start a program on the ranks of a layout."""
+    sizes, port = tuple(map(int, layout.split("x"))), free_port()
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=run_rank, args=(i, folder, sizes, port, program)) for i in range(prod(sizes))]
+    for process in ranks:
+        process.start()
+    return ranks
+
+
 def run_layouts(folder: Path, layouts: list[str], program: Program) -> None:
     """Run a program on the ranks of each layout, one layout after the other."""
-    fork = multiprocessing.get_context("fork")
     for layout in layouts:
-        sizes = tuple(map(int, layout.split("x")))
-        port = free_port()
-        ranks = [fork.Process(target=run_rank, args=(i, folder, sizes, port, program)) for i in range(prod(sizes))]
-        for process in ranks:
-            process.start()
+        ranks = start_ranks(folder, layout, program)
         for process in ranks:
             process.join()
         if any(process.exitcode for process in ranks):

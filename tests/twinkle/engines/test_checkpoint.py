@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from twinkle.engines import TransformersModel, TransformersSampler, load, save
 ROWS = [{name: column[0] for name, column in ragged(1, seed).items()} for seed in range(20)]
 
 
+STEPS, KILLED_AFTER = 7, 3
+
+
 def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
@@ -27,8 +31,15 @@ def new_loader() -> Any:
     return DataLoader(ROWS, batch_size=4, shuffle=True, seed=3, collate_fn=collate)
 
 
-def new_model(**options: Any) -> TransformersModel:
-    return TransformersModel(Build("qwen2"), **{"optimizer": adamw, "schedule": halving, **options})
+def new_model(dropout: float = 0.0, **options: Any) -> TransformersModel:
+    def build() -> Any:
+        model = Build("qwen2")()
+        for name, module in model.named_modules():
+            if name.endswith("self_attn"):
+                module.attention_dropout = dropout
+        return model
+
+    return TransformersModel(build, **{"optimizer": adamw, "schedule": halving, **options})
 
 
 def train(model: TransformersModel, loader: Any, steps: int) -> list[float]:
@@ -124,13 +135,35 @@ def test_what_cannot_be_saved_or_read_is_an_error(tmp_path: Path) -> None:
         load(tmp_path, model=new_model(schedule=None))
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(1000)
-def test_another_mesh_reads_it(tmp_path: Path) -> None:
-    """Written by 2 x 2 x 1 after two steps, read by 1 x 2 x 2 and by this process, each of which makes two more."""
-    program = [sys.executable, str(Path(__file__).parent / "run_checkpoint.py"), str(tmp_path), "2x2x1", "1x2x2"]
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What run_checkpoint.py leaves."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    program = [sys.executable, str(Path(__file__).parent / "run_checkpoint.py"), str(folder)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=840, check=False)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(1000)
+def test_a_training_that_was_killed_goes_on_as_if_nothing_had_been(trainings: Path) -> None:
+    """With dropout, so that random numbers go on too, on each rank its own."""
+    told = {
+        name: [json.loads(line) for line in (trainings / name / "losses.jsonl").read_text().splitlines()]
+        for name in ("undisturbed", "killed")
+    }
+    losses = dict(told["undisturbed"])
+    assert list(losses) == list(range(1, STEPS + 1)) and len(set(losses.values())) == STEPS
+    assert told["killed"][KILLED_AFTER - 1][0] == KILLED_AFTER and told["killed"][-1][0] == STEPS
+    assert all(loss == losses[step] for step, loss in told["killed"])
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(1000)
+def test_another_mesh_reads_it(trainings: Path) -> None:
+    """Written by 2 x 2 x 1 after two steps, read by 1 x 2 x 2 and by this process, each of which makes two more."""
+    tmp_path = trainings / "meshes"
     assert (tmp_path / "checkpoint-00000002").is_dir() and not list(tmp_path.glob(".checkpoint*"))
     here, loader = new_model(), new_loader()
     train(here, loader, 4)

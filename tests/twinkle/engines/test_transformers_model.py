@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from math import prod
@@ -9,20 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from peft import get_peft_model_state_dict
 from run_training import CASES, batches, whole
-from tiny_models import CONFIGS, Build, PlainLoop, adamw, halving, plain_logprobs, ragged, sequences, sgd
+from safetensors.torch import load_file
+from tiny_models import CONFIGS, Build, PlainLoop, adamw, adapted, halving, plain_logprobs, ragged, sequences, sgd
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MambaConfig
 
 from twinkle import DeviceMesh
 from twinkle.engines import Rollouts, TransformersModel
+from twinkle.engines.expert_parallel import check_expert_parallel
 from twinkle.engines.model_layout import check_sizes
-from twinkle.engines.parallel import check_tensor_parallel
+from twinkle.engines.tensor_parallel import check_tensor_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LAYOUTS = ("4x1x1", "2x2x1", "1x2x2")
+LAYOUTS = ("2x1x1", "2x2x1", "1x2x2")
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +40,36 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain() -> Mapping[str, tuple[Any, Any, Any]]:
+def plain() -> Mapping[str, tuple[Any, Any, Any, Any]]:
     """The same of a loop in one process, one sequence at a time."""
     found = {}
-    for name, (family, optimizer, limit, normalize) in CASES.items():
-        model = Build(family)()
-        loop = PlainLoop(model, optimizer, halving, limit)
-        figures = [loop.train(step, normalize) for step in batches()]
+    for name, case in CASES.items():
+        model = adapted(case.family) if case.lora else Build(case.family)()
+        start = {key: weight.clone() for key, weight in trained_weights(model).items()}
+        loop = PlainLoop(model, case.optimizer, halving, case.max_grad_norm)
+        figures = [loop.train(step, case.normalize) for step in batches()]
         with torch.no_grad():
             logprobs = [plain_logprobs(model, ids) for ids, _ in sequences(ragged(6, 4, "left"))]
-        found[name] = (figures, logprobs, dict(model.state_dict()))
+        weights = {key: (weight.clone(), start[key]) for key, weight in trained_weights(model).items()}
+        found[name] = (figures, logprobs, weights, (model.merge_and_unload() if case.lora else model).state_dict())
     return found
+
+
+def trained_weights(model: Any) -> dict[str, torch.Tensor]:
+    if not hasattr(model, "peft_config"):
+        return dict(model.state_dict())
+    return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(1000)
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_divided_model_makes_the_steps_of_one_process(
-    results: Path, plain: Mapping[str, tuple[Any, Any, Any]], layout: str, case: str
+    results: Path, plain: Mapping[str, tuple[Any, Any, Any, Any]], layout: str, case: str
 ) -> None:
-    figures, logprobs, weights = plain[case]
+    figures, logprobs, weights, merged = plain[case]
     ranks = sorted((results / layout).glob(f"{case}-?.pt"))
     assert len(ranks) == prod(map(int, layout.split("x")))
     for rank in ranks:
@@ -66,15 +79,25 @@ def test_a_divided_model_makes_the_steps_of_one_process(
             assert own_norm == pytest.approx(norm, rel=1e-4)
             assert own_rate == rate
         assert own_weights.keys() == weights.keys()
-        start = Build(CASES[case][0])().state_dict()
-        for name, weight in weights.items():
-            moved = float((weight - start[name]).abs().max())
+        for name, (weight, start) in weights.items():
+            moved = float((weight - start).abs().max())
             assert_close(own_weights[name], weight, rtol=0, atol=1e-3 * moved + 1e-7, msg=f"{name} moved {moved}")
         for own, expected in zip(own_logprobs, logprobs, strict=True):
             assert_close(own, expected, rtol=1e-3, atol=1e-4)
-    written = AutoModelForCausalLM.from_pretrained(results / layout / f"{case}-model")
-    for name, weight in written.state_dict().items():
-        assert torch.equal(weight, own_weights[name]), name
+    written = AutoModelForCausalLM.from_pretrained(results / layout / f"{case}-model").state_dict()
+    assert written.keys() == merged.keys()
+    for name, weight in written.items():
+        if CASES[case].lora:
+            assert_close(weight, merged[name], rtol=0, atol=1e-4)
+        else:
+            assert torch.equal(weight, own_weights[name]), name
+
+
+@pytest.mark.processes
+def test_models_that_ranks_build_differently_are_an_error(results: Path) -> None:
+    for told in (results / LAYOUTS[0]).glob("unlike-*.txt"):
+        assert "ranks have built different models" in told.read_text()
+    assert len(list(results.glob("*/unlike-*.txt"))) == 10
 
 
 def one(family: str = "llama", **options: Any) -> TransformersModel:
@@ -184,6 +207,7 @@ def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
         ({"dtype": "float8"}, "dtype 'float8' is none of float32, bfloat16"),
         ({"micro_batch_size": 0}, "micro_batch_size is above 0, or None, got 0"),
         ({"max_grad_norm": -1.0}, "max_grad_norm is above 0"),
+        ({"micro_batch_size": 2, "max_tokens": 9}, "max_tokens tokens: give one of them"),
     ],
 )
 def test_options_out_of_range_are_errors(options: dict[str, Any], message: str) -> None:
@@ -203,7 +227,7 @@ def test_unknown_losses_and_columns_are_errors() -> None:
         TransformersModel(Build("llama")(), optimizer=sgd)
 
 
-@pytest.mark.parametrize("field", ["pp_size", "cp_size", "ep_size", "ulysses_size"])
+@pytest.mark.parametrize("field", ["pp_size", "cp_size", "ulysses_size"])
 def test_meshes_that_divide_otherwise_are_errors_with_the_sizes_that_work(field: str) -> None:
     sizes: dict[str, Any] = {field: 2}
     with pytest.raises(ValueError, match=f"the mesh has {field}=2; {field}=1 would do"):
@@ -215,6 +239,80 @@ def test_tensor_parallel_sizes_divide_the_heads() -> None:
         check_tensor_parallel(Build("llama")(), 4)
     with pytest.raises(ValueError, match="; 1 or 2 would do"):
         check_tensor_parallel(Build("llama")(), 3)
+
+
+def test_expert_parallel_sizes_divide_the_experts() -> None:
+    with pytest.raises(ValueError, match=r"does not divide the 4 experts of Qwen3MoeForCausalLM; 1 or 2 or 4 would do"):
+        check_expert_parallel(Build("qwen3-moe")(), 3)
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM has no experts that .* ep_size=2; ep_size=1 would do"):
+        check_expert_parallel(Build("llama")(), 2)
+    with pytest.raises(ValueError, match="the mesh has etp_size=2; etp_size=1 would do"):
+        check_sizes("TransformersModel", DeviceMesh.from_sizes(dp_size=2, tp_size=2, ep_size=2))
+
+
+def test_experts_are_written_by_the_names_of_published_files(tmp_path: Path) -> None:
+    one("qwen3-moe").save_pretrained(tmp_path / "own")
+    Build("qwen3-moe")().save_pretrained(tmp_path / "theirs")
+    own, theirs = (load_file(tmp_path / who / "model.safetensors") for who in ("own", "theirs"))
+    assert own.keys() == theirs.keys() and "model.layers.0.mlp.experts.3.down_proj.weight" in own
+    assert all(torch.equal(weight, theirs[name]) for name, weight in own.items())
+
+
+@pytest.mark.parametrize("form", ["rows", "mappings", "list", "list of rollouts"])
+def test_packs_are_as_padded_rows_are(form: str) -> None:
+    batch = ragged(7, 1, "left")
+    pairs = sequences(batch)
+    rollouts = Rollouts([ids for ids, _ in pairs], [counts for _, counts in pairs])
+    packs: Any = {
+        "rows": batch,
+        "mappings": rollouts.pack(40),
+        "list": [rollouts[:3].pack(100)[0], batch_of(batch, slice(3, 5)), rollouts[5:]],
+        "list of rollouts": [rollouts[:2], rollouts[2:2], rollouts[2:]],
+    }[form]
+    padded, packed = one("qwen3"), one("qwen3", max_tokens=20 if form == "rows" else None)
+    for normalize in ("token", "sequence"):
+        told = [
+            model.forward_backward(given, normalize=normalize) for model, given in ((padded, batch), (packed, packs))
+        ]
+        assert told[1] == pytest.approx(told[0], rel=1e-5)
+        assert packed.step() == pytest.approx(padded.step(), rel=1e-4)
+    for_each = [packed.logprobs(packs), padded.logprobs(rollouts)]
+    order = [int(i) for pack in packs for i in pack["sequence_ids"].unique()] if form == "mappings" else range(7)
+    for own, number in zip(for_each[0], order, strict=True):
+        assert_close(own, for_each[1][number], rtol=1e-3, atol=1e-4)
+
+
+def batch_of(batch: Mapping[str, torch.Tensor], rows: slice) -> dict[str, torch.Tensor]:
+    return {name: column[rows] for name, column in batch.items()}
+
+
+@pytest.mark.parametrize(
+    ("batch", "options", "message"),
+    [
+        ({"input_ids": [[1, 2]], "position_ids": [[1, 2]]}, {}, "each from 0 on, in the shape of input_ids, (1, 2)"),
+        (
+            {"input_ids": [[1, 2, 3]], "position_ids": [[0, 0, 1]], "attention_mask": [[1, 1, 1]]},
+            {},
+            "leave out attention_mask for rows that are packs",
+        ),
+        (
+            {"input_ids": [[1, 2, 3]]},
+            {"max_tokens": 2},
+            "a sequence has 3 tokens, but max_tokens=2: max_tokens=3 would",
+        ),
+    ],
+)
+def test_packs_that_cannot_be_read_are_errors(batch: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        one(**options).forward_backward(batch)
+
+
+def test_a_model_that_reads_over_the_borders_of_packs_is_refused() -> None:
+    model = TransformersModel(
+        MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, state_size=8), optimizer=sgd
+    )
+    with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
+        model.forward_backward([ragged(2, 1)])
 
 
 @pytest.mark.ray

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +22,15 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
     "initializer_range": 0.2,
 }
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig(**SIZES, tie_word_embeddings=False),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=False),
+    "qwen2-moe": Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=16, tie_word_embeddings=True),
+    "qwen3-moe": Qwen3MoeConfig(**SIZES, **EXPERTS, tie_word_embeddings=False),
 }
+LORA = LoraConfig(r=4, target_modules=["q_proj", "o_proj", "down_proj", "lm_head"], init_lora_weights=False)
 
 Batch = dict[str, torch.Tensor]
 
@@ -45,6 +50,13 @@ class Build:
                     if parameter.dim() == 1:
                         parameter.add_(0.1 * torch.randn(parameter.shape))
         return model
+
+
+def adapted(family: str) -> Any:
+    """The model of a family with LORA's adapters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        return get_peft_model(Build(family)(), LORA)
 
 
 def sgd(parameters: list[Any]) -> torch.optim.Optimizer:

@@ -1,0 +1,75 @@
+"""Adapters added to the weights that they adapt, one tensor at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from torch import Tensor
+
+
+class Merged(NamedTuple):
+    """A weight with its adapter: weight + scaling * (up @ down) (LoRA, arXiv 2106.09685); without one, as it is."""
+
+    weight: Tensor
+    down: Tensor | None = None
+    up: Tensor | None = None
+    scaling: float = 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole weight."""
+        return self.weight.numel() * self.weight.element_size()
+
+    def whole(self) -> Tensor:
+        """The whole weight on the CPU; all ranks call this."""
+        weight = whole(self.weight)
+        if self.down is None or self.up is None:
+            return weight
+        change = whole(self.up).float() @ whole(self.down).float()
+        return (weight.float() + self.scaling * change).to(weight.dtype)
+
+
+def whole(weight: Tensor) -> Tensor:
+    """The whole of a weight on the CPU; all ranks that hold a part of it call this."""
+    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().cpu().contiguous()
+
+
+def merged_weights(model: Any) -> dict[str, Merged]:
+    """The weights of a model with adapters by the names that they have without, each with its adapter.
+
+    Raises:
+        ValueError: An adapter is not LoRA of a linear layer, or is more than that.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    own = model.get_base_model()
+    adapted = {name: module for name, module in own.named_modules() if isinstance(module, BaseTunerLayer)}
+    found = {}
+    for name, weight in own.state_dict().items():
+        owner = next((one for one in adapted if name.startswith(f"{one}.")), None)
+        if owner is None:
+            found[name] = Merged(weight)
+        elif name.startswith(f"{owner}.base_layer."):
+            last = name.removeprefix(f"{owner}.base_layer.")
+            found[f"{owner}.{last}"] = _adapted(owner, adapted[owner], weight) if last == "weight" else Merged(weight)
+    return found
+
+
+def _adapted(name: str, module: BaseTunerLayer, weight: Tensor) -> Merged:
+    from peft.tuners.lora import Linear
+    from torch import nn
+
+    plain = (
+        isinstance(module, Linear) and isinstance(module.base_layer, nn.Linear) and list(module.lora_A) == ["default"]
+    )
+    if not isinstance(module, Linear) or not plain or bool(module.lora_variant) or any(module.lora_bias.values()):
+        raise ValueError(
+            f"the adapter of {name} is not merged: LoRA of linear layers is, without DoRA and bias; "
+            "save_pretrained(folder) writes the adapters by themselves, which peft merges"
+        )
+    parts: Any = (module.lora_A["default"], module.lora_B["default"])
+    return Merged(weight, parts[0].weight, parts[1].weight, module.scaling["default"])
