@@ -1,9 +1,16 @@
-"""Lines that a worker prints for the driver: its label, and a token after its last line."""
+"""Lines that a worker prints for the driver: each in one write, its label, and a token after its last line."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+
+from twinkle_ray.telemetry.whole_lines import WholeLines
+
+
+def print_by_line() -> None:
+    """Have each line leave this worker in one write."""
+    sys.stdout, sys.stderr = WholeLines(sys.stdout), WholeLines(sys.stderr)
 
 
 def name_output(label: str) -> None:

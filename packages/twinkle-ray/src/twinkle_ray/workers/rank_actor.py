@@ -15,7 +15,7 @@ import ray
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.pickling import ErrorByValue
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
-from twinkle_ray.telemetry.worker_output import end_output, name_output
+from twinkle_ray.telemetry.worker_output import end_output, name_output, print_by_line
 from twinkle_ray.workers.beside_tasks import BesideTasks
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.loop_calls import LoopCalls
@@ -146,6 +146,7 @@ class RankActor(LoopCalls):
         self.info = WorkerInfo(assignment.group, assignment.rank, assignment.size, socket.gethostname(), os.getpid())
         self._store = RayStore(self.info.label())
         self.worker = _Worker(self.info, self._store)
+        print_by_line()
         name_output(self.info.label())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
         return offer_stack()

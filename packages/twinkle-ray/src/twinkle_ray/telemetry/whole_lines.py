@@ -1,0 +1,73 @@
+"""A stream that passes on whole lines."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+_MOST_HELD = 8192  # characters
+
+
+class WholeLines(io.TextIOBase):
+    """Passes each line on in one write, or what there is of it when it is flushed.
+
+    `print` writes a text and its end apart. Ray's streams pass both on at once, and who reads between them sees an
+    empty line more.
+
+    Args:
+        stream: A text stream of a file.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._held = ""
+        self._lock = threading.RLock()  # a signal's handler may print in the middle of a write
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As of the stream."""
+        return str(self._stream.encoding)
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """As of the stream."""
+        errors: str | None = self._stream.errors
+        return errors
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else, such as `buffer`, is the stream's; what is written there does not wait."""
+        return getattr(self._stream, name)
+
+    def fileno(self) -> int:
+        """Descriptor of the file."""
+        return int(self._stream.fileno())
+
+    def isatty(self) -> bool:
+        """Whether the file is a terminal."""
+        return bool(self._stream.isatty())
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write a text, but for the line that it has begun."""
+        with self._lock:
+            held = self._held + text
+            end = held.rfind("\n") + 1
+            if len(held) - end > _MOST_HELD:
+                end = len(held)
+            self._held = held[end:]
+            if end:
+                self._stream.write(held[:end])
+                self._stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Write the line that was begun."""
+        with self._lock:
+            held, self._held = self._held, ""
+            if held:
+                self._stream.write(held)
+            self._stream.flush()
