@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
     from twinkle.engines.sinks import JSONLSink, MLflowSink, TensorBoardSink, WandbSink
-    from twinkle.engines.supervision import supervised
+    from twinkle.engines.supervision import supervised, supervised_packs
     from twinkle.engines.throughput import Throughput
     from twinkle.engines.transformers_model import TransformersModel
     from twinkle.engines.transformers_sampler import TransformersSampler
@@ -38,6 +38,7 @@ __all__ = [
     "rewards",
     "save",
     "supervised",
+    "supervised_packs",
 ]
 
 _HOMES = {
@@ -57,6 +58,7 @@ _HOMES = {
     "rewards": "grading",
     "save": "checkpoint",
     "supervised": "supervision",
+    "supervised_packs": "supervision",
 }
 """The module of each name; a module has another name than what it defines, so that neither hides the other."""
 

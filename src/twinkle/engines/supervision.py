@@ -34,10 +34,25 @@ def supervised(rows: Sequence[Any], tokenizer: PreTrainedTokenizerBase, max_leng
     return Rollouts([ids[:max_length] for ids, _ in pairs], [mask[:max_length] for _, mask in pairs])
 
 
+def supervised_packs(
+    packs: Sequence[Sequence[Any]], tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+) -> list[Rollouts]:
+    """The same for a loader that packs: rollouts of each pack, which a model computes at once, without padding.
+
+    The loader's `lengths` are those of `supervised(rows, tokenizer, max_length)`.
+
+    Args:
+        packs: Each a list of rows.
+        tokenizer: As for `supervised`.
+        max_length: As for `supervised`.
+    """
+    return [supervised(rows, tokenizer, max_length) for rows in packs]
+
+
 def _tokens(row: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """The ids of one example, and 1 at each that counts."""
     chat = row.get("messages") if isinstance(row, Mapping) else row
-    if isinstance(chat, list) and chat and all(isinstance(turn, Mapping) for turn in chat):
+    if isinstance(chat, list) and chat and all(isinstance(turn, Mapping) and "role" in turn for turn in chat):
         return _chat([dict(turn) for turn in chat], tokenizer)
     if isinstance(row, Mapping) and isinstance(row.get("prompt"), str) and isinstance(row.get("completion"), str):
         prompt = list(tokenizer.encode(row["prompt"]))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import datasets
 import pytest
 from tiny_models import CONFIGS, adamw
 from tiny_tokenizer import tiny_tokenizer
 from transformers import Qwen3Config
 
 from twinkle import DataLoader
-from twinkle.engines import Rollouts, TransformersModel, supervised
+from twinkle.engines import Rollouts, TransformersModel, supervised, supervised_packs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TURNS = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}<end>\n{% endfor %}"
 OPENED = "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -61,10 +66,28 @@ def test_a_template_that_changes_earlier_turns_is_an_error() -> None:
         supervised([CHAT], tokenizer(last_alone))
 
 
-@pytest.mark.parametrize("row", ["a text", [], {"prompt": "Count."}, {"text": "Count."}])
+@pytest.mark.parametrize("row", ["a text", [], {"prompt": "Count."}, {"text": "Count."}, [{"prompt": "a"}]])
 def test_another_form_is_an_error(row: Any) -> None:
     with pytest.raises(TypeError, match="an example is a chat"):
         supervised([row], tokenizer())
+
+
+def test_a_loader_packs_a_dataset_on_disk(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{i} and " * (i % 7 + 1), "completion": f" {i}"} for i in range(40)]
+    datasets.Dataset.from_list([{**row, "page": "x" * 50_000} for row in rows]).save_to_disk(tmp_path)
+    mapped = datasets.load_from_disk(tmp_path)
+    assert len(pickle.dumps(mapped)) < 50_000  # 2 MB of Arrow stay in their file, which loader processes map too
+    lengths = supervised(rows, tokenizer()).lengths
+    collate = partial(supervised_packs, tokenizer=tokenizer())
+    loader = DataLoader(
+        mapped, batch_size=20, lengths=lengths, max_tokens=100, micro_batches=2, num_workers=1, collate_fn=collate
+    )
+    config = Qwen3Config(**{**CONFIGS["qwen3"].to_diff_dict(), "vocab_size": 300})
+    packed, padded = (TransformersModel(config, optimizer=adamw) for _ in range(2))
+    packs = next(loader)
+    assert len(packs) == 2 and all(60 < sum(pack.lengths) <= 100 for pack in packs)
+    told = packed.forward_backward(packs)
+    assert told["tokens"] == padded.forward_backward(Rollouts.concat(packs))["tokens"] > 0
 
 
 def test_a_loader_collates_for_a_model() -> None:
