@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from twinkle.engines import JSONLSink, MLflowSink, TensorBoardSink, WandbSink
 
@@ -41,10 +42,19 @@ def test_a_metric_that_is_no_number_is_refused(tmp_path: Path, value: Any) -> No
     assert not path.exists()
 
 
+def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.log({"loss": torch.tensor(0.5), "sync": {"seconds": 1.25}}, step=1)
+    sink.log({"loss": 0.25}, step=3)
+    sink.close()
+    read = EventAccumulator(str(tmp_path)).Reload()
+    scalars = {name: [(event.step, event.value) for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
+    assert scalars == {"loss": [(1, 0.5), (3, 0.25)], "sync/seconds": [(1, 1.25)]}
+
+
 @pytest.mark.parametrize(
     ("library", "make"),
     [
-        ("tensorboard", lambda folder: TensorBoardSink(folder)),
         ("wandb", lambda folder: WandbSink(project="test", mode="offline", dir=folder)),
         ("mlflow", lambda folder: MLflowSink(run_name="test")),
     ],
