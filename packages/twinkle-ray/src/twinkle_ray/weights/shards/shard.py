@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from twinkle_ray.weights.shards.box import Box
-from twinkle_ray.weights.shards.dtensor import dtensor_pieces
+from twinkle_ray.weights.shards.dtensor import dtensor_pieces, is_dtensor
 from twinkle_ray.weights.shards.memory import overlaps
 from twinkle_ray.weights.shards.specs import LocalShards, Piece, TensorSpec, digest
 
@@ -59,7 +58,7 @@ def fingerprint(weights: Weights) -> object:
 
 
 def _memory(weight: object) -> tuple[object, ...]:
-    if isinstance(weight, DTensor):
+    if is_dtensor(weight):
         return (*_memory(weight._local_tensor), weight.shape, weight.placements, weight.device_mesh)
     if isinstance(weight, Tensor):
         return (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
@@ -105,7 +104,7 @@ def hold(weights: Weights, *, written: bool = False) -> LocalShards:
 
 
 def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:
-    if isinstance(weight, DTensor):
+    if is_dtensor(weight):
         return tuple(weight.shape), dtensor_pieces(name, weight)
     if isinstance(weight, Tensor):
         return tuple(weight.shape), [(Box.whole(tuple(weight.shape)), weight.detach())]
