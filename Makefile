@@ -47,11 +47,12 @@ APART := tests/ray tests/examples
 MARKED = $(APART) $(filter-out $(addsuffix /%,$(APART)), \
   $(sort $(shell grep -rlE 'mark\.(ray|processes)\b' tests --include 'test_*.py')))
 
+# Tests with a cluster wait for limits and for processes that start: a third of them fills two cores.
 unit: setup
 	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) \
 	  --numprocesses 2 --dist worksteal --durations 20
 	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
-	  --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+	  --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
 test-fast: setup

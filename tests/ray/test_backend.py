@@ -12,6 +12,7 @@ import torch
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup
+from twinkle_ray import restart
 
 pytestmark = pytest.mark.ray
 
@@ -72,3 +73,9 @@ def test_numbers_of_numpy_are_numbers_of_seconds(ray_cluster: None) -> None:
     options: dict[str, Any] = {"placement_timeout": np.int64(60), "start_timeout": np.float32(120)}
     with twinkle.session("ray", groups=[DeviceGroup("actor", 1, "CPU")], lazy_collect=False, **options):
         assert twinkle.on("actor").create(Model).told()
+
+
+def test_a_restart_has_to_be_asked_for_at_the_start(ray_cluster: None) -> None:
+    asked = pytest.raises(twinkle.TwinkleError, match=r'initialize\("ray", restart="group"\)')
+    with twinkle.session("ray", groups=[DeviceGroup("actor", 1, "CPU")]), asked:
+        restart("actor")

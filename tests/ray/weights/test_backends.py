@@ -110,7 +110,7 @@ def test_one_process() -> None:
         exercise(1, 1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray_groups(ray_cluster: None) -> Iterator[None]:
     with twinkle_remote.session("ray", groups=groups(2, 3), lazy_collect=False):
         yield
