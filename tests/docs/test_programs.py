@@ -108,17 +108,19 @@ def test_pictures_are_shown() -> None:
     assert [path.name for path in PICTURES.iterdir() if f"pictures/{path.name}" not in written] == []
 
 
-COMMANDS = [
-    (name, line.partition("  #")[0])
-    for name, text in pages().items()
+COMMANDS = {
+    line.partition("  #")[0].strip(): None
+    for text in pages().values()
     for block in blocks(text, "sh", None)
     for line in block.splitlines()
     if re.match(r"twinkle (?:mesh|doctor)|python examples/", line)
-]
+}
 
 
-@pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
-def test_a_command_runs(name: str, line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=pytest.mark.slow if "doctor" in line else ()) for line in COMMANDS]
+)
+def test_a_command_runs(line: str, tmp_path: Path) -> None:
     words = shlex.split(line)
     if words[0] == "python":
         assert (ROOT / words[1]).exists()

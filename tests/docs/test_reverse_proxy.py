@@ -151,6 +151,7 @@ needs_nginx = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx
 
 
 @needs_nginx
+@pytest.mark.slow
 def test_a_loop_and_large_values_go_through(proxied: Proxied) -> None:
     with session("http", address=proxied.address, token=TOKEN, tls=proxied.authority):
         counter = on("two").create(Counter)

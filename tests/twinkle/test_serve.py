@@ -180,6 +180,7 @@ def run_in(folder: Path, arguments: list[str], token: str) -> Any:
     return subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_stub_is_printed(folder: Path) -> None:
     with served(folder, "--token-file", "token", token="") as (process, place):
         arguments = [sys.executable, "-m", "twinkle", "stub", f"http://{place}"]

@@ -63,6 +63,7 @@ def check(build: Callable[..., object], fields: dict[str, Any]) -> None:
     ),
     st.none() | st.lists(st.sampled_from(["tp", "cp", "ep", "dp", "pp"]), min_size=1, unique=True).map("-".join),
 )
+@pytest.mark.slow
 def test_sizes(fields: dict[str, Any], order: str | None) -> None:
     check(DeviceMesh.from_sizes, {"order": order, **fields})
 
@@ -71,6 +72,7 @@ def test_sizes(fields: dict[str, Any], order: str | None) -> None:
 @given(
     st.integers(1, 24), st.fixed_dictionaries({}, optional={f"{name}_size": st.integers(0, 9) for name in SIZES[-4:]})
 )
+@pytest.mark.slow
 def test_explicit_ranks(world: int, fields: dict[str, Any]) -> None:
     check(lambda **more: DeviceMesh.from_ranks(list(range(world)), "dp", **more), fields)
 
@@ -83,6 +85,7 @@ def test_explicit_ranks(world: int, fields: dict[str, Any]) -> None:
         optional={f"{name}_size": st.integers(0, 9) for name in ("dp", "dp_replicate", "tp", "pp", "cp", "ep")},
     ),
 )
+@pytest.mark.slow
 def test_automodel(config: Any, fields: dict[str, Any]) -> None:
     check(lambda **more: create_device_mesh(config, **more), fields)
 
@@ -109,6 +112,7 @@ def test_optimus(fields: dict[str, Any]) -> None:
         },
     )
 )
+@pytest.mark.slow
 def test_torchtitan(fields: dict[str, Any]) -> None:
     check(torchtitan_meshes, fields)
 

@@ -303,6 +303,7 @@ def test_a_slow_request_is_closed_within_thirty_seconds(raw: Raw) -> None:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_vanished_loses_its_components(serving: Callable[..., AbstractContextManager[str]]) -> None:
     with serving(SERVER, "1.0") as address:
         raw = Raw(address)

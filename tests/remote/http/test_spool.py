@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import Lazy, get, on, remote_class, remote_function, session, stream
@@ -54,6 +55,7 @@ class Source:
         return iter([list(range(at, at + 5)) for at in range(0, 30, 5)])
 
 
+@pytest.mark.slow
 def test_rows_that_a_client_spooled_are_not_made_again_by_another_server(
     serving: Callable[..., AbstractContextManager[str]], tmp_path: Path
 ) -> None:

@@ -174,6 +174,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("mode", ["threads", "ray"])
+@pytest.mark.slow
 def test_the_command_debugs_what_a_program_defines_itself(tmp_path: Path, mode: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -75,6 +75,7 @@ def test_a_resumed_training_equals_the_undisturbed_one(tmp_path: Path) -> None:
     assert all(torch.equal(weight, expected[name]) for name, weight in values(again).items())
 
 
+@pytest.mark.slow
 def test_the_newest_whole_checkpoint_is_found_and_old_ones_go(tmp_path: Path) -> None:
     model, loader = new_model(), new_loader()
     assert load(tmp_path / "none", model=model) is None

@@ -144,6 +144,7 @@ def without(text: str, name: str) -> str:
     return (head + tail).replace("    import numpy\n    import torch\n", "    pass\n")
 
 
+@pytest.mark.slow
 def test_a_program_without_the_servers_modules_uses_a_stub(address: str, stub: Path) -> None:
     command = [sys.executable, "-c", CLIENT, address]
     done = subprocess.run(command, cwd=stub.parent, capture_output=True, text=True, timeout=120, check=False)

@@ -232,6 +232,7 @@ def test_the_bound_of_wait_is_hard(
 
 @MANY
 @given(waits, long, shapes, seeds, st.integers(2, 4))
+@pytest.mark.slow
 def test_the_bound_of_wait_is_hard_at_several_versions_a_batch(
     rule: StreamRules, counts: list[int], shape: tuple[list[int], list[int]], seed: int, versions: int
 ) -> None:
@@ -285,6 +286,7 @@ def test_poisonous_rows_are_set_aside_and_no_others(
 @MANY
 @given(rules, sizes, shapes, shapes, seeds, st.integers(0, 200), st.booleans())
 @example(StreamRules(rows=2, ahead=3, max_lag=0), [3, 3], ([1], [0]), ([4], [0]), 1, 12, True)
+@pytest.mark.slow
 def test_a_state_at_any_event_resumes_on_another_shape(
     rule: StreamRules,
     counts: list[int],
