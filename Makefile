@@ -7,6 +7,8 @@ UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
 BIN := .venv/bin
 # Hundreds of processes import the same modules: what Python compiles is kept, even where the environment says no.
 export PYTHONDONTWRITEBYTECODE :=
+# Threads of torch that have nothing to do sleep: on busy cores they spin for three times the work.
+export OMP_WAIT_POLICY ?= PASSIVE
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
 .PHONY: demo test checks test-fast test-python test-vllm setup lint typecheck unit packaging docs bench lock clean

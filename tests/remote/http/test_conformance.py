@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+pytestmark = pytest.mark.slow
 SERVER = """
     import sys
     from twinkle_mesh import DeviceGroup
@@ -48,7 +49,6 @@ def harness(
             yield Harness("http", names, folder, options, served=True, patience=1.0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 def test_conformance(check: Callable[[Harness], None], harness: Harness) -> None:
     if harness.takes(check):

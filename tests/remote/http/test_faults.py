@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a token for tests"
 SERVER = """
     import asyncio, json, logging, sys, time, numpy

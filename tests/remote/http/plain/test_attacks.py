@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+pytestmark = pytest.mark.slow
+
 SUBJECTS = (Path(__file__).parent / "subjects.py").read_text(encoding="utf-8")
 ONE, TWO = "token number one", "token number two"
 ROUTES = (

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+pytestmark = pytest.mark.slow
+
 SUBJECTS = (Path(__file__).parent / "subjects.py").read_text(encoding="utf-8")
 ONE, TWO = "token number one", "token number two"
 
@@ -248,7 +250,6 @@ def test_only_what_is_served_is_called(api: Api) -> None:
     assert api.send("GET", "/v1")[0] == 404
 
 
-@pytest.mark.slow
 def test_a_component_that_nobody_calls_is_released(serving: Callable[..., AbstractContextManager[str]]) -> None:
     with serving(SUBJECTS, "0.3") as address, contextlib.closing(Api(address)) as api:
         idle, busy = api.build("Adder"), api.build("Adder")
