@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 @twinkle.remote_class()
@@ -254,9 +257,11 @@ def test_environment_modules_classes_and_the_end(program: Callable[..., Any], tm
 
 
 def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> None:
+    (of_readme,) = re.findall(r"^```python\n(twinkle\.initialize.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
     out = program(
         """
         import os
+        import sys
         import time
         from pathlib import Path
         import ray
@@ -294,6 +299,16 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
                     assert set(actor.node()) == {cluster.head_node.node_id}
                     assert actor.seen() == [["HF_HOME", "MY_VAR", "NCCL_DEBUG"]] * 2, actor.seen()
                 assert ray.is_initialized() == (by == "connection")
+            ray.shutdown()
+            here = {"10.0.0.1:6379": cluster.address, "ranks=8": "ranks=2", "GPU": "CPU"}
+            for there, own in here.items():
+                assert there in sys.argv[1]
+                sys.argv[1] = sys.argv[1].replace(there, own)
+            exec(sys.argv[1], {"twinkle": twinkle, "DeviceGroup": DeviceGroup})
+            assert ray.get_runtime_context().gcs_address == cluster.address
+            assert Actor(remote_group="actor").node()() == [cluster.head_node.node_id] * 2
+            twinkle.shutdown()
+            ray.init(address=cluster.address, logging_level="ERROR")
             until = time.monotonic() + 10
             while ray.available_resources().get("CPU") != 2:
                 assert time.monotonic() < until, ray.available_resources()
@@ -303,7 +318,8 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
             ray.shutdown()
             cluster.shutdown()
             print("READY")
-        """
+        """,
+        of_readme,
     ).finish(110)
     assert "READY" in out
     assert out.count("HF_TOKEN") == 2, out  # one line, which names it and says what would give it

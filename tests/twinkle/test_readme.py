@@ -99,6 +99,12 @@ def test_no_line_installs_a_name_of_the_index() -> None:
                     assert re.search(r" @ file:|^\"?\./|\.whl$|^\"\$REPO#", word), f"{path}: {line}"
 
 
+def test_no_error_text_installs_a_name_of_ours_from_the_index() -> None:
+    for folder in (ROOT / "src", *ROOT.glob("packages/*/src")):
+        for path in folder.rglob("*.py"):
+            assert not re.search(r"pip install [^\n]*(?:twinkle|_PROVIDERS)", path.read_text(encoding="utf-8")), path
+
+
 def _installs(text: str) -> list[str]:
     """The lines of code blocks that install, with their continuations, without comments."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -100,5 +100,5 @@ def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
     on_terminal(monkeypatch)
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ImportError, match=r"pip install 'twinkle-data\[progress\]'"):
+    with pytest.raises(ImportError, match=r"pip install tqdm"):
         Bar(Cursor(), 10)

@@ -20,6 +20,6 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_gets_a_bar_and_a_file_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bar_class("twinkle-remote") is None and not in_notebook()
+    assert bar_class() is None and not in_notebook()
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert bar_class("twinkle-remote") is tqdm and not in_notebook()
+    assert bar_class() is tqdm and not in_notebook()

@@ -131,7 +131,8 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name not in ("msgspec", "starlette", "urllib3", "uvicorn"):
             raise
-        raise ImportError(f"{name} needs {error.name}: pip install 'twinkle-remote[http]'") from error
+        needs = "pip install msgspec starlette urllib3 uvicorn brings what the extra http names"
+        raise ImportError(f"{name} needs {error.name}: {needs}") from error
     globals()[name] = value
     return value
 

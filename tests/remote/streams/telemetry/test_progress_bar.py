@@ -76,5 +76,5 @@ def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'twinkle-remote\[progress\]'"):
+    with pytest.raises(ImportError, match=r"pip install tqdm"):
         run(8, progress=True)

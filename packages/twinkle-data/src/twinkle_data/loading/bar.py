@@ -33,7 +33,7 @@ class Bar:
         self._position = self._began_at = at.position
         self._total = None if samples_left is None else at.position + samples_left
         self._began = self._shown = time.monotonic()
-        bar = bar_class("twinkle-data")
+        bar = bar_class()
         # Samples before a resume count as done, but not for the rate.
         self._bar: Any = bar and bar(
             desc=self._name,

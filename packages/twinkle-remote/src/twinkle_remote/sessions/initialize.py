@@ -289,7 +289,10 @@ def _factory(mode: str) -> BackendFactory:
     if mode in found:
         return cast("BackendFactory", found[mode].load())
     if mode in _PROVIDERS:
-        raise BackendError(f"backend {mode!r} is not installed: pip install {_PROVIDERS[mode]}")
+        raise BackendError(
+            f"backend {mode!r} is not installed: install {_PROVIDERS[mode]} where twinkle-remote came from: "
+            "a checkout, a folder of wheels or a git URL"
+        )
     raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
 
 

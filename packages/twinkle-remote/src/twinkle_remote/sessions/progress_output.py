@@ -15,11 +15,8 @@ def in_notebook() -> bool:
     return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
-def bar_class(package: str) -> Any:
+def bar_class() -> Any:
     """The class of tqdm's bars for the standard error; None where lines suit better.
-
-    Args:
-        package: The distribution whose extra `progress` brings tqdm.
 
     Raises:
         ImportError: A bar suits, and tqdm is not installed.
@@ -33,5 +30,5 @@ def bar_class(package: str) -> Any:
             return widget
         from tqdm import tqdm
     except ImportError as error:
-        raise ImportError(f"progress=True needs tqdm: pip install '{package}[progress]'") from error
+        raise ImportError("progress=True needs tqdm: pip install tqdm") from error
     return tqdm

@@ -30,7 +30,7 @@ class ProgressBar:
 
     def __init__(self, stats: Callable[[], StreamStats]) -> None:
         self._stats = stats
-        bar = bar_class("twinkle-remote")
+        bar = bar_class()
         self._bar = bar and bar(desc="stream", unit=" rows", unit_scale=True, dynamic_ncols=True)
         self._pause = LINE_SECONDS if self._bar is None else _BAR_SECONDS
         self._shown_at = time.monotonic()
