@@ -30,11 +30,25 @@ PROGRAM = """
     wide_mesh, far_mesh = DeviceMesh.from_sizes(dp_size=3), DeviceMesh.from_sizes(dp_size=2)
 
     @twinkle.remote_class()
-    class Part:
+    class Rank:  # its workers do not import torch
         def __init__(self, device_mesh=None):
             worker = twinkle.current_worker()
             self.rank, self.size = worker.rank, worker.world_size
 
+        @twinkle.remote_function(dispatch="all")
+        def where(self):
+            address = socket.gethostbyname(socket.gethostname())
+            return socket.gethostname(), address, os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"]
+
+        @twinkle.remote_function(dispatch="all")
+        def work(self, seconds, killed=-1):
+            if killed == self.rank:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(seconds)
+            return self.rank
+
+    @twinkle.remote_class()
+    class Part(Rank):
         def weights(self):
             if self.size == 2:
                 self.whole = torch.zeros(ROWS, COLUMNS)
@@ -43,11 +57,6 @@ PROGRAM = """
             first = self.rank * rows
             part = torch.arange(first, first + rows, dtype=torch.float32)[:, None].expand(rows, COLUMNS).contiguous()
             return {"w": Shard(part, (ROWS, COLUMNS), (first, 0))}
-
-        @twinkle.remote_function(dispatch="all")
-        def where(self):
-            address = socket.gethostbyname(socket.gethostname())
-            return socket.gethostname(), address, os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"]
 
         @twinkle.remote_function(dispatch="all")
         def reduce(self):
@@ -72,13 +81,6 @@ PROGRAM = """
         @twinkle.remote_function(dispatch="all")
         def received(self):
             return self.whole[:, 0].tolist() + [float(self.whole.std(1).max())]
-
-        @twinkle.remote_function(dispatch="all")
-        def work(self, seconds, killed=-1):
-            if killed == self.rank:
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(seconds)
-            return self.rank
 
     def handed():
         before = len(twinkle.stats())
@@ -119,7 +121,7 @@ PROGRAM = """
         start([wide_group, *others])
         wide = Part(remote_group="wide", device_mesh=wide_mesh)
         far = Part(remote_group="far", device_mesh=far_mesh)
-        near, twins = Part(remote_group="near"), Part(remote_group="twins")
+        near, twins = Rank(remote_group="near"), Rank(remote_group="twins")
         report("WHERE", lambda: [wide.where().result(), near.where().result(), far.where().result()])
         report("REDUCE", lambda: wide.reduce().result())
         report("HANDED", handed)
@@ -140,7 +142,7 @@ PROGRAM = """
         report("END", twinkle.shutdown)
         report("TOO_FEW", lambda: start([wide_group]))
         report("AGAIN", lambda: start([DeviceGroup("left", 2, "CPU")]))
-        left = Part(remote_group="left")
+        left = Rank(remote_group="left")
         report("LEFT", lambda: left.where().result())
         report("LAST", twinkle.shutdown)
 """
@@ -227,7 +229,7 @@ def test_a_worker_that_is_killed_on_another_host(told: dict[str, Any]) -> None:
     killed = told["KILLED"]
     assert killed["kind"] == "WorkerDiedError" and killed["seconds"] < 15
     first = killed["text"].splitlines()[0]
-    assert first.startswith("twins[1/2] died during Part.work on two pid ") and "SIGKILL" in first
+    assert first.startswith("twins[1/2] died during Rank.work on two pid ") and "SIGKILL" in first
 
 
 def test_a_host_that_is_cut_off_is_named_within_15_seconds(told: dict[str, Any]) -> None:
