@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from concurrent.futures import Future, InvalidStateError
@@ -66,6 +67,8 @@ class EngineLoop:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         alone = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+        if alone and any(thread.is_alive() for thread in _IN_PROCESS):
+            gc.collect()  # that of a sampler that was released may be in reference cycles
         if alone and any(thread.is_alive() for thread in _IN_PROCESS):
             raise ValueError(
                 "vLLM has one engine in a process, and another VLLMSampler is in this one; the mode ray, or "

@@ -1,0 +1,37 @@
+"""Samples with one engine over two processes, syncs a trainer's weights to it, and prints figures as JSON."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2] / "twinkle/engines"))
+from tiny_engine import ENGINE
+from tiny_models import sgd
+
+import twinkle
+from twinkle import WeightSync
+from twinkle.engines import SamplingParams, TransformersModel, VLLMSampler, mismatch
+
+os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # vLLM gives each process memory nodes of its own, if there are
+PARAMS = SamplingParams(n=2, max_new_tokens=8, seed=1)
+
+
+def main(folder: str) -> None:
+    with twinkle.session("local"):
+        model: Any = TransformersModel(folder, optimizer=sgd)
+        sampler: Any = VLLMSampler(folder, tensor_parallel_size=2, **ENGINE)
+        rollouts = sampler.sample([[1, 2], [3]], PARAMS)
+        model.forward_backward(rollouts)
+        model.step()
+        before = mismatch(rollouts, model.logprobs(rollouts))["worst"]
+        WeightSync(model, sampler)()
+        rollouts = sampler.sample([[1, 2], [3]], PARAMS)
+        after = mismatch(rollouts, model.logprobs(rollouts))["worst"]
+        versions = sorted({int(one) for row in rollouts.versions or [] for one in row})
+    print(json.dumps({"before": before, "after": after, "versions": versions}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
