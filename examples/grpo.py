@@ -3,6 +3,7 @@
 python examples/grpo.py                                                 # a tiny random model in this process
 python examples/grpo.py --mode threads --samplers 2 --ahead 32          # samplers work while the model trains
 python examples/grpo.py --mode ray --workers 2 --samplers 2 --ahead 32  # the model is sharded over two workers
+python examples/grpo.py --engine vllm                                   # vLLM writes, of the extra vllm
 python examples/grpo.py --model path/to/a/model --mode ray --workers 8 --samplers 8 --rate 1e-6
 """
 
@@ -23,6 +24,7 @@ from twinkle.engines import (
     SamplingParams,
     TransformersModel,
     TransformersSampler,
+    VLLMSampler,
     advantages,
     mismatch,
     rewards,
@@ -44,7 +46,7 @@ def tiny() -> tuple[Qwen3Config, PreTrainedTokenizerFast]:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordLevelTrainer(special_tokens=["<end>"])
     tokenizer.train_from_iterator([str(prompt["prompt"]) for prompt in PROMPTS], trainer)
-    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16}
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
     config = Qwen3Config(vocab_size=tokenizer.get_vocab_size(), eos_token_id=0, **sizes, **heads)
     return config, PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
@@ -79,7 +81,8 @@ def train(options: argparse.Namespace) -> list[float]:
             remote_group="trainer",
         )
         placement: dict[str, Any] = {"device_mesh": copies, "remote_group": "sampler"}
-        sampler = TransformersSampler(source, tokenizer=tokenizer, params=PARAMS, **placement)
+        engine: Any = VLLMSampler if options.engine == "vllm" else TransformersSampler
+        sampler = engine(source, tokenizer=tokenizer, params=PARAMS, dtype="float32", **placement)
         grader = rewards(counts_on, **placement)
         sync = WeightSync(model, sampler)
         sync()
@@ -112,6 +115,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a folder or a hub's name; a tiny random model without it")
     parser.add_argument("--mode", choices=("local", "threads", "ray"), default="local")
+    parser.add_argument("--engine", choices=("hf", "vllm"), default="hf", help="what samples")
     parser.add_argument("--workers", type=int, default=1, help="ranks that hold the model; threads have one")
     parser.add_argument("--samplers", type=int, default=1)
     parser.add_argument("--steps", type=int, default=80)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from copy import deepcopy
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
@@ -60,7 +61,7 @@ class VLLMModel:
         self.tokenizer = read_tokenizer(model, tokenizer)
         self.adapters: Any = None
         own: dict[str, Any] = {
-            "model": self._saved("config", model) if isinstance(model, PretrainedConfig) else fspath(model),
+            "model": self._saved("config", _named(model)) if isinstance(model, PretrainedConfig) else fspath(model),
             "generation_config": "vllm",
             "logprobs_mode": "raw_logprobs",
             "weight_transfer_config": {"backend": BACKEND},
@@ -188,3 +189,12 @@ class VLLMModel:
         if ends is None and self.tokenizer is not None:
             ends = self.tokenizer.eos_token_id
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+
+def _named(config: Any) -> Any:
+    """A config that names its causal language model, as vLLM wants it; one that was made by hand does not."""
+    with torch.device("meta"):
+        architecture = type(AutoModelForCausalLM.from_config(config)).__name__
+    named = deepcopy(config)
+    named.architectures = [architecture]
+    return named
