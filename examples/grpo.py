@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ from libraries import without
 import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh, WeightSync
 from twinkle.engines import (
+    JSONLSink,
     Rollouts,
     SamplingParams,
+    Throughput,
     TransformersModel,
     TransformersSampler,
     VLLMSampler,
@@ -68,6 +71,7 @@ def train(options: argparse.Namespace) -> list[float]:
     device = "GPU" if torch.cuda.is_available() else "CPU"
     groups = [DeviceGroup("trainer", options.workers, device), DeviceGroup("sampler", options.samplers, device)]
     history: list[float] = []
+    throughput, sink = Throughput(), None if options.log is None else JSONLSink(options.log)
     with twinkle.session(options.mode, groups=groups, seed=options.seed):
         loader = DataLoader(PROMPTS * options.steps, batch_size=len(PROMPTS))
         model = TransformersModel(
@@ -90,10 +94,13 @@ def train(options: argparse.Namespace) -> list[float]:
             for batch in batches:
                 rollouts = advantages(twinkle.get(batch), "grpo", scale=False)
                 history.append(rollouts.sequence_rewards().mean().item())
-                loss = model.forward_backward(rollouts, loss="grpo")["loss"]
-                norm = model.step()["grad_norm"]
+                told = {"reward": history[-1], **model.forward_backward(rollouts, loss="grpo"), **model.step()}
+                lag, started = sync.version - int(rollouts.tokens["versions"].min()), perf_counter()
                 sync()
-                print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {loss:+.4f}  gradient {norm:.3f}")
+                told |= {"lag": lag, "sync_seconds": perf_counter() - started}
+                print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {told['loss']:+.4f}  lag {lag}")
+                if sink is not None:
+                    sink.log({**told, **throughput.mark(sum(rollouts.lengths))}, step=len(history))
         report(history, twinkle.get(grader.grade(sampler.sample(PROMPTS))), model)
     return history
 
@@ -121,6 +128,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--ahead", type=int, default=0, help="prompts at work ahead of the loop")
+    parser.add_argument("--log", help="a file for metrics, a line of JSON a step")
     parser.add_argument("--seed", type=int, default=0)
     return train(parser.parse_args(arguments))
 

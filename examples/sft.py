@@ -19,7 +19,7 @@ from libraries import without
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh
-from twinkle.engines import TransformersModel
+from twinkle.engines import JSONLSink, Throughput, TransformersModel
 
 try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -46,11 +46,12 @@ def collate(texts: list[str], tokenizer: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": attended, "labels": ids.masked_fill(attended == 0, -100)}
 
 
-def train(path: str | None, mode: str, workers: int, steps: int, rate: float) -> list[float]:
+def train(path: str | None, mode: str, workers: int, steps: int, rate: float, log: str | None = None) -> list[float]:
     """The loss of each step."""
     source, tokenizer = tiny() if path is None else (path, AutoTokenizer.from_pretrained(path))
     texts = [text for topic in topics.values() for text in topic.split("\n\n") if len(text) > 80]
     losses: list[float] = []
+    throughput, sink = Throughput(), None if log is None else JSONLSink(log)
     with twinkle.session(mode, groups=[DeviceGroup("trainer", workers, "GPU" if torch.cuda.is_available() else "CPU")]):
         loader = DataLoader(texts, batch_size=16, shuffle=True, collate_fn=partial(collate, tokenizer=tokenizer))
         model = TransformersModel(
@@ -62,8 +63,11 @@ def train(path: str | None, mode: str, workers: int, steps: int, rate: float) ->
             remote_group="trainer",
         )
         for batch in islice(chain.from_iterable(repeat(loader)), steps):
-            losses.append(model.forward_backward(batch)["loss"])
-            print(f"step {len(losses):4d}  loss {losses[-1]:.4f}  gradient {model.step()['grad_norm']:.3f}")
+            told = {**model.forward_backward(batch), **model.step()}
+            losses.append(told["loss"])
+            print(f"step {len(losses):4d}  loss {told['loss']:.4f}  gradient {told['grad_norm']:.3f}")
+            if sink is not None:
+                sink.log({**told, **throughput.mark(int(told["tokens"]))}, step=len(losses))
     return losses
 
 
@@ -74,8 +78,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rate", type=float, default=5e-3)
+    parser.add_argument("--log", help="a file for metrics, a line of JSON a step")
     options = parser.parse_args()
-    train(options.model, options.mode, options.workers, options.steps, options.rate)
+    train(options.model, options.mode, options.workers, options.steps, options.rate, options.log)
 
 
 if __name__ == "__main__":
