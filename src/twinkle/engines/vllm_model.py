@@ -55,7 +55,7 @@ class VLLMModel:
         if not isinstance(model, str | PathLike | PretrainedConfig):
             raise TypeError(f"model is a path, a name or a config, got {type(model).__name__}")
         self._folder = mkdtemp(prefix="twinkle-vllm-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._lora = lora
         self._trust = bool(given.get("trust_remote_code", False))
         self.tokenizer = read_tokenizer(model, tokenizer)
@@ -90,7 +90,9 @@ class VLLMModel:
         return SharedWeights(like, torch.float32)
 
     def begin(self, engine: Any) -> None:
-        """Look at an engine that was built."""
+        """Look at an engine that was built; it has read what was written for it."""
+        if self._lora is None:
+            self._remove()  # a worker that is killed leaves nothing
         self._dtype = engine.model_config.dtype
         self._length = engine.model_config.max_model_len
         engine.set_weight_version("0")
