@@ -1,4 +1,4 @@
-"""Samples with one engine over two processes, syncs a trainer's weights to it, and prints figures as JSON."""
+"""Samples with one engine over two processes, syncs a trainer's weights to it, and writes figures as JSON."""
 
 import json
 import os
@@ -18,7 +18,7 @@ os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # vLLM gives each process me
 PARAMS = SamplingParams(n=2, max_new_tokens=8, seed=1)
 
 
-def main(folder: str) -> None:
+def main(folder: str, output: str) -> None:
     with twinkle.session("local"):
         model: Any = TransformersModel(folder, optimizer=sgd)
         sampler: Any = VLLMSampler(folder, tensor_parallel_size=2, **ENGINE)
@@ -30,8 +30,8 @@ def main(folder: str) -> None:
         rollouts = sampler.sample([[1, 2], [3]], PARAMS)
         after = mismatch(rollouts, model.logprobs(rollouts))["worst"]
         versions = sorted({int(one) for row in rollouts.versions or [] for one in row})
-    print(json.dumps({"before": before, "after": after, "versions": versions}))
+    Path(output).write_text(json.dumps({"before": before, "after": after, "versions": versions}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Trains on two workers of a Ray cluster, samples on two others, and prints figures as JSON."""
+"""Trains on two workers of a Ray cluster, samples on two others, and writes figures as JSON."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ PROMPTS = [[i + 1, 7, 9] for i in range(6)]
 PARAMS = SamplingParams(n=2, max_new_tokens=8, seed=1)
 
 
-def main(folder: str) -> None:
+def main(folder: str, output: str) -> None:
     groups = [DeviceGroup("trainer", 2, "CPU"), DeviceGroup("sampler", 2, "CPU")]
     with twinkle.session("ray", groups=groups, start_timeout=600):
         shards = DeviceMesh.from_sizes(fsdp_size=2, device_type="cpu")
@@ -35,8 +35,8 @@ def main(folder: str) -> None:
         after = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))["worst"]
         versions = sorted({int(one) for row in rollouts.versions or [] for one in row})
         alike = first == [row.tolist() for row in turned[::-1].ids]
-    print(json.dumps({"before": before, "after": after, "versions": versions, "alike": alike}))
+    Path(output).write_text(json.dumps({"before": before, "after": after, "versions": versions, "alike": alike}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
