@@ -14,7 +14,7 @@ from twinkle_ray.cluster.node_monitor import NodeMonitor
 from twinkle_ray.cluster.places import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +35,8 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
 def test_what_ends_is_lost_and_what_comes_back_is_not() -> None:
     head = listening()
     place = head.getsockname()
-    with closing(NodeMonitor({HEAD: place}, interval=0.05, grace=0.15)) as monitor:
+    told: list[Mapping[str, str]] = []
+    with closing(NodeMonitor({HEAD: place}, interval=0.05, grace=0.15, tell=told.append)) as monitor:
         assert monitor.lost(HEAD) is None
         head.close()
         until(lambda: monitor.lost(HEAD))
@@ -44,6 +45,8 @@ def test_what_ends_is_lost_and_what_comes_back_is_not() -> None:
         )
         with socket.create_server(place):
             until(lambda: monitor.lost(HEAD) is None)
+            until(lambda: len(told) == 2)
+    assert told == [{HEAD: f"the cluster's head at 127.0.0.1:{place[1]} refuses connections: its process ended"}, {}]
 
 
 def test_a_node_that_never_answered_is_not_lost_and_one_that_comes_later_is_watched() -> None:

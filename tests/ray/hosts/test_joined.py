@@ -47,6 +47,14 @@ PROGRAM = """
             time.sleep(seconds)
             return self.rank
 
+        @twinkle.remote_function(dispatch="all")
+        def ask(self, other):
+            return other.work(600.0).result()
+
+        @twinkle.remote_function(dispatch="all")
+        def take(self, value):
+            return len(value)
+
     @twinkle.remote_class()
     class Part(Rank):
         def weights(self):
@@ -132,12 +140,17 @@ PROGRAM = """
         report("SLOW", handed)
         wait_for("QUICK?")
         report("KILLED", lambda: twins.work(600.0, killed=1).result())
+        made = far.make(list(range(ROWS)))
+        made.wait()
         busy, over = far.work(600.0), wide.work(600.0)
+        waits = {"ASKS": near.ask(far), "GATE": near.take(far.work(600.0)), "READS": near.take(made), "HERE": made}
         time.sleep(1.0)
         wait_for("CUT?")
         report("CUT", lambda: busy.result())
         report("NEXT", lambda: far.where().result())
         report("OVER", lambda: over.result())
+        for name, lazy in waits.items():
+            report(name, lazy.result)
         report("OTHER", lambda: near.work(0.0).result())
         report("END", twinkle.shutdown)
         report("TOO_FEW", lambda: start([wide_group]))
@@ -147,7 +160,7 @@ PROGRAM = """
         report("LAST", twinkle.shutdown)
 """
 NAMES = ("WHERE", "REDUCE", "HANDED", "EXPLAINED", "LOADED", "SYNCED", "SLOW", "KILLED")
-AFTER = ("CUT", "NEXT", "OVER", "OTHER", "END", "TOO_FEW", "AGAIN", "LEFT", "LAST")
+AFTER = ("CUT", "NEXT", "OVER", "ASKS", "GATE", "READS", "HERE", "OTHER", "END", "TOO_FEW", "AGAIN", "LEFT", "LAST")
 """The reports before the link is cut, and after it."""
 PAYLOAD = 30 * 50_000 * 8
 
@@ -244,6 +257,19 @@ def test_a_host_that_is_cut_off_is_named_within_15_seconds(told: dict[str, Any])
 def test_a_group_with_one_rank_on_the_lost_host_names_it(told: dict[str, Any]) -> None:
     assert told["OVER"]["kind"] == "WorkerDiedError" and told["OVER"]["seconds"] < 5, told["OVER"]
     assert "wide[2/3" in told["OVER"]["text"] and "10.77.0.3" in told["OVER"]["text"]
+
+
+def test_whoever_waits_for_a_lost_host_is_told_within_15_seconds(told: dict[str, Any]) -> None:
+    asks, gate, reads, here = (told[name] for name in ("ASKS", "GATE", "READS", "HERE"))
+    seconds = {name: told[name]["seconds"] for name in ("CUT", "NEXT", "OVER", "ASKS", "GATE", "READS", "HERE")}
+    assert sum(seconds.values()) < 15, seconds
+    died = r"far\[[01]/2( dp=[01])?\] died during Part.work on three pid \d+: its node at 10.77.0.3:\d+ does not answer"
+    assert re.search(died, asks["text"]), asks
+    assert gate["text"].startswith("Rank.take did not run, because the call that makes its argument failed: "), gate
+    assert re.search(died, gate["text"]), gate
+    gone = r"\d+ bytes of far\[[01]/2\] cannot be read: its node at 10.77.0.3:\d+ does not answer"
+    assert re.search(gone, reads["text"]) and "near[0/1]" in reads["text"], reads
+    assert re.search(gone, here["text"]), here
 
 
 def test_the_other_hosts_go_on(told: dict[str, Any]) -> None:

@@ -29,6 +29,10 @@ PROGRAM = """
             time.sleep(seconds)
             return socket.gethostname()
 
+        @twinkle.remote_function(dispatch="all", collect="none")
+        def take(self, value):
+            return value
+
     def wait_for(what):
         print(what, flush=True)
         sys.stdin.readline()
@@ -44,6 +48,7 @@ PROGRAM = """
         wait_for("CUT?")
         report("CUT", lambda: busy.result())
         report("AFTER_CUT", lambda: three.work(0.0).result())
+        report("HANDED", lambda: two.take(own.work(0.0)).result())
         wait_for("KILL?")
         report("KILLED", lambda: other.result())
         report("AFTER_KILL", lambda: two.work(0.0).result())
@@ -68,7 +73,7 @@ def told(
     running.line("CUT?", 10)
     hosts.cut("three")
     running.say("cut")
-    out.update({name: running.report(name, 60) for name in ("CUT", "AFTER_CUT")})
+    out.update({name: running.report(name, 60) for name in ("CUT", "AFTER_CUT", "HANDED")})
     running.line("KILL?", 10)
     hosts.kill("two")
     running.say("kill")
@@ -85,6 +90,10 @@ def test_a_host_that_is_cut_off_is_named_within_15_seconds(told: dict[str, Any])
     first = cut["text"].splitlines()[0]
     assert first.startswith("three[") and "died during Part.work on three pid" in first and "10.77.0.3:" in first
     assert told["AFTER_CUT"]["kind"] == "WorkerDiedError" and told["AFTER_CUT"]["seconds"] < 5
+
+
+def test_the_first_hand_over_does_not_wait_for_a_lost_host(told: dict[str, Any]) -> None:
+    assert told["HANDED"]["value"] == ["one", "one"] and told["HANDED"]["seconds"] < 15, told["HANDED"]
 
 
 def test_the_call_after_a_host_has_ended_answers_within_5_seconds(told: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -20,7 +21,7 @@ from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
 from twinkle_ray.workers.groups import RayGroups
-from twinkle_ray.workers.node_agent import start_agents
+from twinkle_ray.workers.node_agent import start_agents, tell_agents
 from twinkle_ray.workers.replay import rebuild
 from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import TwinkleError
@@ -125,8 +126,8 @@ class RayBackend:
         nodes = sorted({here, *(member.node for group in ready for member in group.members)})
         self._agents = start_agents(nodes) if len(nodes) > 1 else {}
         self._connect_all(ready)
-        self._monitor = NodeMonitor(places_of(nodes))
-        running = RayGroups(ready, RayStore(), self._agents, self._monitor)
+        self._monitor = NodeMonitor(places_of(nodes), tell=partial(tell_agents, self._agents))
+        running = RayGroups(ready, RayStore(), self._agents, self._monitor, self._agents.get(here))
         self._end_waiting = running.close
         self._tree = start_tree(ready, self._calls, self.start_timeout)
         workers = sum(len(group.members) for group in ready)

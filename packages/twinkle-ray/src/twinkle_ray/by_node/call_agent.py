@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.by_node.gathering import Gathering
 from twinkle_ray.by_node.message_order import MessageOrder
 from twinkle_ray.by_node.messages import LostAnswers, loop_key
 from twinkle_ray.by_node.tree import children, next_hop
+from twinkle_ray.cluster.node_actors import options_on
 from twinkle_ray.workers.promises import Promises
 
 if TYPE_CHECKING:
@@ -161,10 +161,8 @@ def start_call_agents(nodes: Sequence[str], fan_out: int) -> list[Any]:
     """
     agents = []
     for index, node in enumerate(nodes):
-        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": _AT_ONCE}
-        actor_class = ray.remote(CallAgent)
-        agents.append(actor_class.options(scheduling_strategy=strategy, **options).remote(index, fan_out))
+        actor_class = ray.remote(CallAgent).options(max_concurrency=_AT_ONCE, **options_on(node))
+        agents.append(actor_class.remote(index, fan_out))
     return agents
 
 

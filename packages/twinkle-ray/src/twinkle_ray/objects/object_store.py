@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,10 @@ from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedErr
 if TYPE_CHECKING:
     from ray import ObjectRef
 
+    from twinkle_ray.cluster.lost_nodes import LostNodes
+
 ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each receiver
+_LOOK_SECONDS = 1.0
 RESULT_LIMIT = 16 * 1024  # bytes; larger results stay on the node of their worker
 
 
@@ -72,6 +76,7 @@ class RayStore:
         self._label = label
         self._node, self._id = context.get_node_id(), context.get_worker_id()
         self.agent: Any = None
+        self.lost_nodes: LostNodes | None = None
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large array or tensor once for many readers; None for smaller ones."""
@@ -86,7 +91,7 @@ class RayStore:
 
         Raises:
             StoreTimeoutError: The time is over.
-            WorkerDiedError: The process that held the value has ended.
+            WorkerDiedError: The process that held the value has ended, or its node is lost.
         """
         if isinstance(ref, Inline):
             return rows.unfold(Pickled(ref.data).open(), start, stop)[0], len(ref.data)
@@ -147,10 +152,23 @@ class RayStore:
         if cut_there and start is not None and stop is not None:
             try:
                 (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, start, stop))
-                return _opened(ray.get(piece), 0, stop - start)
+                return _opened(self._fetched(stored, piece), 0, stop - start)
             except ray.exceptions.RayTaskError:  # the agent may not have a class that this process has
                 pass
-        return _opened(ray.get(stored.ref), start, stop)
+        return _opened(self._fetched(stored, stored.ref), start, stop)
+
+    def _fetched(self, stored: Stored, ref: ObjectRef[Pickled]) -> Pickled:
+        """Wait for data of a node for as long as the node is not lost."""
+        known = self.lost_nodes
+        if known is None or stored.node == self._node:
+            return ray.get(ref)
+        coming = ref.future()  # a thread that Ray never answers would end this process when it leaves Ray
+        while not futures.wait([coming], _LOOK_SECONDS).done:
+            why = known.lost(stored.node) if known.any_lost() else None
+            if why is not None:
+                raise WorkerDiedError(f"{stored.nbytes} bytes of {stored.label} cannot be read: {why}")
+        pickled: Pickled = coming.result()
+        return pickled
 
 
 def put(pickled: Pickled) -> ObjectRef[Pickled]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
 from twinkle_ray.objects.wire import outcome_from_wire, outcomes_from_wire
 from twinkle_ray.workers.promises import answer_or_error, lost_wire
-from twinkle_remote.protocol import Outcome
+from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from twinkle_ray.by_node.messages import NodeAnswer
@@ -28,6 +29,24 @@ class AnswerAmong(NamedTuple):
 
 
 AnswerSource = ray.ObjectRef[Any] | AnswerAmong
+
+
+class Origin(NamedTuple):
+    """Who gives an answer.
+
+    Attributes:
+        place: Index of the answer among those that are waited for.
+        info: The worker.
+        method: Class.method that it was asked for.
+    """
+
+    place: int
+    info: WorkerInfo
+    method: str
+
+
+Origins = Mapping[str, Sequence[Origin]]
+"""The answers that need a node, by Ray's id of the node."""
 
 
 class AwaitedAnswers:

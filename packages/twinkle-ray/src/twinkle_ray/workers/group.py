@@ -11,7 +11,7 @@ import ray
 
 from twinkle_ray.by_node.node_reply import NodeReply
 from twinkle_ray.objects.wire import task_to_wire, unsendable
-from twinkle_ray.workers.awaited_answers import AnswerAmong
+from twinkle_ray.workers.awaited_answers import AnswerAmong, Origin
 from twinkle_ray.workers.loop_sender import LoopSender
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_ray.by_node.calls_by_node import CallsByNode
-    from twinkle_ray.workers.awaited_answers import AnswerSource
+    from twinkle_ray.workers.awaited_answers import AnswerSource, Origins
     from twinkle_ray.workers.member import Member
     from twinkle_ray.workers.reply import LostReply
     from twinkle_ray.workers.waiting_inputs import WaitingInputs
@@ -187,7 +187,7 @@ class RayGroup:
         if not inputs:
             return []
         assert self.waiting is not None
-        return [self.waiting.answers(inputs, _sources)[task.place]]
+        return [self.waiting.answers(inputs, _sources, _origins)[task.place]]
 
     def open_beside(self, ranks: Sequence[int]) -> None:
         """Have ranks run tasks beside the others from now on: Ray gives a busy actor no other work."""
@@ -262,6 +262,17 @@ class RayGroup:
 def _sources(inputs: InputReplies) -> tuple[list[AnswerSource], list[AnswerSource]]:
     """Where the answers of the inputs, and of the watched replies, come from."""
     return [_source(reply) for reply in inputs], [_source(reply) for reply in inputs.watched]
+
+
+def _origins(inputs: InputReplies) -> Origins:
+    """Which nodes the inputs and the watched replies need."""
+    found: dict[str, list[Origin]] = {}
+    for index, reply in enumerate([*inputs, *inputs.watched]):
+        assert isinstance(reply, _REPLIES), "a reply of another backend"
+        info = reply.answer.group.members[reply.rank].info
+        for node in reply.nodes:
+            found.setdefault(node, []).append(Origin(index, info, reply.name))
+    return found
 
 
 def _source(reply: Reply) -> AnswerSource:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twinkle_ray.by_node.node_reply import PendingNodeAnswer
-    from twinkle_ray.cluster.node_monitor import NodeMonitor
+    from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
@@ -38,18 +38,24 @@ class RayGroups:
         groups: The groups.
         store: The store of this process.
         agents: The nodes' agents by node id, where there are several nodes.
-        monitor: Notices a lost head and lost nodes; None on workers.
+        lost_nodes: The lost head and lost nodes; None where nobody notices them.
+        agent: The agent of this node; None where there is one node.
     """
 
     start_timeout: float | None = None
 
     def __init__(
-        self, groups: Sequence[RayGroup], store: RayStore, agents: Mapping[str, Any], monitor: NodeMonitor | None = None
+        self,
+        groups: Sequence[RayGroup],
+        store: RayStore,
+        agents: Mapping[str, Any],
+        lost_nodes: LostNodes | None = None,
+        agent: Any = None,
     ) -> None:
         self._store = store
-        self._monitor = monitor
+        store.lost_nodes = self._lost_nodes = lost_nodes
         self._agents = agents
-        self._waiting = WaitingInputs()
+        self._waiting = WaitingInputs(agent)
         self._groups: dict[str, RayGroup] = {}
         for group in groups:
             self.replace(group)
@@ -104,7 +110,7 @@ class RayGroups:
     def _read_some(self, pending: _Pending, replies: Sequence[_Reply], timeout: float | None) -> None:
         """Wait for one answer, and read those that are there."""
         ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
-        if not ready and timeout != 0:
+        if not ready:
             ready = self._first(pending, replies, timeout)
         if len(ready) > 1 and _read_together({ref: pending[ref] for ref in ready}, None):
             return
@@ -125,13 +131,13 @@ class RayGroups:
 
     def _lost(self, replies: Iterable[_Reply]) -> dict[_Reply, tuple[str, str]]:
         """For each reply that cannot arrive any more, the lost node and the reason."""
-        monitor = self._monitor
-        if monitor is None or not monitor.has_lost:
+        known = self._lost_nodes
+        if known is None or not known.any_lost():
             return {}
         out = {}
         for reply in replies:
             nodes = (HEAD, *reply.nodes) if reply.outcome is None else ()
-            found = [(node, why) for node in nodes if (why := monitor.lost(node)) is not None]
+            found = [(node, why) for node in nodes if (why := known.lost(node)) is not None]
             if found:
                 out[reply] = found[0]
         return out

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from twinkle_ray.cluster.node_actors import options_on
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_ray.workers.stack_dump import is_there, read_stacks
@@ -24,6 +24,7 @@ class NodeAgent:
     def __init__(self) -> None:
         self._agents: Mapping[str, Any] = {}
         self._pieces: dict[tuple[str, int, int], tuple[float, Any]] = {}
+        self._lost: Mapping[str, str] = {}
 
     def connect(self, agents: Mapping[str, Any]) -> None:
         """Take the agents of all nodes, by node id."""
@@ -46,6 +47,14 @@ class NodeAgent:
         """Rows [start, stop) of a value that lies on this node, in its stored form."""
         return pack(rows.cut(ray.get(held[0]).open(), start, stop))
 
+    def take_lost(self, lost: Mapping[str, str]) -> None:
+        """Take which nodes are lost, and why."""
+        self._lost = lost
+
+    def lost_nodes(self) -> Mapping[str, str]:
+        """The reasons of the lost nodes by node id, for those who wait for them on this node."""
+        return self._lost
+
     def stacks(self, asked: Sequence[tuple[int, int]]) -> list[str]:
         """The stacks of workers of this node, each given as its pid and the descriptor of its stack."""
         return read_stacks(asked)
@@ -60,8 +69,19 @@ def start_agents(nodes: Sequence[str]) -> dict[str, Any]:
     actor_class = ray.remote(NodeAgent)
     agents: dict[str, Any] = {}
     for node in nodes:
-        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        agents[node] = actor_class.options(num_cpus=0, max_restarts=0, scheduling_strategy=strategy).remote()
+        agents[node] = actor_class.options(**options_on(node)).remote()
     for agent in agents.values():
         agent.connect.remote(agents)
     return agents
+
+
+def tell_agents(agents: Mapping[str, Any], lost: Mapping[str, str]) -> None:
+    """Tell the agents that can be reached which nodes are lost.
+
+    Args:
+        agents: All agents by node id.
+        lost: The reasons of the lost nodes by node id.
+    """
+    for node, agent in agents.items():
+        if node not in lost:
+            agent.take_lost.remote(lost)

@@ -19,6 +19,7 @@ from twinkle_ray.telemetry.worker_output import end_output, name_output, print_b
 from twinkle_ray.workers.beside_tasks import BesideTasks
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.loop_calls import LoopCalls
+from twinkle_ray.workers.node_news import NodeNews
 from twinkle_ray.workers.stack_dump import offer_stack
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, error_to_bytes, seed_process
 from twinkle_remote.protocol import Failure, HandedShare, Outcome, WorkerInfo
@@ -161,7 +162,8 @@ class RankActor(LoopCalls):
         """
         self._store.agent = agent
         if self._groups is None:
-            self._groups = RayGroups(groups, self._store, {})
+            news = None if agent is None else NodeNews(agent)
+            self._groups = RayGroups(groups, self._store, {}, news, agent)
             attach("ray", self._groups, defaults)
             return
         for group in groups:

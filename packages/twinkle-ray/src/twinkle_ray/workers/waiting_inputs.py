@@ -13,28 +13,37 @@ from twinkle_ray.workers.input_gate import start_gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_ray.workers.awaited_answers import AnswerSource
+    from twinkle_ray.workers.awaited_answers import AnswerSource, Origins
     from twinkle_remote.protocol import InputReplies
 
 _Sources = tuple[list["AnswerSource"], list["AnswerSource"]]
 
 
 class WaitingInputs:
-    """The answers of the gate of this process, by inputs; the gate starts with the first."""
+    """The answers of the gate of this process, by inputs; the gate starts with the first.
 
-    def __init__(self) -> None:
+    Args:
+        agent: The agent of this node; None where there is one node.
+    """
+
+    def __init__(self, agent: Any = None) -> None:
+        self._agent = agent
         self._gate: Any = None
         self._answers: dict[int, tuple[weakref.ref[InputReplies], Sequence[ray.ObjectRef[Any]]]] = {}
         self._lock = threading.Lock()
 
     def answers(
-        self, inputs: InputReplies, sources: Callable[[InputReplies], _Sources]
+        self,
+        inputs: InputReplies,
+        sources: Callable[[InputReplies], _Sources],
+        origins: Callable[[InputReplies], Origins] = lambda _: {},
     ) -> Sequence[ray.ObjectRef[Any]]:
         """Return what each distinct task of a call waits for in place of its inputs.
 
         Args:
             inputs: The same for all ranks of a call; with a plan.
             sources: Returns where the inputs and the watched replies come from.
+            origins: Returns which nodes they need; asked where there are several.
         """
         key = id(inputs)
         with self._lock:
@@ -44,7 +53,8 @@ class WaitingInputs:
             assert inputs.plan is not None
             plan = inputs.plan.without_collects()
             method = self._started().shares.options(num_returns=len(plan.of_share))
-            made = method.remote(plan, *sources(inputs))
+            where = origins(inputs) if self._agent is not None else {}
+            made = method.remote(plan, *sources(inputs), where)
             answers = made if isinstance(made, list) else [made]
             self._answers[key] = weakref.ref(inputs, lambda _: self._answers.pop(key, None)), answers
             return answers
@@ -56,7 +66,7 @@ class WaitingInputs:
 
     def _started(self) -> Any:
         if self._gate is None:
-            self._gate = start_gate()
+            self._gate = start_gate(self._agent)
         return self._gate
 
     def close(self) -> None:
