@@ -3,7 +3,8 @@ import re
 from pathlib import Path
 
 import pytest
-from grpo import counts_on, main
+from counting import counts_on
+from grpo import main
 
 
 def test_reward_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
