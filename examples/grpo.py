@@ -54,10 +54,14 @@ def train(options: argparse.Namespace) -> list[float]:
             for batch in batches:
                 rollouts = advantages(twinkle.get(batch), "grpo", scale=False)
                 history.append(rollouts.sequence_rewards().mean().item())
-                told = {"reward": history[-1], **model.forward_backward(rollouts, loss="grpo"), **model.step()}
-                lag, started = sync.version - int(rollouts.tokens["versions"].min()), perf_counter()
+                lag = sync.version - int(rollouts.tokens["versions"].min())
+                told: dict[str, Any] = {"reward": history[-1], "lag": lag}
+                if sink and lag == 0:  # the same weights, so that the engines alone differ
+                    told["mismatch"] = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))
+                told |= {**model.forward_backward(rollouts, loss="grpo"), **model.step()}
+                started = perf_counter()
                 sync()
-                told |= {"lag": lag, "sync_seconds": perf_counter() - started}
+                told["sync_seconds"] = perf_counter() - started
                 print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {told['loss']:+.4f}  lag {lag}")
                 if sink:
                     sink.log({**told, **throughput.mark(sum(rollouts.lengths))}, step=len(history))
