@@ -56,9 +56,12 @@ class TransformersSampler:
         from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
 
         check_installed("TransformersSampler")
+        import torch
+
         mesh = current_worker().mesh
         if mesh is not None:
             check_replicas("TransformersSampler", mesh)
+        self._seeds = torch.Generator().manual_seed(int(torch.randint(2**62, ())))  # threads share torch's own
         self._tokenizer = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
         self._ends = only_ends(self._model, self._tokenizer)
@@ -92,7 +95,7 @@ class TransformersSampler:
             raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
         if params.stop and self._tokenizer is None:
             raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
-        seed = int(torch.randint(2**62, ())) if params.seed is None else params.seed
+        seed = int(torch.randint(2**62, (), generator=self._seeds)) if params.seed is None else params.seed
         given, columns = split_columns(prompts)
         encoded = [to_ids(prompt, self._tokenizer) for prompt in given]
         jobs = [(ids, number) for ids in encoded for number in range(params.n)]
