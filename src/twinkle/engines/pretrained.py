@@ -24,13 +24,15 @@ def check_installed(engine: str, extra: str = "hf") -> None:
     """Raise where the libraries of an extra, "hf" or "vllm", are missing.
 
     Raises:
-        ImportError: A library is missing; the error names it.
+        ImportError: A library is missing; the error names it and the extra.
     """
     from importlib.util import find_spec
 
     missing = [name for name in _LIBRARIES[extra] if find_spec(name) is None]
     if missing:
-        raise ImportError(f"{engine} needs {', '.join(missing)}: pip install {' '.join(missing)}")
+        raise ImportError(
+            f"{engine} needs {', '.join(missing)}, of the extra {extra} of twinkle-all: pip install {' '.join(missing)}"
+        )
 
 
 def torch_dtype(name: str) -> torch.dtype:
