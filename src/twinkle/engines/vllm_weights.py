@@ -21,7 +21,7 @@ class Nothing(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is not ther
 
 
 @dataclass
-class SharedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
+class SharedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  # as above
     """Where the weights are: the arguments of `map_shared`."""
 
     path: str
@@ -29,7 +29,7 @@ class SharedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     tensors: list[tuple[str, str, list[int], int]]
 
 
-class SharedMemoryEngine(WeightTransferEngine):  # type: ignore[misc]
+class SharedMemoryEngine(WeightTransferEngine):  # type: ignore[misc]  # as above
     """Loads weights by Transformers' names; vLLM fuses, shards and packs them as after a start."""
 
     init_info_cls = Nothing

@@ -25,12 +25,12 @@ class WholeLines(io.TextIOBase):
         self._lock = threading.RLock()  # a signal's handler may print in the middle of a write
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # typed as if it could be set
         """As of the stream."""
         return str(self._stream.encoding)
 
     @property
-    def errors(self) -> str | None:  # type: ignore[override]
+    def errors(self) -> str | None:  # type: ignore[override]  # typed as if it could be set
         """As of the stream."""
         errors: str | None = self._stream.errors
         return errors
