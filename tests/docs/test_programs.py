@@ -26,6 +26,7 @@ PICTURES = ROOT / "docs" / "pictures"
 ELSEWHERE = {
     "README.md": "tests/twinkle/test_readme.py",
     "docs/data.md": "tests/data/test_readme.py",
+    "docs/howto/backend.md": "tests/docs/test_backend.py",
     "docs/http.md": "tests/docs/test_http.py",
     "docs/models.md": "tests/docs/test_models.py",
     "packages/twinkle-data/README.md": "tests/data/test_readme.py",

@@ -1,7 +1,7 @@
 """Check the programs of this folder with mypy --strict and pyright, against the packages of any Python environment.
 
-Run as `python run.py [python]`: the checkers are this interpreter's, the packages those of the given one, by default
-this one's. Ends with 1 when a right program is refused or a wrong line is not.
+The backend of the docs is checked with them. Run as `python run.py [python]`: the checkers are this interpreter's, the
+packages those of the given one, or this one's. Ends with 1 when it refuses a right line, or accepts a wrong one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "mypy-typing"
 MARK = "# refused"
+BACKEND = HERE.parents[1] / "docs" / "howto" / "backend.md"
 
 
 def run_mypy(python: str, folder: Path) -> dict[str, dict[int, str]]:
@@ -78,6 +79,9 @@ def complaints(python: str = sys.executable) -> list[str]:
             text = path.read_text()
             (folder / f"{path.stem}.py").write_text(text)
             marked[f"{path.stem}.py"] = {i for i, line in enumerate(text.splitlines(), 1) if line.endswith(MARK)}
+        module = BACKEND.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+        (folder / "backend_of_the_docs.py").write_text(module, encoding="utf-8")
+        marked["backend_of_the_docs.py"] = set()
         for checker, run in CHECKERS.items():
             refused = run(python, folder)
             for program, lines in marked.items():

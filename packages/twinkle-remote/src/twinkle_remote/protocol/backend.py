@@ -151,7 +151,8 @@ class WorkerGroup(Protocol):
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel those tasks of event loops that are pending, as asyncio does; returns at once.
 
-        The default cancels nothing.
+        The default cancels nothing, which suits a group that runs such tasks to their ends: the end of a generator
+        waits for a pending item.
         """
         return
 
