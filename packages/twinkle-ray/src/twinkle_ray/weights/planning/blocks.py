@@ -52,9 +52,12 @@ def needed_blocks(
             left: list[Box] = []
             for part in rest:
                 common = part.intersect(box)
-                if common is not None:
-                    found.append(Block(common, tuple(held[box]), targets, common.volume * item))
-                left.extend(part.minus(box))
+                if common is None:
+                    left.append(part)
+                    continue
+                found.append(Block(common, tuple(held[box]), targets, common.volume * item))
+                if common != part:
+                    left.extend(part.minus(box))
             rest = left
             if not rest:
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from twinkle_ray.weights.errors import ManifestError
-from twinkle_ray.weights.planning.columns import columns
+from twinkle_ray.weights.planning.layouts import RankGroup, rank_groups
 from twinkle_ray.weights.planning.ties import shared_memory_faults
 
 if TYPE_CHECKING:
@@ -150,26 +150,39 @@ def torch_dtype(name: str) -> torch.dtype:
 def _tensors_by_name(all_specs: Sequence[RankSpecs], side: str, faults: list[str]) -> Mapping[str, _Tensor]:
     found: dict[str, _Tensor] = {}
     tied = _tied_names(all_specs)
-    for name, of_name in columns(all_specs).items():
-        shape, dtype = of_name[0].specs[0].shape, of_name[0].specs[0].dtype
-        tensor = found[name] = _Tensor(shape, dtype, of_name[0].ranks[0], len(found))
-        for column in of_name:
-            ranks = len(column.specs)
-            shapes, dtypes = [spec.shape for spec in column.specs], [spec.dtype for spec in column.specs]
-            if shapes.count(shape) < ranks or dtypes.count(dtype) < ranks:
-                faults.extend(
-                    f"{name!r} is {dtype} {shape} on rank {tensor.rank} of the {side} "
-                    f"and {spec.dtype} {spec.shape} on rank {rank}"
-                    for rank, spec in zip(column.ranks, column.specs, strict=True)
-                    if (spec.shape, spec.dtype) != (shape, dtype)
-                )
-            for rank, spec in zip(column.ranks, column.specs, strict=True):
-                if tensor.ties == _NO_TIES:
-                    break
-                if spec.boxes:  # a rank without a block of the tensor does not know its ties
-                    ties = tied[rank].get(name, _NO_TIES)
-                    tensor.ties = ties if tensor.ties is None else tensor.ties & ties
+    places: dict[str, list[tuple[RankGroup, int]]] = {}
+    groups = rank_groups(all_specs)
+    for group in groups:
+        for position, name in enumerate(group.names):
+            places.setdefault(name, []).append((group, position))
+    agreed = all(group.agrees() for group in groups)
+    for name, of_name in places.items():
+        first, at = of_name[0]
+        spec = first.rows[0][at]
+        tensor = found[name] = _Tensor(spec.shape, spec.dtype, first.ranks[0], len(found))
+        others = [group.rows[0][i] for group, i in of_name[1:]]
+        if not agreed or any((other.shape, other.dtype) != (spec.shape, spec.dtype) for other in others):
+            faults.extend(_disagreements(tensor, side, of_name))
+        for rank, spec in (
+            (rank, row[i]) for group, i in of_name for rank, row in zip(group.ranks, group.rows, strict=True)
+        ):
+            if tensor.ties == _NO_TIES:
+                break
+            if spec.boxes:  # a rank without a block of the tensor does not know its ties
+                ties = tied[rank].get(name, _NO_TIES)
+                tensor.ties = ties if tensor.ties is None else tensor.ties & ties
     return found
+
+
+def _disagreements(tensor: _Tensor, side: str, places: Sequence[tuple[RankGroup, int]]) -> Iterator[str]:
+    """Faults of the ranks whose shape or dtype of a tensor is not that of the first."""
+    for group, position in places:
+        for rank, spec in group.column(position):
+            if (spec.shape, spec.dtype) != (tensor.shape, tensor.dtype):
+                yield (
+                    f"{spec.name!r} is {tensor.dtype} {tensor.shape} on rank {tensor.rank} of the {side} "
+                    f"and {spec.dtype} {spec.shape} on rank {rank}"
+                )
 
 
 def _tied_names(all_specs: Sequence[RankSpecs]) -> list[dict[str, frozenset[str]]]:

@@ -103,10 +103,11 @@ class SyncPlan:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Pause Python's collector of cycles: it would walk the million parts of a large plan again and again.
 
-    A plan has no cycles.
+    A plan has no cycles. What was made meanwhile joins the old objects, so that it is not walked at once when the
+    collector runs again; where the user has frozen objects, they stay frozen, and the young ones are walked.
     """
     if not gc.isenabled():
         yield
@@ -115,6 +116,9 @@ def _collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if gc.get_freeze_count() == 0:
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
 
 
@@ -131,7 +135,7 @@ def compile_plan(
         ManifestError: If the sides do not describe the same weights.
         ValueError: If the transport cannot reach a target.
     """
-    with _collector_paused():
+    with collector_paused():
         return _compiled(all_specs, reports, match_options, bucket_bytes, transport)
 
 

@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from twinkle_ray.weights.planning.blocks import MIN_SLAB_BYTES, Block, cut_blocks, needed_blocks
-from twinkle_ray.weights.planning.columns import Layouts
 from twinkle_ray.weights.planning.disjoint import disjoint
+from twinkle_ray.weights.planning.layouts import Layouts
 from twinkle_ray.weights.planning.manifest import MatchOptions, TensorMatch, item_size, match
 from twinkle_ray.weights.shards.specs import RankSpecs, digest
 
@@ -212,11 +212,15 @@ def _routes(
     target_locations: Sequence[Location] | None,
 ) -> _Routes:
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Route]] = {}
+    found: list[list[list[_Route]]] = []
     for blocks in layouts:
+        found.append([])
         for _, owners, targets, _ in blocks:
-            if (owners, targets) not in known:
-                known[owners, targets] = _by_distance(owners, targets, source_locations, target_locations)
-    return [[known[owners, targets] for _, owners, targets, _ in blocks] for blocks in layouts]
+            routes = known.get((owners, targets))
+            if routes is None:
+                routes = known[owners, targets] = _by_distance(owners, targets, source_locations, target_locations)
+            found[-1].append(routes)
+    return found
 
 
 def _by_distance(
