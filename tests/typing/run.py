@@ -15,6 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "mypy-typing"
+CONFIG = HERE / "mypy.ini"
 MARK = "# refused"
 BACKEND = HERE.parents[1] / "docs" / "howto" / "backend.md"
 
@@ -23,8 +24,8 @@ def run_mypy(python: str, folder: Path) -> dict[str, dict[int, str]]:
     """What mypy --strict refuses in the programs of a folder, by file name and line."""
     # Two runs at once share no cache: make test checks wheels beside the sources.
     cache = CACHE if python == sys.executable else CACHE.with_name("mypy-wheels")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", f"--cache-dir={cache}"]
-    where = ["--python-executable", python, "--no-pretty", "--show-absolute-path"]
+    command = [sys.executable, "-m", "mypy", "--strict", f"--config-file={CONFIG}", "--no-error-summary"]
+    where = [f"--cache-dir={cache}", "--python-executable", python, "--no-pretty", "--show-absolute-path"]
     done = subprocess.run(
         [*command, *where, *map(str, sorted(folder.glob("*.py")))],
         cwd=folder,

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 FOLDER = Path(__file__).parents[1] / "plain"
-CACHE = Path(__file__).parents[4] / ".cache" / "mypy-typing"
+ROOT = Path(__file__).parents[4]
+CONFIG, CACHE = ROOT / "tests" / "typing" / "mypy.ini", ROOT / ".cache" / "mypy-typing"
 TOKEN = "a token for tests"
 SERVER = """
     import sys
@@ -158,7 +159,7 @@ def test_mypy_checks_calls_by_the_stub(stub: Path, tmp_path: Path) -> None:
     assert "values: torch.Tensor) -> torch.Tensor" in text
     (tmp_path / "api.py").write_text(without(text, "Arrays"), encoding="utf-8")
     (tmp_path / "program.py").write_text(TYPED, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={CACHE}", "--no-error-summary"]
+    command = [sys.executable, "-m", "mypy", "--strict", f"--config-file={CONFIG}", f"--cache-dir={CACHE}", "--no-error-summary"]
     done = subprocess.run(
         [*command, "program.py", "api.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
