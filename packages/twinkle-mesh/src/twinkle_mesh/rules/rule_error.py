@@ -32,7 +32,12 @@ class RuleError(ValueError):
         self.options = options
         self.named = named
         self.most = most
-        super().__init__(f"{problem}; {self._offer({field: list(values[:most]) for field, values in options.items()})}")
+        super().__init__(problem, options)
+
+    def __str__(self) -> str:
+        """The problem and the offer, made when it is read: `fitting` meets thousands of errors that nobody reads."""
+        offered = {field: list(values[: self.most]) for field, values in self.options.items()}
+        return f"{self.problem}; {self._offer(offered)}"
 
     def fitting(self, build: Callable[[Mapping[str, Any]], object], fields: Mapping[str, Any]) -> ValueError:
         """Return an error whose offers `build` accepts together with the other fields.

@@ -22,16 +22,21 @@ if TYPE_CHECKING:
 
 def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
     """From every mesh to every mesh and for every length, each rank receives the same rows lazily and eagerly."""
+    lengths = (0, 1, 5, 8)
+    batches = [{"rows": list(range(length)), "tag": "t"} for length in lengths]
+    wanted = []
+    for target in (*FOUR.values(), None):
+        sink = harness.build(Echo, 4, mesh=target)
+        eager = [harness.each(4, sink.given(batch, key=[0] * len(batch["rows"]))) for batch in batches]
+        by_worker = [harness.each(4, sink.given_by_worker(batch["rows"])) for batch in batches]
+        wanted.append((sink, eager, by_worker))
     for source in (*EIGHT.values(), None):
         echo = harness.build(Echo, 8, mesh=source)
-        for target in (*FOUR.values(), None):
-            sink = harness.build(Echo, 4, mesh=target)
-            for length in (0, 1, 5, 8):
-                batch = {"rows": list(range(length)), "tag": "t"}
-                eager = harness.each(4, sink.given(batch, key=[0] * length))
-                assert harness.each(4, sink.given(submit(echo.rows, batch), key=[0] * length)) == eager
-                by_worker = harness.each(4, sink.given_by_worker(batch["rows"]))
-                assert harness.each(4, sink.given_by_worker(submit(echo.rows_by_worker, batch["rows"]))) == by_worker
+        for sink, eager, by_worker in wanted:
+            given = [sink.given(submit(echo.rows, batch), key=[0] * len(batch["rows"])) for batch in batches]
+            assert [harness.each(4, lazy) for lazy in given] == eager
+            given = [sink.given_by_worker(submit(echo.rows_by_worker, batch["rows"])) for batch in batches]
+            assert [harness.each(4, lazy) for lazy in given] == by_worker
 
 
 def handing_over_takes_unequal_lengths(harness: Harness) -> None:

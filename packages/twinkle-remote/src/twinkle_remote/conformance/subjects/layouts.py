@@ -24,4 +24,5 @@ FOUR: dict[str, DeviceMesh] = {
     "fsdp2 dp2": _sizes(fsdp_size=2, dp_size=2),
     "pp2 dp2": _sizes(pp_size=2, dp_size=2),
 }
+SCATTERED = DeviceMesh.from_ranks([[1, 2], [3, 0]], ("dp", "tp"))
 TWO = _sizes(dp_size=2)
