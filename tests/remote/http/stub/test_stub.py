@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[1] / "plain"
 ROOT = Path(__file__).parents[4]
-CONFIG, CACHE = ROOT / "tests" / "typing" / "mypy.ini", ROOT / ".cache" / "mypy-typing"
+CONFIG = ROOT / "tests" / "typing" / "mypy.ini"
+MYPY = [sys.executable, "-m", "mypy", "--strict", f"--config-file={CONFIG}", "--no-error-summary"]
+CACHE = ROOT / ".cache" / "mypy-typing"
 TOKEN = "a token for tests"
 SERVER = """
     import sys
@@ -159,10 +161,8 @@ def test_mypy_checks_calls_by_the_stub(stub: Path, tmp_path: Path) -> None:
     assert "values: torch.Tensor) -> torch.Tensor" in text
     (tmp_path / "api.py").write_text(without(text, "Arrays"), encoding="utf-8")
     (tmp_path / "program.py").write_text(TYPED, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", f"--config-file={CONFIG}", f"--cache-dir={CACHE}", "--no-error-summary"]
-    done = subprocess.run(
-        [*command, "program.py", "api.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    command = [*MYPY, f"--cache-dir={CACHE}", "program.py", "api.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     wrong = {int(line.split(":")[1]) for line in done.stdout.splitlines() if line.startswith("program.py:")}
     expected = {i for i, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# refused")}
     assert wrong == expected and "api.py" not in done.stdout, done.stdout

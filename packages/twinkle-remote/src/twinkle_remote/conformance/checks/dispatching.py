@@ -352,6 +352,7 @@ def what_a_method_is_given_is_its_own_or_read_only(harness: Harness) -> None:
     """A method receives arrays that are read-only, and tensors and frames that are its own copies."""
     numpy, torch, pandas = import_module("numpy"), import_module("torch"), import_module("pandas")
     writer, echo = harness.build(Writer, 4, mesh=FOUR["dp2 tp2"]), harness.build(Echo, 2, mesh=TWO)
+    of_frames = harness.build(Writer, 2, mesh=TWO)
     for rows in (4, 60_000):
         array, tensor = numpy.ones((rows, 2)), torch.ones(rows)
         batch = {"arrays": {"c": array, "f": numpy.asfortranarray(array), "cut": array[:, ::2], "one": array[:, 0]}}
@@ -363,9 +364,9 @@ def what_a_method_is_given_is_its_own_or_read_only(harness: Harness) -> None:
             plain(writer.clear({"array": array}))
         assert array.sum() == 2 * rows and array.flags.writeable
         frame = pandas.DataFrame({"x": numpy.ones(rows)})
-        for value in (tensor,) if harness.served else (tensor, frame):
-            assert plain(writer.doubled(value)).sum().item() == 2 * rows and value.sum().item() == rows
-            assert plain(writer.doubled(submit(echo.rows, value))).sum().item() == 2 * rows
+        for taker, value in ((writer, tensor),) if harness.served else ((writer, tensor), (of_frames, frame)):
+            assert plain(taker.doubled(value)).sum().item() == 2 * rows and value.sum().item() == rows
+            assert plain(taker.doubled(submit(echo.rows, value))).sum().item() == 2 * rows
         plain(writer.clear({"tensor": tensor}))
         assert tensor.sum() == rows
 

@@ -32,10 +32,12 @@ def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
         wanted.append((sink, eager, by_worker))
     for source in (*EIGHT.values(), None):
         echo = harness.build(Echo, 8, mesh=source)
+        made = [submit(echo.rows, batch) for batch in batches]
+        made_by_worker = [submit(echo.rows_by_worker, batch["rows"]) for batch in batches]
         for sink, eager, by_worker in wanted:
-            given = [sink.given(submit(echo.rows, batch), key=[0] * len(batch["rows"])) for batch in batches]
+            given = [sink.given(lazy, key=[0] * length) for lazy, length in zip(made, lengths, strict=True)]
             assert [harness.each(4, lazy) for lazy in given] == eager
-            given = [sink.given_by_worker(submit(echo.rows_by_worker, batch["rows"])) for batch in batches]
+            given = [sink.given_by_worker(lazy) for lazy in made_by_worker]
             assert [harness.each(4, lazy) for lazy in given] == by_worker
 
 
