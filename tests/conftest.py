@@ -1,10 +1,13 @@
-"""Which tests start processes that work together, those of twinkle-ray and of the examples; one cluster for them."""
+"""Which tests start processes that work together, as those of twinkle-ray; a cluster that they join."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import tempfile
+import uuid
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # not by as much as they would, or other clusters' agents do not start in their time.
 os.environ.setdefault("RAY_worker_niceness", "5")
 TOGETHER = (HERE / "ray", HERE / "examples")
+CPUS, STORE_BYTES = 64, 1 << 30  # of the common cluster; the CPUs are logical ones
+MARK = "RAY_TWINKLE_TEST"  # every process of a cluster of tests has it in its environment
 
 
 @cache
@@ -46,10 +51,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """This process connected to one embedded cluster, which sessions without an address join and leave running."""
+def common_cluster() -> Iterator[tuple[str, str]]:
+    """A cluster on this host that this process and programs join: its address, and the mark of its processes."""
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="twinkle-c-", dir="/tmp")  # its name is short enough for Ray's sockets
+    mark = uuid.uuid4().hex
+    # Otherwise the titles of Ray's processes overwrite their environment in /proc.
+    own = {MARK: mark, "SPT_NOENV": "1"}
+    os.environ.update(own)
+    try:
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": CPUS,
+                "object_store_memory": STORE_BYTES,
+                "include_dashboard": False,
+                "no_monitor": True,
+                "temp_dir": folder,
+            },
+        )
+    finally:
+        for name in own:
+            del os.environ[name]
+    yield cluster.address, mark
+    cluster.shutdown()  # type: ignore[no-untyped-call]  # Ray's own gap
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(common_cluster: tuple[str, str]) -> Iterator[None]:
+    """This process connected to the common cluster: sessions without an address use its connection."""
     from twinkle_ray.cluster.cluster import Cluster
 
-    cluster = Cluster(None, num_cpus=16)
+    cluster = Cluster(common_cluster[0], num_cpus=0)
     yield
     cluster.close()

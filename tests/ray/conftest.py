@@ -1,4 +1,4 @@
-"""One cluster for the ordinary tests, and programs with clusters of their own for those that break things."""
+"""Programs of tests: on the common cluster, or with clusters of their own where they break those."""
 
 from __future__ import annotations
 
@@ -45,6 +45,16 @@ def ray_session(ray_cluster: None) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def ray_pair(ray_cluster: None) -> Iterator[None]:
+    """As `ray_session`, with group "two" alone."""
+    import twinkle_remote
+    from twinkle_mesh import DeviceGroup
+
+    with twinkle_remote.session("ray", groups=[DeviceGroup("two", 2, "CPU")], lazy_collect=False):
+        yield
+
+
 class Program:
     """A program in a process of its own, and every process that it starts.
 
@@ -53,12 +63,28 @@ class Program:
         arguments: Its arguments.
         environment: Variables beside this process's.
         inside: The begin of a command that runs it elsewhere.
+        cluster: Address and mark of the cluster that it joins; without one it starts its own.
     """
 
     def __init__(
-        self, path: Path, arguments: Sequence[str], environment: Mapping[str, str], inside: Sequence[str] = ()
+        self,
+        path: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        inside: Sequence[str] = (),
+        cluster: tuple[str, str] | None = None,
     ) -> None:
-        self._mark = uuid.uuid4().hex
+        mark = uuid.uuid4().hex
+        self._marks = [mark] if cluster is None else [mark, cluster[1]]
+        self._before: set[int] = {os.getpid()}
+        self._before.update(self._processes())
+        inherited = dict(os.environ)
+        if cluster is not None:
+            from twinkle_ray.cluster.environment import left_behind
+
+            inherited["RAY_ADDRESS"] = cluster[0]
+            for name in left_behind(inherited):  # the session would tell of it
+                del inherited[name]
         self.process = subprocess.Popen(
             [*inside, sys.executable, str(path), *arguments],
             stdin=subprocess.PIPE,
@@ -67,9 +93,10 @@ class Program:
             text=True,
             cwd=path.parent,
             # Its processes share the pipe, and a line that is written in parts may have another's in it.
-            env={**os.environ, MARK: self._mark, **environment, "PYTHONUNBUFFERED": ""},
+            env={**inherited, MARK: mark, **environment, "PYTHONUNBUFFERED": ""},
             start_new_session=True,
         )
+        self._before.add(self.process.pid)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._seen: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -117,7 +144,7 @@ class Program:
         return out
 
     def left_over(self, timeout: float) -> list[str]:
-        """Its processes, itself left out, that are still there after so many seconds."""
+        """Its processes, and new ones of a common cluster that are not idle, still there after so many seconds."""
         until = time.monotonic() + timeout
         while (left := self._processes()) and time.monotonic() < until:
             time.sleep(0.1)
@@ -128,6 +155,7 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
+        self.left_over(10 if len(self._marks) > 1 else 0)  # the common cluster ends its workers itself
         for pid in self._processes():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -139,17 +167,18 @@ class Program:
                 stream.close()
 
     def _processes(self) -> dict[int, str]:
-        mark = f"{MARK}={self._mark}".encode()
+        marks = [f"{MARK}={mark}".encode() for mark in self._marks]
         found = {}
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) in (self.process.pid, os.getpid()):
+            if not entry.name.isdigit() or int(entry.name) in self._before:
                 continue
             try:
-                if mark in (entry / "environ").read_bytes() and b") Z" not in (entry / "stat").read_bytes():
+                environment = (entry / "environ").read_bytes()
+                if any(mark in environment for mark in marks) and b") Z" not in (entry / "stat").read_bytes():
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
             except OSError:  # it ended meanwhile, or is another user's
                 continue
-        return found
+        return {pid: line for pid, line in found.items() if not line.startswith("ray::IDLE")}
 
 
 @pytest.fixture(scope="module")
@@ -164,14 +193,28 @@ def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     yield from _programs(tmp_path)
 
 
-def _programs(directory: Path) -> Iterator[Callable[..., Program]]:
+@pytest.fixture(scope="module")
+def joined_programs(
+    tmp_path_factory: pytest.TempPathFactory, common_cluster: tuple[str, str]
+) -> Iterator[Callable[..., Program]]:
+    """As `programs`, on the common cluster."""
+    yield from _programs(tmp_path_factory.mktemp("programs"), common_cluster)
+
+
+@pytest.fixture
+def joined_program(tmp_path: Path, common_cluster: tuple[str, str]) -> Iterator[Callable[..., Program]]:
+    """As `program`, on the common cluster: it must leave the cluster as it was."""
+    yield from _programs(tmp_path, common_cluster)
+
+
+def _programs(directory: Path, cluster: tuple[str, str] | None = None) -> Iterator[Callable[..., Program]]:
     shutil.copy(Path(__file__).parent / "program_tools.py", directory)
     started: list[Program] = []
 
     def start(source: str, *arguments: str, inside: Sequence[str] = (), **environment: str) -> Program:
         path = directory / f"program{len(started)}.py"
         path.write_text(textwrap.dedent(source))
-        started.append(Program(path, arguments, environment, inside))
+        started.append(Program(path, arguments, environment, inside, cluster))
         return started[-1]
 
     yield start

@@ -36,8 +36,11 @@ class Model:
 
 @pytest.mark.parametrize("seed", [7, np.int64(8)])
 def test_every_generator_is_seeded_though_workers_load_numpy_and_torch_later(ray_cluster: None, seed: int) -> None:
-    with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], seed=seed, lazy_collect=False):
+    options: dict[str, Any] = {"placement_timeout": np.int64(60), "start_timeout": np.float32(120)}
+    with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], seed=seed, lazy_collect=False, **options):
         told = twinkle.on("actor").create(Model).told()
+        with pytest.raises(twinkle.TwinkleError, match=r'initialize\("ray", restart="group"\)'):
+            restart("actor")  # it has to be asked for at the start
     number = int(seed)
     expected = (
         number,
@@ -67,15 +70,3 @@ def test_an_option_that_makes_no_sense_is_refused_at_once(options: dict[str, Any
     with pytest.raises((TypeError, ValueError), match=rule):
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 1, "CPU")], **options)
     assert time.monotonic() - began < 5  # of an import of Ray at most
-
-
-def test_numbers_of_numpy_are_numbers_of_seconds(ray_cluster: None) -> None:
-    options: dict[str, Any] = {"placement_timeout": np.int64(60), "start_timeout": np.float32(120)}
-    with twinkle.session("ray", groups=[DeviceGroup("actor", 1, "CPU")], lazy_collect=False, **options):
-        assert twinkle.on("actor").create(Model).told()
-
-
-def test_a_restart_has_to_be_asked_for_at_the_start(ray_cluster: None) -> None:
-    asked = pytest.raises(twinkle.TwinkleError, match=r'initialize\("ray", restart="group"\)')
-    with twinkle.session("ray", groups=[DeviceGroup("actor", 1, "CPU")]), asked:
-        restart("actor")

@@ -153,8 +153,8 @@ def check(out: str) -> None:
     assert told["error"] == [7, "why", ["odd 7"]]
 
 
-def test_types_of_a_program_go_to_workers_and_back(program: Callable[..., Any]) -> None:
-    check(program(TYPES + USE).finish(timeout=100))
+def test_types_of_a_program_go_to_workers_and_back(joined_program: Callable[..., Any]) -> None:
+    check(joined_program(TYPES + USE).finish(timeout=100))
 
 
 def test_types_of_an_ipython_session_go_to_workers_and_back(tmp_path: Path) -> None:

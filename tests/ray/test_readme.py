@@ -21,7 +21,7 @@ def test_there_are_programs() -> None:
 
 @pytest.mark.ray
 @pytest.mark.parametrize("source", PROGRAMS, ids=["call", "weights"])
-def test_a_program_runs(program: Callable[..., Any], source: str) -> None:
-    running = program(source)
+def test_a_program_runs(joined_program: Callable[..., Any], source: str) -> None:
+    running = joined_program(source)
     assert running.finish(100) == ""
     assert running.left_over(10) == []

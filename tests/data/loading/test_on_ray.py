@@ -48,7 +48,7 @@ class Rows:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cluster() -> Iterator[None]:
+def _session(ray_cluster: None) -> Iterator[None]:
     groups = [DeviceGroup("data", 4, "CPU"), DeviceGroup("actor", 3, "CPU"), DeviceGroup("doomed", 1, "CPU")]
     with session("ray", groups=groups):
         yield

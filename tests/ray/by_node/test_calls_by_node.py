@@ -94,8 +94,8 @@ PROGRAM = """
 
 
 @pytest.fixture(scope="module", params=["one agent", "tree"])
-def found(programs: Callable[..., Any], request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    program = programs(PROGRAM, request.param, OMP_NUM_THREADS="1")
+def found(joined_programs: Callable[..., Any], request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    program = joined_programs(PROGRAM, request.param, OMP_NUM_THREADS="1")
     names = ("order", "failure", "late", "agent", "results", "after", "dead", "readers")
     yield {name: program.report(name, 60) for name in names}
     program.finish(30)

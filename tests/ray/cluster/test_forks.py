@@ -127,8 +127,10 @@ FREEING = """
 """
 
 
-def test_what_a_forked_process_frees_neither_hangs_it_nor_reaches_the_raylet(program: Callable[..., Any]) -> None:
-    running = program(FREEING)
+def test_what_a_forked_process_frees_neither_hangs_it_nor_reaches_the_raylet(
+    joined_program: Callable[..., Any],
+) -> None:
+    running = joined_program(FREEING)
     for _ in range(10):
         assert running.line("FORK ", 110) == "3 2500000.0 200 2000.0"
     running.line("ENDED", 30)

@@ -32,7 +32,8 @@ PROGRAM = """
         return all(select.select([worker], [], [], 30)[0] for worker in workers)
 
     if __name__ == "__main__":
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         workers = [os.pidfd_open(pid) for pid in session()]
         (raylet,) = raylets()
         print("RAYLET", raylet, flush=True)

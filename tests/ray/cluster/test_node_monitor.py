@@ -156,7 +156,8 @@ def test_a_cluster_that_was_joined_loses_its_head(program: Callable[..., Any]) -
         + """
     if __name__ == "__main__":
         from ray.cluster_utils import Cluster
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        head = {"num_cpus": 1, "include_dashboard": False, "no_monitor": True}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=0, resources={"far": 2})
         groups = [DeviceGroup("near", 1, "CPU"), DeviceGroup("far", 2, "far")]
         twinkle.initialize("ray", groups=groups, address=cluster.address)

@@ -67,7 +67,8 @@ FAR = (
     + """
     if __name__ == "__main__":
         from ray.cluster_utils import Cluster
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
         groups = [DeviceGroup("near", 2, "CPU"), DeviceGroup("maker", 2, "far")]
         twinkle.initialize("ray", groups=groups, address=cluster.address)

@@ -183,7 +183,7 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
                 return [numbers[i] for i, row in enumerate(batch["rows"])]
 
         if __name__ == "__main__":
-            head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 300 << 20}
+            head = {"num_cpus": 1, "include_dashboard": False, "no_monitor": True, "object_store_memory": 300 << 20}
             cluster = Cluster(initialize_head=True, head_node_args=head)
             cluster.add_node(num_cpus=0, resources={"far": 4}, object_store_memory=300 << 20)
             groups = [DeviceGroup("near", 1, "CPU"), DeviceGroup("far", 4, "far")]

@@ -68,7 +68,8 @@ FAR = (
     + """
     if __name__ == "__main__":
         from ray.cluster_utils import Cluster
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
         twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "far")], address=cluster.address)
         maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))

@@ -29,7 +29,7 @@ PROGRAM = """
             return {**{name: os.environ.get(name) for name in NAMES}, "node": node, "pid": os.getpid()}
 
     if __name__ == "__main__":
-        head = {"num_cpus": 2, "num_gpus": 4, "include_dashboard": False}
+        head = {"num_cpus": 2, "num_gpus": 4, "include_dashboard": False, "no_monitor": True}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=1, num_gpus=2, resources={"accel": 2})
         ray.init(address=cluster.address, logging_level="ERROR")
@@ -82,7 +82,12 @@ def places(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
     return [(row["node"], row["CUDA_VISIBLE_DEVICES"]) for row in rows]
 
 
-def test_ranks_go_by_node_and_device_on_unequal_nodes(cluster: Any) -> None:
+def test_what_cannot_be_is_said_and_given_back_and_ranks_go_by_node_and_device_on_unequal_nodes(cluster: Any) -> None:
+    told = refusal(cluster, gpu("a", 4), gpu("b", 3))
+    assert "infeasible: group 'b' asks for 3 workers x 1 GPU, and 2 of these workers find a place" in told
+    assert "#" in told  # nodes of one name are told apart
+    told = refusal(cluster, gpu("a", [7]))
+    assert "names GPU [7], and the cluster has 6, counted from 0" in told
     seen = look(cluster, gpu("all", 6))["all"]
     assert places(seen) == [(0, "0"), (0, "1"), (0, "2"), (0, "3"), (1, "0"), (1, "1")]
     assert [row["RANK"] for row in seen] == list("012345")
@@ -127,12 +132,3 @@ def test_custom_resources(cluster: Any) -> None:
     assert [(row["node"], row["RANK"]) for row in seen] == [(1, "0"), (1, "1")]
     told = refusal(cluster, {"name": "a", "ranks": [0], "device_type": "accel"})
     assert "accel are not numbered" in told and "give ranks as a count" in told
-
-
-def test_what_cannot_be_is_said_and_given_back(cluster: Any) -> None:
-    told = refusal(cluster, gpu("a", 4), gpu("b", 3))
-    assert "infeasible: group 'b' asks for 3 workers x 1 GPU, and 2 of these workers find a place" in told
-    assert "#" in told  # nodes of one name are told apart
-    told = refusal(cluster, gpu("a", [7]))
-    assert "names GPU [7], and the cluster has 6, counted from 0" in told
-    assert len(look(cluster, gpu("all", 6))["all"]) == 6

@@ -82,9 +82,9 @@ THE_DRIVER_DIES = (
 @pytest.mark.ray
 @pytest.mark.parametrize("order", ["source", "arrival"])
 def test_a_dead_worker_costs_only_the_rows_that_it_held(
-    program: Callable[..., Any], tmp_path: Path, order: str
+    joined_program: Callable[..., Any], tmp_path: Path, order: str
 ) -> None:
-    out = program(A_WORKER_DIES, str(tmp_path), order, OMP_NUM_THREADS="1").finish(timeout=200)
+    out = joined_program(A_WORKER_DIES, str(tmp_path), order, OMP_NUM_THREADS="1").finish(timeout=200)
     seen, redone = json.loads((tmp_path / "seen").read_text())
     assert "done" in out
     assert sorted(seen) == list(range(100))
@@ -93,11 +93,11 @@ def test_a_dead_worker_costs_only_the_rows_that_it_held(
 
 
 @pytest.mark.ray
-def test_a_killed_driver_resumes_on_fewer_ranks(program: Callable[..., Any], tmp_path: Path) -> None:
-    killed = program(THE_DRIVER_DIES, str(tmp_path), "4", "3", OMP_NUM_THREADS="1")
+def test_a_killed_driver_resumes_on_fewer_ranks(joined_program: Callable[..., Any], tmp_path: Path) -> None:
+    killed = joined_program(THE_DRIVER_DIES, str(tmp_path), "4", "3", OMP_NUM_THREADS="1")
     assert killed.process.wait(timeout=200) == -signal.SIGKILL
     saved = json.loads((tmp_path / "state").read_text())
     assert len(saved["seen"]) == 40
-    out = program(THE_DRIVER_DIES, str(tmp_path), "2", "99", OMP_NUM_THREADS="1").finish(timeout=200)
+    out = joined_program(THE_DRIVER_DIES, str(tmp_path), "2", "99", OMP_NUM_THREADS="1").finish(timeout=200)
     assert "done" in out
     assert sorted(json.loads((tmp_path / "state").read_text())["seen"]) == list(range(100))

@@ -83,9 +83,9 @@ PROGRAM = """
 
 @pytest.mark.ray
 def test_long_chunks_and_killed_workers_hold_up_no_sync_and_no_row_is_made_with_older_weights(
-    program: Callable[..., Any], tmp_path: Path
+    joined_program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    out = program(PROGRAM, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
+    out = joined_program(PROGRAM, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
     told, version = json.loads((tmp_path / "told").read_text())
     assert "done" in out
     assert sorted(row for row, *_ in told) == list(range(len(told))), "each row once"
@@ -148,9 +148,9 @@ THE_ONLY_ONE = """
 
 @pytest.mark.ray
 def test_the_only_worker_of_a_stage_comes_back_with_the_weights_of_the_source(
-    program: Callable[..., Any], tmp_path: Path
+    joined_program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    out = program(THE_ONLY_ONE, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
+    out = joined_program(THE_ONLY_ONE, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
     told, versions = json.loads((tmp_path / "told").read_text())
     assert "done" in out and (tmp_path / "killed").exists()
     assert [row for row, *_ in told] == list(range(20))

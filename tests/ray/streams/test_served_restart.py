@@ -78,8 +78,10 @@ PROGRAM = """
 
 
 @pytest.mark.ray
-def test_served_workers_that_die_come_back_with_current_weights(program: Callable[..., Any], tmp_path: Path) -> None:
-    out = program(PROGRAM, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
+def test_served_workers_that_die_come_back_with_current_weights(
+    joined_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = joined_program(PROGRAM, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
     assert "done" in out
     told = json.loads((tmp_path / "told").read_text())
     assert sorted(row for row, *_ in told) == list(range(len(told))), "each row once"

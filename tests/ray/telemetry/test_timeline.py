@@ -24,7 +24,7 @@ class Worker:
 
 
 @pytest.mark.ray
-def test_the_timeline_of_a_session_is_written(ray_session: None, tmp_path: Path) -> None:
+def test_the_timeline_of_a_session_is_written(ray_pair: None, tmp_path: Path) -> None:
     worker = twinkle.on("two").create(Worker)
     worker.work([1, 2, 3])
     path = twinkle.write_timeline(tmp_path / "calls.json")
@@ -35,7 +35,7 @@ def test_the_timeline_of_a_session_is_written(ray_session: None, tmp_path: Path)
 
 
 @pytest.mark.ray
-def test_metrics_count_each_call_once(ray_session: None) -> None:
+def test_metrics_count_each_call_once(ray_pair: None) -> None:
     exporter = Exporter(interval=0.05)
     worker = twinkle.on("two").create(Worker)
     for _ in range(3):

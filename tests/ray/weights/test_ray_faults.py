@@ -21,11 +21,12 @@ PROGRAM = """
     from twinkle_ray.weights.worker import endpoint
     from twinkle_remote import current_worker, remote_class, remote_function
 
-    ROWS = 4
+    ROWS, FOLDER = 4, Path.cwd()
 
     @remote_class()
     class Part:
-        def __init__(self, value, device_mesh=None):
+        def __init__(self, value, case, device_mesh=None):
+            self.case = case
             self.tensor = torch.full((ROWS, 300_000), float(value))
             self.versions = []
 
@@ -47,7 +48,7 @@ PROGRAM = """
         @remote_function(dispatch="all")
         def state(self):
             worker = current_worker()
-            with open(f"{worker.group}.{worker.rank}.new", "w") as file:
+            with open(FOLDER / f"{self.case}.{worker.rank}.new", "w") as file:
                 json.dump([float(self.tensor.min()), float(self.tensor.max()), self.versions], file)
             os.rename(file.name, file.name.removesuffix(".new"))
 
@@ -65,6 +66,7 @@ PROGRAM = """
             plain = getattr(endpoint, step)
 
             def strike(*arguments):
+                setattr(endpoint, step, plain)
                 os.kill(victim or os.getpid(), signal.SIGKILL)
                 until = time.monotonic() + 30
                 while open_files(victim) and time.monotonic() < until:
@@ -83,15 +85,18 @@ PROGRAM = """
     CASES = {  # which side is armed on which rank, at which step; whether the source's first rank dies; syncs before
         "first": ("target", 0, "fetch", True, 0),
         "commit": ("target", 1, "commit", False, 1),
-        "settle": ("source", 1, "finalize", False, 1),
         "on_weights": ("target", 1, "on_weights", False, 1),
+        "settle": ("source", 1, "finalize", False, 1),
     }
+    # Source and target of each: groups that lose no rank serve again, with new components.
+    GROUPS = {"first": "ab", "commit": "cd", "on_weights": "ce", "settle": "cb"}
 
     def outcome(name):
         side, rank, step, source_dies, before = CASES[name]
         mesh = DeviceMesh.from_sizes(dp_size=2)
-        parts = {"source": Part(1.0, remote_group=f"{name}.a", device_mesh=mesh)}
-        parts["target"] = Part(0.0, remote_group=f"{name}.b", device_mesh=mesh)
+        source, target = GROUPS[name]
+        parts = {"source": Part(1.0, f"{name}.a", remote_group=source, device_mesh=mesh)}
+        parts["target"] = Part(0.0, f"{name}.b", remote_group=target, device_mesh=mesh)
         sync = WeightSync(parts["source"], parts["target"], timeout=60.0)
         for _ in range(before):
             sync()
@@ -107,14 +112,14 @@ PROGRAM = """
             parts["target"].state()
         except twinkle.WorkerDiedError:
             pass
-        survivor = Path(f"{name}.b.0")
+        survivor = FOLDER / f"{name}.b.0"
         until = time.monotonic() + 30
         while not survivor.exists() and time.monotonic() < until:
             time.sleep(0.01)
         return {"told": told, "seconds": seconds, "state": json.loads(survivor.read_text()), "version": sync.version}
 
     if __name__ == "__main__":
-        groups = [DeviceGroup(f"{name}.{side}", 2, "CPU") for name in CASES for side in "ab"]
+        groups = [DeviceGroup(name, 2, "CPU") for name in "abcde"]
         with twinkle.session("ray", groups=groups, lazy_collect=False):
             for name in CASES:
                 print("TOLD", name, json.dumps(outcome(name)), flush=True)
@@ -123,9 +128,9 @@ PROGRAM = """
 
 
 @pytest.fixture(scope="module")
-def told(programs: Callable[..., Any]) -> tuple[dict[str, dict[str, Any]], str]:
+def told(joined_programs: Callable[..., Any]) -> tuple[dict[str, dict[str, Any]], str]:
     """What each case told, and everything that the program printed beside it."""
-    running = programs(PROGRAM)
+    running = joined_programs(PROGRAM)
     found = {}
     for _ in range(4):
         name, _, rest = running.line("TOLD", 120).partition(" ")
@@ -134,7 +139,7 @@ def told(programs: Callable[..., Any]) -> tuple[dict[str, dict[str, Any]], str]:
 
 
 @pytest.mark.parametrize(
-    ("case", "old", "died"), [("first", 0.0, "first.a[0/2 dp=0] died"), ("commit", 1.0, "commit.b[1/2 dp=1] died")]
+    ("case", "old", "died"), [("first", 0.0, "a[0/2 dp=0] died"), ("commit", 1.0, "d[1/2 dp=1] died")]
 )
 def test_a_death_before_all_have_written_leaves_the_old_weights(
     told: tuple[dict[str, dict[str, Any]], str], case: str, old: float, died: str
@@ -146,11 +151,13 @@ def test_a_death_before_all_have_written_leaves_the_old_weights(
     assert found["seconds"] < 10
 
 
-@pytest.mark.parametrize("case", ["settle", "on_weights"])
-def test_a_death_after_the_commit_is_no_failure(told: tuple[dict[str, dict[str, Any]], str], case: str) -> None:
+@pytest.mark.parametrize(("case", "died"), [("settle", "c[1/2 dp=1]"), ("on_weights", "e[1/2 dp=1]")])
+def test_a_death_after_the_commit_is_no_failure(
+    told: tuple[dict[str, dict[str, Any]], str], case: str, died: str
+) -> None:
     found, printed = told[0][case], told[1]
     assert (found["told"], found["version"], found["state"]) == (2, 2, [2.0, 2.0, [1, 2]])
-    (line,) = [line for line in printed.splitlines() if f"after it {case}." in line]
+    (line,) = [line for line in printed.splitlines() if f"after it {died}" in line]
     assert line.startswith("version 2 of the weights is in place; at the step 'finalize' after it") and "died" in line
 
 

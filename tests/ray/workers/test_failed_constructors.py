@@ -49,9 +49,9 @@ LOSSES = {"num_failures": -1, "req_failure_prob": 0, "resp_failure_prob": 15}
 @pytest.mark.parametrize(
     ("how", "kind"), [("hang", "CallTimeoutError"), ("raise", "ValueError"), ("lost", "ReplyLostError")]
 )
-def test_a_session_ends_soon_after_it(program: Callable[..., Any], how: str, kind: str) -> None:
+def test_a_session_ends_soon_after_it(joined_program: Callable[..., Any], how: str, kind: str) -> None:
     fault = json.dumps({"CoreWorkerService.grpc_client.PushTask": LOSSES})
-    running = program(PROGRAM, how, **({"RAY_testing_rpc_failure": fault} if how == "lost" else {}))
+    running = joined_program(PROGRAM, how, **({"RAY_testing_rpc_failure": fault} if how == "lost" else {}))
     assert running.line("KIND ", 200) == kind
     assert float(running.line("SECONDS ", 60)) < 20
     out = running.finish(30)

@@ -16,7 +16,7 @@ from twinkle_remote.sessions.runtime import running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_pair")]
 BOUND = MAX_IN_FLIGHT
 CALLS = BOUND + 44
 

@@ -94,8 +94,8 @@ SERVER = (
 
 
 @pytest.fixture(scope="module")
-def server(programs: Callable[..., Any]) -> Any:
-    running = programs(SERVER)
+def server(joined_programs: Callable[..., Any]) -> Any:
+    running = joined_programs(SERVER)
     running.line("READY", 110)
     return running
 
@@ -181,7 +181,8 @@ def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -
         + """
     if __name__ == "__main__":
         from ray.cluster_utils import Cluster
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         second = cluster.add_node(num_cpus=0, resources={"far": 2})
         groups = [DeviceGroup("near", 2, "CPU"), DeviceGroup("far", 2, "far")]
         twinkle.initialize("ray", groups=groups, address=cluster.address, lazy_collect=False, restart="group")
@@ -216,8 +217,8 @@ def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -
     assert running.left_over(10) == []
 
 
-def test_a_group_is_rebuilt_on_request(program: Callable[..., Any]) -> None:
-    running = program(
+def test_a_group_is_rebuilt_on_request(joined_program: Callable[..., Any]) -> None:
+    running = joined_program(
         COMPONENTS
         + """
     if __name__ == "__main__":
@@ -266,9 +267,9 @@ def test_a_group_is_rebuilt_on_request(program: Callable[..., Any]) -> None:
     assert running.left_over(10) == []
 
 
-def test_lost_requests_and_replies_run_nothing_twice(program: Callable[..., Any]) -> None:
+def test_lost_requests_and_replies_run_nothing_twice(joined_program: Callable[..., Any]) -> None:
     failing = {"num_failures": -1, "req_failure_prob": 15, "resp_failure_prob": 15}
-    out = program(
+    out = joined_program(
         COMPONENTS
         + """
     if __name__ == "__main__":

@@ -60,7 +60,7 @@ def replies(pending: list[PendingCall]) -> list[Reply]:
     return [call.reply(0) for call in pending]
 
 
-def test_each_task_is_given_its_own_pieces_and_the_first_failure_ends_all(ray_session: None) -> None:
+def test_each_task_is_given_its_own_pieces_and_the_first_failure_ends_all(ray_pair: None) -> None:
     maker = twinkle.on("two").create(Maker)
     waiting = WaitingInputs()
     try:
@@ -143,8 +143,8 @@ PROGRAM = """
 """
 
 
-def test_a_lost_producer_is_told_with_its_method_and_node(program: Callable[..., Any]) -> None:
-    running = program(PROGRAM)
+def test_a_lost_producer_is_told_with_its_method_and_node(joined_program: Callable[..., Any]) -> None:
+    running = joined_program(PROGRAM)
     assert running.line("ALIVE", 90) == "[0, 1]"
     direct = running.line("DIRECT", 60)
     assert direct.startswith(

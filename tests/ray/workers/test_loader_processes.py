@@ -90,8 +90,8 @@ PROGRAM = """
 """
 
 
-def test_loader_processes_of_a_killed_worker_end_with_it(program: Callable[..., Any], tmp_path: Any) -> None:
-    running = program(PROGRAM, str(tmp_path))
+def test_loader_processes_of_a_killed_worker_end_with_it(joined_program: Callable[..., Any], tmp_path: Any) -> None:
+    running = joined_program(PROGRAM, str(tmp_path))
     told = json.loads(running.line("TOLD ", 60))
     assert told["kind"] == "WorkerDiedError", told
     assert told["text"].startswith("readers[1/2] died during Reader.read on ")

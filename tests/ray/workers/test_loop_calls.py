@@ -54,7 +54,7 @@ HEAD = """
 
 
 @pytest.mark.ray
-def test_lost_workers_and_exits_are_told(program: Callable[..., Any], tmp_path: Path) -> None:
+def test_lost_workers_and_exits_are_told(joined_program: Callable[..., Any], tmp_path: Path) -> None:
     source = (
         HEAD
         + """
@@ -76,14 +76,14 @@ def test_lost_workers_and_exits_are_told(program: Callable[..., Any], tmp_path: 
             print("died:", time.monotonic() - began < 15, str(error).splitlines()[0])
 """
     )
-    out = program(source, str(tmp_path / "x")).finish(timeout=200)
+    out = joined_program(source, str(tmp_path / "x")).finish(timeout=200)
     assert "main True False True" in out
     assert "exit: Asks.exits failed on two[" in out and "SystemExit: 3" in out
     assert "died: True two[1/2] died during Asks.waits on" in out
 
 
 @pytest.mark.ray
-def test_an_interrupt_lets_coroutines_clean_up(program: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_interrupt_lets_coroutines_clean_up(joined_program: Callable[..., Any], tmp_path: Path) -> None:
     source = (
         HEAD
         + """
@@ -100,5 +100,5 @@ def test_an_interrupt_lets_coroutines_clean_up(program: Callable[..., Any], tmp_
         print("interrupted", os.path.exists(path + "-cleaned-0"), os.path.exists(path + "-cleaned-1"))
 """
     )
-    out = program(source, str(tmp_path / "x")).finish(timeout=200)
+    out = joined_program(source, str(tmp_path / "x")).finish(timeout=200)
     assert "interrupted True True" in out

@@ -26,12 +26,14 @@ PROGRAM = """
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup
 
+    FOLDER = Path.cwd()
+
     @twinkle.remote_class()
     class Actor:
         @twinkle.remote_function(dispatch="all")
         def save(self):
             time.sleep(1.5)
-            Path(f"saved-{os.environ['RANK']}").touch()
+            (FOLDER / f"saved-{os.environ['RANK']}").touch()
 
         @twinkle.remote_function(dispatch="all")
         def fail(self):
@@ -67,16 +69,18 @@ PROGRAM = """
 """
 
 
-def test_a_program_ends_when_the_calls_of_its_workers_are_done(program: Callable[..., Any], tmp_path: Path) -> None:
-    run = program(PROGRAM + '        driver.call(actor, "save")\n        print("MADE", flush=True)\n')
+def test_a_program_ends_when_the_calls_of_its_workers_are_done(
+    joined_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    run = joined_program(PROGRAM + '        driver.call(actor, "save")\n        print("MADE", flush=True)\n')
     run.line("MADE", 90)
     run.finish(90)
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
     assert run.left_over(30) == []
 
 
-def test_a_failure_in_a_call_of_a_worker_is_the_exit_status(program: Callable[..., Any]) -> None:
-    run = program(PROGRAM + '        driver.call(actor, "fail")\n        print("MADE", flush=True)\n')
+def test_a_failure_in_a_call_of_a_worker_is_the_exit_status(joined_program: Callable[..., Any]) -> None:
+    run = joined_program(PROGRAM + '        driver.call(actor, "fail")\n        print("MADE", flush=True)\n')
     run.line("MADE", 90)
     assert run.process.wait(90) == 1
     run.line("KeyError: Actor.fail failed on actor[", 10)
@@ -85,8 +89,8 @@ def test_a_failure_in_a_call_of_a_worker_is_the_exit_status(program: Callable[..
     run.line("  no caller had waited for this call when the session ended", 10)
 
 
-def test_a_late_call_of_a_worker_holds_up_no_end_and_is_raised(program: Callable[..., Any]) -> None:
-    run = program(PROGRAM + '        driver.call(actor, "stall_late")\n        print("MADE", flush=True)\n')
+def test_a_late_call_of_a_worker_holds_up_no_end_and_is_raised(joined_program: Callable[..., Any]) -> None:
+    run = joined_program(PROGRAM + '        driver.call(actor, "stall_late")\n        print("MADE", flush=True)\n')
     run.line("MADE", 90)
     assert run.process.wait(90) == 1
     line = run.line("twinkle_remote.errors.CallTimeoutError: Actor.stall_late on actor[2] is not done after 1 s", 10)
@@ -94,7 +98,7 @@ def test_a_late_call_of_a_worker_holds_up_no_end_and_is_raised(program: Callable
     assert run.line("  called from ", 10).endswith(" on driver[0/1]")
 
 
-def test_what_a_late_call_has_called_holds_up_no_end(program: Callable[..., Any]) -> None:
+def test_what_a_late_call_has_called_holds_up_no_end(joined_program: Callable[..., Any]) -> None:
     source = """
         late = actor.wait_for_another(Actor(remote_group="driver"))
         try:
@@ -105,27 +109,27 @@ def test_what_a_late_call_has_called_holds_up_no_end(program: Callable[..., Any]
     made = PROGRAM.replace(
         'DeviceGroup("driver", 1, "CPU")]', 'DeviceGroup("driver", 1, "CPU"), DeviceGroup("b", 1, "CPU")]'
     )
-    run = program(made + '        driver_2 = Actor(remote_group="b")\n' + source)
+    run = joined_program(made + '        driver_2 = Actor(remote_group="b")\n' + source)
     run.line("LATE", 90)
     said = run.finish(60)
     assert "driver[0/1] may run what a call that failed or is past its deadline, or a lost worker, has called" in said
 
 
-def test_a_worker_that_died_holds_up_no_end(program: Callable[..., Any]) -> None:
-    run = program(
+def test_a_worker_that_died_holds_up_no_end(joined_program: Callable[..., Any]) -> None:
+    run = joined_program(
         PROGRAM + '        os.kill(driver.pid().result(), signal.SIGKILL)\n        print("KILLED", flush=True)\n'
     )
     run.line("KILLED", 90)
     assert "driver[0/1] died: whether it had calls of its own in flight is not known" in run.finish(60)
 
 
-def test_a_worker_that_dies_with_calls_of_its_own_is_the_exit_status(program: Callable[..., Any]) -> None:
+def test_a_worker_that_dies_with_calls_of_its_own_is_the_exit_status(joined_program: Callable[..., Any]) -> None:
     source = """
         driver.call(actor, "stall").result()
         pid = driver.pid().result()
         print("MADE", pid, flush=True)
     """
-    run = program(PROGRAM + source)
+    run = joined_program(PROGRAM + source)
     pid = int(run.line("MADE", 90))
     run.line("the session ends when", 60)
     os.kill(pid, signal.SIGKILL)

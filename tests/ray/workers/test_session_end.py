@@ -18,6 +18,8 @@ PROGRAM = """
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup
 
+    FOLDER = Path.cwd()
+
     @twinkle.remote_class()
     class Actor:
         @twinkle.remote_function(dispatch="all")
@@ -28,7 +30,7 @@ PROGRAM = """
 
         @twinkle.remote_function(dispatch="all")
         def save(self):
-            Path(f"saved-{os.environ['RANK']}").touch()
+            (FOLDER / f"saved-{os.environ['RANK']}").touch()
 
     if __name__ == "__main__":
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")])
@@ -41,9 +43,9 @@ PROGRAM = """
 
 
 def test_what_is_in_flight_is_done_and_a_failure_is_the_exit_status(
-    program: Callable[..., Any], tmp_path: Path
+    joined_program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    running = program(PROGRAM)
+    running = joined_program(PROGRAM)
     running.line("MADE", 90)
     assert running.process.wait(90) == 1
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]

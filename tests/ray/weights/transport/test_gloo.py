@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.processes
 
-ELEMENTS = 24 << 20
+ELEMENTS = 12 << 20
 BYTES = 4 * ELEMENTS
 
 
@@ -52,7 +52,7 @@ def value(model: Model) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("side", "rank"), [("source", 0), ("target", 1)])
-@pytest.mark.parametrize("seconds", [0.003, 0.02])
+@pytest.mark.parametrize("seconds", [0.002, 0.01])
 def test_everybody_is_free_when_one_dies_in_a_message(
     process_workers: Callable[..., Any], side: str, rank: int, seconds: float
 ) -> None:
