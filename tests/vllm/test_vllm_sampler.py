@@ -9,7 +9,7 @@ from tiny_tokenizer import tiny_tokenizer
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
-from twinkle import WeightSync
+from twinkle import WeightSync, WeightSyncError
 from twinkle.engines import Rollouts, SamplingParams, VLLMSampler, mismatch
 
 IDS = [[3, 5, 7], [11], [2, 4, 6, 8, 10, 12], [60, 1]]
@@ -166,3 +166,26 @@ def test_a_sync_brings_the_trainers_weights_and_drops_the_cache(sampler: Any, tr
         print(ratio)
         assert ratio["worst"] < 1.0001
         assert {int(one) for row in new.versions for one in row} == {version}
+
+
+def test_nothing_is_sampled_between_a_sync_that_the_engine_refuses_and_one_that_works(
+    sampler: Any, trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twinkle.engines import vllm_weights
+
+    def without_the_last_norm(*place: Any) -> dict[str, torch.Tensor]:
+        return {name: weight for name, weight in map_shared(*place).items() if name != "model.norm.weight"}
+
+    map_shared = vllm_weights.map_shared
+    params = SamplingParams(max_new_tokens=4, seed=0)
+    sync = WeightSync(trainer, sampler)
+    with monkeypatch.context() as patch:
+        patch.setattr(vllm_weights, "map_shared", without_the_last_norm)
+        with pytest.raises(WeightSyncError, match=r"has not taken version \d+.*model\.norm\.weight"):
+            sync()
+    with pytest.raises(RuntimeError, match=r"has not taken version .*; another sync would do"):
+        sampler.sample([[5, 6, 7]], params)
+    version = sync()
+    answer = sampler.sample([[5, 6, 7]], params)
+    assert mismatch(answer, trainer.logprobs(answer))["worst"] < 1.0001
+    assert {int(one) for row in answer.versions for one in row} == {version}
