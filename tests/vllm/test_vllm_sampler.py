@@ -172,11 +172,11 @@ def test_nothing_is_sampled_between_a_sync_that_the_engine_refuses_and_one_that_
     sampler: Any, trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from twinkle.engines import vllm_weights
+    from twinkle.engines.shared_weights import map_shared
 
     def without_the_last_norm(*place: Any) -> dict[str, torch.Tensor]:
         return {name: weight for name, weight in map_shared(*place).items() if name != "model.norm.weight"}
 
-    map_shared = vllm_weights.map_shared
     params = SamplingParams(max_new_tokens=4, seed=0)
     sync = WeightSync(trainer, sampler)
     with monkeypatch.context() as patch:
