@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-WORKERS = ("sampler0", "sampler1", "sampler2", "more0")
+WORKERS = ("sampler0", "sampler1", "more0")
 
 PROGRAM = """
     import json, os, signal, sys, time
@@ -56,9 +56,9 @@ PROGRAM = """
             yield [row]
             row += 1
 
-    groups = [DeviceGroup("sampler", 3, "CPU"), DeviceGroup("more", 1, "CPU"), DeviceGroup("actor", 1, "CPU")]
+    groups = [DeviceGroup("sampler", 2, "CPU"), DeviceGroup("more", 1, "CPU"), DeviceGroup("actor", 1, "CPU")]
     with twinkle.session("ray", groups=groups, restart="group"):
-        sampler = Model(device_mesh=DeviceMesh.from_sizes(dp_size=3), remote_group="sampler")
+        sampler = Model(device_mesh=DeviceMesh.from_sizes(dp_size=2), remote_group="sampler")
         more, actor = Model(remote_group="more"), Model(remote_group="actor")
         sync, told, pids = WeightSync(actor, sampler), [], {}
         with twinkle.stream(rows(), sampler.sample, rows=1, ahead=4, order="arrival") as batches:
@@ -94,7 +94,7 @@ def test_long_chunks_and_killed_workers_hold_up_no_sync_and_no_row_is_made_with_
     assert long_one[1] == 0.0 and long_one[5] - long_one[4] >= 10, "syncs did not wait for it"
     assert version >= 12
     again = {rank: {pid for _, _, of_rank, pid, _, _ in told if of_rank == rank} for rank in WORKERS}
-    assert sorted(map(len, again.values())) == [1, 1, 1, 2], "the killed worker came back"
+    assert sorted(map(len, again.values())) == [1, 1, 2], "the killed worker came back"
     assert min(weight for _, weight, rank, _, _, _ in told if rank == "more0") >= 7.0, "it joined with current weights"
     killed = next(rank for rank, pids in again.items() if len(pids) == 2)
     first_pid = next(pid for _, _, rank, pid, _, _ in told if rank == killed)

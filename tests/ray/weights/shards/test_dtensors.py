@@ -64,13 +64,23 @@ def group_works(actor: Actor) -> float:
     return float(total)
 
 
-@pytest.mark.parametrize("transport", ["gloo", "auto"])
-def test_pipeline_data_and_tensor_parallel_weights_reach_whole_models(
-    process_workers: Callable[..., Any], transport: Any
-) -> None:
+def empty(sampler: Sampler) -> None:
+    for tensor in sampler.tensors.values():
+        tensor.zero_()
+
+
+@pytest.fixture(scope="module")
+def sides(process_workers: Callable[..., Any]) -> tuple[Any, Any]:
+    """Trainers and samplers."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     actor = process_workers("actor", Actor, [(rank, store.port) for rank in range(8)])
-    sampler = process_workers("sampler", Sampler, [()] * 4)
+    return actor, process_workers("sampler", Sampler, [()] * 4)
+
+
+@pytest.mark.parametrize("transport", ["gloo", "auto"])
+def test_pipeline_data_and_tensor_parallel_weights_reach_whole_models(sides: tuple[Any, Any], transport: Any) -> None:
+    actor, sampler = sides
+    sampler.run(empty)
     with WeightSync(actor, sampler, transport=transport, timeout=60.0) as sync:
         assert (sync(), sync()) == (1, 2)
         expected = {name: value for part in actor.run(whole) for name, value in part.items()}

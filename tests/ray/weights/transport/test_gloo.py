@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.processes
 
-ELEMENTS = 12 << 20
-BYTES = 4 * ELEMENTS
+SHAPE = (6 << 10, 4 << 10)
+BYTES = 4 * (24 << 20)
 
 
 class Model:
     def __init__(self, value: float) -> None:
-        self.tensor = torch.full((ELEMENTS,), value)
+        self.tensor = torch.full(SHAPE, value)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {"w": self.tensor}
@@ -52,7 +52,7 @@ def value(model: Model) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("side", "rank"), [("source", 0), ("target", 1)])
-@pytest.mark.parametrize("seconds", [0.002, 0.01])
+@pytest.mark.parametrize("seconds", [0.003, 0.02])
 def test_everybody_is_free_when_one_dies_in_a_message(
     process_workers: Callable[..., Any], side: str, rank: int, seconds: float
 ) -> None:
