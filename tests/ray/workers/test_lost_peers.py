@@ -20,7 +20,7 @@ from twinkle_remote import WorkerDiedError, current_worker, remote_class, remote
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 GROUPS = {"raises": 3, "dies": 3, "odd0": 3, "odd1": 2}
 
 

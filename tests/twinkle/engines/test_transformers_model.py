@@ -62,6 +62,7 @@ def trained_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.processes
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
 @pytest.mark.parametrize("layout", LAYOUTS)
