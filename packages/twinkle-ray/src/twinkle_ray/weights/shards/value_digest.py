@@ -35,14 +35,15 @@ def digest_values(block: Tensor, box: Box) -> Tensor:
     flat = flat.view(_BITS.get(block.itemsize, torch.int32))
     rows = _row_weights(box.offset[:-1], box.shape[:-1], block.device)
     first = (box.offset[-1] if box.offset else 0) * words
-    columns = _weights(0, first, first + flat.shape[1], block.device)
     width = min(_CHUNK, flat.shape[1])
     height = max(1, _CHUNK // width)
-    totals = [
-        _weighed(flat[top:bottom, left:right], rows[top:bottom], columns[left:right])
-        for top, bottom in _spans(flat.shape[0], height)
-        for left, right in _spans(flat.shape[1], width)
-    ]
+    totals = []
+    for left, right in _spans(flat.shape[1], width):
+        columns = _weights(0, first + left, first + right, block.device)
+        totals += [
+            _weighed(flat[top:bottom, left:right], rows[top:bottom], columns)
+            for top, bottom in _spans(flat.shape[0], height)
+        ]
     return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
 
 
