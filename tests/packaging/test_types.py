@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(300)
 def test_wheels_accept_right_programs_and_refuse_wrong_ones(workspace: Workspace, tmp_path: Path) -> None:
     python = workspace.environment(tmp_path / "env")
-    workspace.install(python, workspace.wheel("twinkle-remote"), workspace.wheel("twinkle-data"), "numpy")
+    workspace.install(python, workspace.wheel("twinkle-all"), "numpy")
     runner = workspace.root / "tests" / "typing" / "run.py"
     workspace.run(sys.executable, runner, python, cwd=tmp_path)

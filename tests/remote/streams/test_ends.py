@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -142,11 +144,25 @@ LAUNCHED = """
 def test_under_a_launcher_every_process_is_the_synchronous_loop(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(LAUNCHED))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*launch, str(path), str(tmp_path)], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        launched = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = [sys.executable, str(path), str(tmp_path)]
+    ranks = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **launched, "RANK": str(rank)})
+        for rank in range(2)
+    ]
+    errors = []
+    try:
+        errors = [rank.communicate(timeout=100)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait(10)
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
     told = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     assert told[0] == told[1]
     rows = [[[row, 0], [row + 1, 0], [row + 2, 1], [row + 3, 1]] for row in (0, 4, 8)]
     assert told[0] == [[batch, 4, [number] * 4, number + 1] for number, batch in enumerate(rows)]
-    assert done.stderr.count("ahead=8 has no effect in mode 'local': the stream is synchronous") == 2, "once a process"
+    said = "ahead=8 has no effect in mode 'local': the stream is synchronous"
+    assert [error.count(said) for error in errors] == [1, 1], "once a process"
