@@ -5,12 +5,18 @@
 With `--device cuda` the ranks share the GPUs, and the broadcasts use NCCL; with a single GPU, where NCCL has no second
 rank, the sync is compared with a plain copy on that GPU. Each ratio is of two medians from the same run, in turns.
 Absolute times on a shared machine mean little.
+
+Between processes of one host (transport auto, replicas on CPUs) a row has a second ratio, `of_memcpy`: against all
+target processes at once, each of which copies the same bytes from memory that the source process shares into its own
+tensors, in one call of torch. That is one pass over the memory. A sync has more: the source copies into shared memory,
+and each target puts its old values aside before it copies the new ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -153,6 +159,34 @@ def plain_copy(model: Model, buffers: list[Tensor]) -> float:
     return time.perf_counter() - began
 
 
+def share(model: Model) -> tuple[int, int, int]:
+    """Copy all bytes into memory that other processes can map; returns process, descriptor and size."""
+    size = sum(block.nbytes for block in model.blocks())
+    fd = os.memfd_create("bench")
+    os.ftruncate(fd, size)
+    flat = KEPT["shared"] = torch.frombuffer(mmap.mmap(fd, size), dtype=torch.float32)
+    flat.copy_(torch.cat([block.flatten() for block in model.blocks()]))
+    return os.getpid(), fd, size
+
+
+def memory_copy(model: Model, shared: tuple[int, int, int], copies: bool) -> float:
+    """Copy all bytes from shared memory into this process's tensors, if it is a target; all targets at once."""
+    process, descriptor, size = shared
+    if copies and "mapped" not in KEPT:
+        fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        flat = torch.frombuffer(mmap.mmap(fd, size), dtype=torch.float32)
+        os.close(fd)
+        blocks = model.blocks()
+        parts = torch.split(flat, [block.numel() for block in blocks])
+        KEPT["mapped"] = [part.view(block.shape) for part, block in zip(parts, blocks, strict=True)]
+        KEPT["own"] = [torch.zeros_like(block) for block in blocks]
+    _meet()
+    began = time.perf_counter()
+    if copies:
+        torch._foreach_copy_(KEPT["own"], KEPT["mapped"])
+    return time.perf_counter() - began
+
+
 def _meet() -> None:
     _done()
     dist.all_reduce(torch.zeros(1))  # over Gloo, on every device
@@ -163,7 +197,7 @@ def _done() -> None:
         torch.cuda.synchronize()
 
 
-KEPT: dict[str, list[Tensor]] = {}
+KEPT: dict[str, Any] = {}
 
 
 def gather_and_broadcast(model: Model, sources: int, rows: int) -> float:
@@ -227,7 +261,8 @@ def measure(
         sync()
         first = time.perf_counter() - began
         after = [*source.run(held_mib), *target.run(held_mib)]
-        ours, theirs = [], []
+        ours, theirs, copied = [], [], []
+        shared = source.run(share)[0] if transport == "auto" and replicated and not on_gpus else None
         for _ in range(rounds):
             began = time.perf_counter()
             sync()
@@ -238,9 +273,16 @@ def measure(
                 arguments: tuple[Any, ...] = ([],) if replicated else (sources, rows)
                 both.append(workers.start(function, [arguments] * workers.size))
             theirs.append(max(seconds for pending in both for seconds in pending.results(LIMIT_SECONDS)))
+            if shared is not None:
+                both = [
+                    source.start(memory_copy, [(shared, False)]),
+                    target.start(memory_copy, [(shared, True)] * targets),
+                ]
+                copied.append(max(seconds for pending in both for seconds in pending.results(LIMIT_SECONDS)))
         assert target.run(first_values)[0] == [1.0 + i for i in range(count)]
         payload = count * rows * columns * 4
         assert sync.plan is not None
+        memcpy = statistics.median(copied) if copied else None
         return {
             "layout": f"{sources} -> {targets}" + (" replicas" if replicated else ""),
             "tensors": f"{count} x {rows * columns * 4 / 1e6:.3g} MB",
@@ -249,6 +291,8 @@ def measure(
             "ours_ms": round(statistics.median(ours) * 1e3, 1),
             "theirs_ms": round(statistics.median(theirs) * 1e3, 1),
             "times_faster": round(statistics.median(theirs) / statistics.median(ours), 2),
+            "memcpy_ms": None if memcpy is None else round(memcpy * 1e3, 1),
+            "of_memcpy": None if memcpy is None else round(memcpy / statistics.median(ours), 2),
             "first_ms": round(first * 1e3, 1),
             "payload_mb": round(payload / 1e6, 1),
             "added_mib_per_source": round(max(b - a for a, b in zip(before[:sources], after[:sources], strict=True))),

@@ -11,6 +11,7 @@ import ray
 from twinkle_ray.by_node.messages import LostAnswers
 from twinkle_ray.objects.wire import outcomes_from_wire
 from twinkle_ray.workers.reply import named
+from twinkle_remote.backends.support import paused_for
 from twinkle_remote.protocol import Outcome
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class PendingNodeAnswer:
         self.settle()
 
     def _take(self, ref: ray.ObjectRef[NodeAnswer], part: NodeAnswer) -> None:
-        with self._lock:
+        with self._lock, paused_for(len(part.ranks)):
             if ref is not self.ref or not self.pending:
                 return
             for wire in part.outcomes:

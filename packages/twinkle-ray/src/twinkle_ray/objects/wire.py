@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Wire = bytes | Pickled
 UNREAD = "(a task that was not read)"  # the method of a failure before the task is known
+_FEW_ROWS = 64
 _of_task = attrgetter(*(field.name for field in fields(Task)))
 _of_outcome = attrgetter(*(field.name for field in fields(Outcome)))
 
@@ -31,7 +32,7 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
     """
     parts = _of_task(task)
     plain = task.kind == "method" and task.splitters is None
-    if plain and PLAIN.issuperset(map(type, (*task.args, *task.kwargs.values()))):
+    if plain and all(map(_is_plain, (*task.args, *task.kwargs.values()))):
         data = pickle.dumps(parts, protocol=5)  # plain values do not need `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)
@@ -43,6 +44,13 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
         return pickled, nbytes
     head: bytes = pickled.head
     return head, nbytes
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a plain value, or a short list of such: the few rows of one of many ranks."""
+    if type(value) is list:
+        return len(value) <= _FEW_ROWS and PLAIN.issuperset(map(type, value))
+    return type(value) in PLAIN
 
 
 def unsendable(task: Task) -> str:

@@ -11,6 +11,7 @@ from twinkle_remote.failures.frames import driver_line, user_stack
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.failures.travel import error_to_bytes, reduce_error
 from twinkle_remote.protocol.component import component_of
+from twinkle_remote.sessions.collector import collector_paused, paused_for
 from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
 from twinkle_remote.sessions.runtime import active, attach, publishing, running, takes_in_flight
 from twinkle_remote.sessions.session_tool import session_tool
@@ -34,9 +35,11 @@ __all__ = [
     "between_awaits",
     "call_of",
     "capture",
+    "collector_paused",
     "component_of",
     "driver_line",
     "error_to_bytes",
+    "paused_for",
     "plan_hand_over",
     "publishing",
     "raise_failures",

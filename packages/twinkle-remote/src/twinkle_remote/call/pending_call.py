@@ -11,6 +11,7 @@ from twinkle_remote.failures.lateness import lateness
 from twinkle_remote.failures.lost_peer import seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
+from twinkle_remote.sessions.collector import paused_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -317,8 +318,7 @@ class PendingCall:
 
     def state(self) -> str:
         """A short text of the call's state; never waits."""
-        done = self.done()
-        if done or self._failures:
+        if self.done() or self._failures:
             return "failed" if self._failures else "done"
         if self._runtime.closed:
             return "lost at shutdown"
@@ -348,7 +348,7 @@ class PendingCall:
         ready = backend.wait(waiting, timeout) if waiting else ()
         if not ready:
             return not self._pending
-        with self._lock:
+        with self._lock, paused_for(len(ready)):
             fresh = [backend.outcome(reply) for reply in ready if reply.rank not in self._outcomes]
             self._outcomes.update([(outcome.rank, outcome) for outcome in fresh])
             self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]

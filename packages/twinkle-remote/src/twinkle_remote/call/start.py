@@ -18,6 +18,7 @@ from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.failure import WorkerInfo
 from twinkle_remote.protocol.messages import Share, Task
+from twinkle_remote.sessions.collector import paused_for
 from twinkle_remote.sessions.runtime import running
 from twinkle_remote.values.registered_splitters import registered_splitters
 
@@ -119,15 +120,16 @@ def start(
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
     put, mesh = runtime.backend.store.put, component.mesh
-    try:
-        shares = dispatch(spec, names, args, given, ranks=ranks, mesh=mesh, put=put, name=name, own_share=own_share)
-        record = runtime.stats.open(name, group.name, len(ranks))
-        lazies = LazyArguments(name, spec, shares, runtime.backend.store.keep)
-        tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)
-        group.prepare(tasks)
-    except WorkerDiedError as error:
-        raise _unsent(name, group.name, error) from error
-    call = _submit(runtime, group, component, name, spec, ranks, shares, lazies, tasks, record)
+    with paused_for(len(ranks)):
+        try:
+            shares = dispatch(spec, names, args, given, ranks=ranks, mesh=mesh, put=put, name=name, own_share=own_share)
+            record = runtime.stats.open(name, group.name, len(ranks))
+            lazies = LazyArguments(name, spec, shares, runtime.backend.store.keep)
+            tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)
+            group.prepare(tasks)
+        except WorkerDiedError as error:
+            raise _unsent(name, group.name, error) from error
+        call = _submit(runtime, group, component, name, spec, ranks, shares, lazies, tasks, record)
     record.driver_seconds = time.perf_counter() - began
     call.held = held
     queue.add(call)
@@ -191,6 +193,7 @@ def _tasks(
     seconds = spec.timeout if on_loop else None
     if kind == "method" and shares.arguments == [((), {})]:
         return [_bare_task(component.instance, name, target, registered_splitters(), on_loop, seconds)]
+    only_lists, splitters = lists_only(spec), registered_splitters()
     return [
         Task(
             kind,
@@ -204,11 +207,11 @@ def _tasks(
             total=shares.real,
             rows=shares.rows(index),
             uneven=spec.uneven,
-            lists_only=lists_only(spec),
+            lists_only=only_lists,
             handed=shares.encoder.handed_of(index),
             pieces=None if pieces is None else pieces[index],
             place=index,
-            splitters=registered_splitters(),
+            splitters=splitters,
             on_loop=on_loop,
             seconds=seconds,
             beside=spec.beside,

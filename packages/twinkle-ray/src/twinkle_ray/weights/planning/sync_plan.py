@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -15,9 +13,10 @@ from twinkle_ray.weights.planning.routes import Transport, choose_route, link_ki
 from twinkle_ray.weights.planning.schedule import Hop, make_rounds
 from twinkle_ray.weights.planning.transfer_plan import Location, Move, TransferPlan, make_plan
 from twinkle_ray.weights.shards.specs import RankSpecs, digest
+from twinkle_remote.backends.support import collector_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_ray.weights.messages import RankReport, Route, Side
     from twinkle_ray.weights.planning.manifest import MatchOptions
@@ -102,26 +101,6 @@ class SyncPlan:
         )
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause Python's collector of cycles: it would walk the million parts of a large plan again and again.
-
-    A plan has no cycles. What was made meanwhile joins the old objects, so that it is not walked at once when the
-    collector runs again; where the user has frozen objects, they stay frozen, and the young ones are walked.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if gc.get_freeze_count() == 0:
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()
-
-
 def compile_plan(
     all_specs: Mapping[Side, Sequence[RankSpecs]],
     reports: Mapping[Side, Sequence[RankReport]],
@@ -135,7 +114,7 @@ def compile_plan(
         ManifestError: If the sides do not describe the same weights.
         ValueError: If the transport cannot reach a target.
     """
-    with collector_paused():
+    with collector_paused(lasting=True):
         return _compiled(all_specs, reports, match_options, bucket_bytes, transport)
 
 
