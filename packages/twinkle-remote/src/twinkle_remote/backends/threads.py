@@ -109,7 +109,12 @@ class ThreadsBackend:
         seed: Seed of this process and of the generators of each rank; constructors run with these, one at a time.
         start_timeout: Seconds that a constructor may take; None for no limit.
         close_timeout: Seconds that `close` waits for busy threads; after that they end with the process.
+
+    Attributes:
+        queues_in_memory: Submitting a task only queues it.
     """
+
+    queues_in_memory = True
 
     def __init__(
         self,

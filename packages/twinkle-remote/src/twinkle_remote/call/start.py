@@ -87,6 +87,7 @@ def start(
     own_share: bool = False,
     by_rank: bool = False,
     held: bool = False,
+    at_once: bool = False,
 ) -> PendingCall:
     """Divide the arguments, submit one task to each called rank, and return the call in flight.
 
@@ -102,6 +103,7 @@ def start(
         own_share: This process is one of the ranks: a batch marked as its share goes whole.
         by_rank: The caller reads the answer of each rank by itself, also of a backend that takes the call undivided.
         held: The caller waits for it, or makes a lazy result of it: a failure before that is not told as unseen.
+        at_once: The caller does not wait until fewer calls are in flight.
 
     Raises:
         NotInitializedError: There is no session, or the component was released.
@@ -118,7 +120,7 @@ def start(
         return start_whole(runtime, runtime.whole, component, kind, target, name, spec, args, given, by_rank=by_rank)
     group = runtime.backend.group(component.group)
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
-    queue = runtime.in_flight.queue(group.name, ranks, name, spec.timeout)
+    queue = runtime.in_flight.queue(group.name, ranks, name, 0.0 if at_once else spec.timeout)
     put, mesh = runtime.backend.store.put, component.mesh
     with paused_for(len(ranks)):
         try:

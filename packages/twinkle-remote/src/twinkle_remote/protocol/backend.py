@@ -262,6 +262,18 @@ class RevivingBackend(Protocol):
 
 
 @runtime_checkable
+class MemoryQueueBackend(Protocol):
+    """A backend whose workers are threads of this process, each with a queue of tasks.
+
+    Attributes:
+        queues_in_memory: `WorkerGroup.submit`, `Backend.outcome` and the store touch this process's memory alone: they
+            neither wait nor run a task, so that an event loop may call them.
+    """
+
+    queues_in_memory: bool
+
+
+@runtime_checkable
 class InProcessBackend(Protocol):
     """A backend that builds components in the calling process, which is one of their ranks.
 

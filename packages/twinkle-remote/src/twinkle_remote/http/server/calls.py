@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.iterate import OPENING
 from twinkle_remote.call.start import start
-from twinkle_remote.component.handle import SPECIAL, step_options
-from twinkle_remote.component.method import check_arguments, positional_names, simple_counts
+from twinkle_remote.component.handle import step_options
+from twinkle_remote.component.method import check_arguments, positional_names
 from twinkle_remote.component.release import release, release_all
 from twinkle_remote.context import leaving_running
 from twinkle_remote.errors import NotInitializedError, PlacementError
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.http.nodes import NodeReader, own_error_type
-from twinkle_remote.http.registered import TYPES, vars_of
+from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.components import Components, ServedComponent, placement
 from twinkle_remote.http.server.named_rows import piece_named, rows_named
 from twinkle_remote.http.server.request_fields import arguments_of, pair_of, ranks_of, timeout_of
 from twinkle_remote.http.server.results import CallOutcome, WorkOutcome, error_type
+from twinkle_remote.http.server.served_function import not_served, served_function, signature_of
 from twinkle_remote.http.server.tools import InstalledTools
 from twinkle_remote.http.wire.decode import values_of
 from twinkle_remote.http.wire.envelopes import read_request
 from twinkle_remote.http.wire.errors import WireFormatError
 from twinkle_remote.protocol.component import component_of
-from twinkle_remote.protocol.marks import NAMES, options_under
+from twinkle_remote.protocol.marks import NAMES
 from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
 from twinkle_remote.worker.present import present
 
@@ -129,7 +129,9 @@ class CallMaker:
         request.args, request.kwargs, request.mesh = found
         return request
 
-    def make(self, client: RemoteClient, name: str, request: CallRequest, request_id: str) -> Result:
+    def make(
+        self, client: RemoteClient, name: str, request: CallRequest, request_id: str, *, at_once: bool = False
+    ) -> Result:
         """Make a call; returns when it was submitted, and the client is told what becomes of it.
 
         Args:
@@ -137,8 +139,10 @@ class CallMaker:
             name: Name of its result.
             request: Its kind, its component and its arguments.
             request_id: What names it in logs and errors.
+            at_once: It is a method's, and must not wait until fewer calls are in flight.
 
         Raises:
+            CallTimeoutError: It would have to wait; nothing was sent.
             RefusedError: The class is not served, or the component is not the client's.
             TwinkleError: As for any call that is not sent.
         """
@@ -160,10 +164,17 @@ class CallMaker:
             if kind not in ("method", "iterate", "next", "generate", "present"):
                 raise RefusedError(403, f"{kind!s:.20} is no kind of call here", "NotServed")
             served = self.components.find(client.tenant, group, instance)
-            return self._watched(client, self._call(client, name, served, kind, request), request_id)
+            return self._watched(client, self._call(client, name, served, kind, request, at_once=at_once), request_id)
 
     def _call(
-        self, client: RemoteClient, name: str, served: ServedComponent, kind: Any, request: CallRequest
+        self,
+        client: RemoteClient,
+        name: str,
+        served: ServedComponent,
+        kind: Any,
+        request: CallRequest,
+        *,
+        at_once: bool,
     ) -> CallOutcome:
         component = component_of(served.value)
         if component is None:
@@ -171,14 +182,15 @@ class CallMaker:
         by_rank = bool(request.by_rank)
         if kind == "method":
             part = replace(component, ranks=ranks_of(component, request)) if by_rank else component
-            call = self._method(part, served, str(request.target), *arguments_of(request), by_rank=by_rank)
+            target, arguments = str(request.target), arguments_of(request)
+            call = self._method(part, served, target, *arguments, by_rank=by_rank, at_once=at_once)
         elif kind == "generate":
             call = self._generate(client, component, served, request)
         elif kind == "present":
             part = replace(component, ranks=ranks_of(component, request))
             call = start(part, "function", present, component.name, FunctionSpec(dispatch="all"))
         elif not callable(getattr(served.cls, "__iter__", None)):
-            raise _not_served(served.cls, "__iter__")
+            raise not_served(served.cls, "__iter__")
         elif kind == "iterate":
             call = start(component, "iterate", "__iter__", f"{component.name}.__iter__", OPENING)
         else:
@@ -208,20 +220,22 @@ class CallMaker:
         kwargs: dict[str, Any],
         *,
         by_rank: bool,
+        at_once: bool,
     ) -> PendingCall:
         spec, names = self._bound(component, served, target, args, kwargs)
         if by_rank:
             spec = by_rank_options(spec)
-        return start(component, "method", target, f"{component.name}.{target}", spec, names, args, kwargs)
+        name = f"{component.name}.{target}"
+        return start(component, "method", target, name, spec, names, args, kwargs, at_once=at_once)
 
     def _bound(
         self, component: Component, served: ServedComponent, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[FunctionSpec, Sequence[str]]:
         """The options of a remote function, and the names of the positional arguments, which fit it."""
-        spec, function = _remote_function(served.cls, target)
+        spec, function = served_function(served.cls, target)
         names: Sequence[str] = [f"args[{i}]" for i in range(len(args))]
         if function is not None:
-            signature, simple = _signature(function)
+            signature, simple = signature_of(function)
             if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
                 check_arguments(component.name, target, signature, served.value, args, kwargs)
             names = positional_names(getattr(function, NAMES), len(args))
@@ -352,30 +366,3 @@ class CallMaker:
         removed = [self.components.remove(client.tenant, *key) for key in client.components]
         client.components.clear()
         return () if self._runtime.closed else release_all([served.value for served in removed if served is not None])
-
-
-@lru_cache(maxsize=4096)
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, range]:
-    """The signature, and the numbers of positional arguments that always fit it."""
-    signature = inspect.signature(function)
-    return signature, simple_counts(signature)
-
-
-@lru_cache(maxsize=4096)
-def _remote_function(cls: type, name: str) -> tuple[FunctionSpec, Any]:
-    """The options of a remote function, and the function; None for a special method without options of its own.
-
-    Raises:
-        RefusedError: It is none.
-    """
-    spec = options_under(cls, name)
-    if spec is not None and (not name.startswith("_") or name in SPECIAL):
-        found = vars_of(cls, name)
-        return spec, found.fget if isinstance(found, property) else found
-    if name in SPECIAL and callable(getattr(cls, name, None)):
-        return SPECIAL[name], None
-    raise _not_served(cls, name)
-
-
-def _not_served(cls: type, name: str) -> RefusedError:
-    return RefusedError(403, f"{name[:80]!a} is no remote function of {cls.__name__}", "NotServed")

@@ -27,6 +27,7 @@ class Lane(Executor):
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = False
+        self._given = self._done = 0
 
     def put(self, work: Callable[[], object]) -> None:
         """Do some work after what was given before; it must not raise.
@@ -36,7 +37,13 @@ class Lane(Executor):
         """
         if self._thread is None or self._ended:
             self._begin()
+        with self._lock:
+            self._given += 1
         self._work.put(work)
+
+    def is_idle(self) -> bool:
+        """Whether all work that it was given is done."""
+        return self._given == self._done
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """A future of some work; see `Executor.submit`."""
@@ -64,6 +71,7 @@ class Lane(Executor):
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+            self._done += 1
             del work
 
 

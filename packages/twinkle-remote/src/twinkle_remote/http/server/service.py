@@ -6,13 +6,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import TwinkleError
+from twinkle_remote.errors import CallTimeoutError, TwinkleError
 from twinkle_remote.http.nodes import NodeWriter
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.metrics import metrics_text
 from twinkle_remote.http.server.named_rows import rows_named
 from twinkle_remote.http.server.pending_answer import PendingAnswer
+from twinkle_remote.http.server.quick_calls import QuickCalls
 from twinkle_remote.http.server.results import READ_SECONDS, CallOutcome, error_bytes
 from twinkle_remote.http.wire.compression import GZIP
 from twinkle_remote.http.wire.encode import encode
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from twinkle_remote.http.server.calls import CallMaker
     from twinkle_remote.http.server.clients import Clients, RemoteClient
     from twinkle_remote.http.server.journal import Journal
-    from twinkle_remote.http.wire.envelopes import NewsRequest
+    from twinkle_remote.http.wire.envelopes import CallRequest, NewsRequest
     from twinkle_remote.http.wire.frame import WireMessage
     from twinkle_remote.http.wire.limits import Limits
     from twinkle_remote.sessions.runtime import Runtime
@@ -70,6 +71,7 @@ class Service:
         self.maker = maker
         self.limits = limits
         self._runtime = runtime
+        self._quick = QuickCalls(runtime, maker.components)
         self._sees_all = sees_all
 
     def open(self, tenant: str) -> bytes:
@@ -141,7 +143,7 @@ class Service:
         return await answer.data()
 
     def _submitted(self, client: RemoteClient, name: str, body: Body[Raw]) -> PendingAnswer:
-        """Have the client's thread make a call.
+        """Have the client's thread make a call, or make a quick one here, in its turn.
 
         Its first news are the answer, if they come in a moment; else the answer is that it was accepted, at the latest
         after a second, in which it may not have been made yet.
@@ -168,22 +170,39 @@ class Service:
                 loop.call_soon_threadsafe(lambda: None if answer.done() else accept())
 
         answer.timer = loop.call_later(AT_ONCE_SECONDS, look)
-        client.lane.put(make)
+        quick = self._quick.read(client, body) if client.lane.is_idle() else None
+        if quick is not None and self._make(client, name, body, quick):
+            answer.made = True
+        else:
+            client.lane.put(make)
         return answer
 
-    def _make(self, client: RemoteClient, name: str, body: Body[Raw]) -> None:
-        """Make a call, in the client's thread; one that cannot be made is its news."""
+    def _make(self, client: RemoteClient, name: str, body: Body[Raw], quick: CallRequest | None = None) -> bool:
+        """Make a call, in the client's thread or on the event loop; one that cannot be made is its news.
+
+        Args:
+            client: The client.
+            name: Name of its result.
+            body: The request.
+            quick: The same, if the event loop makes the call.
+
+        Returns:
+            False if the event loop would have to wait: then nothing was sent, and the client's thread makes it.
+        """
         request_id = f"{client.name[-8:]}-{name[1:]}"
         try:
-            request = self.maker.decode(client, body)
+            request = self.maker.decode(client, body) if quick is None else quick
             client.told_floor = max(client.told_floor, request.floor)
             client.drop(request.drop)
             client.use.check("calls", "results", "bytes")
-            self.maker.make(client, name, request, request_id)
+            self.maker.make(client, name, request, request_id, at_once=quick is not None)
         except (RefusedError, WireFormatError) as error:
             client.publish(CallNews(name, refused=_refusal(error, request_id)))
         except BaseException as error:  # it is the caller's, and this thread makes the next call
+            if quick is not None and isinstance(error, CallTimeoutError):
+                return False
             client.publish(CallNews(name, unsent=error_bytes(error, self.maker.describer(client))))
+        return True
 
     async def news(self, client: RemoteClient, request: NewsRequest) -> bytes:
         """What became of the client's calls."""

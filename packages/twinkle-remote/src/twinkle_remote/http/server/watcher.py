@@ -9,6 +9,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from twinkle_remote.protocol.backend import MemoryQueueBackend
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -24,6 +26,8 @@ _POLL_SECONDS = 0.002  # the same, where the backend does not tell which replies
 class Watcher:
     """A thread that is told which calls have answers.
 
+    Where a call's answers are numbers and text in this process, the thread that gives the last of them does its work.
+
     Args:
         runtime: The session.
     """
@@ -32,6 +36,7 @@ class Watcher:
         self._runtime = runtime
         self._calls: dict[int, CallOutcome] = {}
         self._told: SimpleQueue[CallOutcome | None] = SimpleQueue()
+        self._in_memory = isinstance(runtime.backend, MemoryQueueBackend) and runtime.backend.queues_in_memory
         self._seconds = _LOOK_SECONDS
         self._look_at = 0.0
         self._ended = False
@@ -42,16 +47,25 @@ class Watcher:
         """Watch a call until it is done."""
         outcome.client.use.add("calls")
         self._calls[id(outcome)] = outcome
-        tell = partial(self._told.put, outcome)
         backend = self._runtime.backend
+        tell = partial(self._answered if self._in_memory else self._told.put, outcome)
         for reply in outcome.call.pending():
             if not backend.when_done(reply, tell):
                 self._seconds = _POLL_SECONDS
                 tell()
 
+    def _answered(self, outcome: CallOutcome) -> None:
+        """A rank has answered; in its thread."""
+        if outcome.is_plain() and not self._ended:
+            self._look_safely(outcome)
+        else:
+            self._told.put(outcome)
+
     def pending(self, tenant: str | None = None) -> int:
         """Number of calls that are not done: of a tenant, or of all."""
-        return sum(tenant in (None, one.client.tenant) for one in self._all())
+        if tenant is None:
+            return len(self._calls)
+        return sum(one.client.tenant == tenant for one in self._all())
 
     def calls_of(self, client: RemoteClient) -> Sequence[CallOutcome]:
         """The calls of a client that are not done."""
@@ -73,10 +87,13 @@ class Watcher:
     def _run(self) -> None:
         while not self._ended:
             for one in self._next():
-                try:
-                    self._look(one)
-                except Exception:  # the thread serves all clients
-                    _log.exception("the watcher of calls failed")
+                self._look_safely(one)
+
+    def _look_safely(self, one: CallOutcome) -> None:
+        try:
+            self._look(one)
+        except Exception:  # the thread serves all clients, or is a worker's
+            _log.exception("the watcher of calls failed")
 
     def _next(self) -> Iterable[CallOutcome]:
         """The calls that are told to have answers, after a wait for the first; now and then all of them."""
@@ -104,7 +121,7 @@ class Watcher:
         news = one.news(lost=closed) if over or one.call.failed() or one.reads_ranks else None
         if over:
             one.tell_over()
-            self._calls.pop(id(one), None)
-            one.client.use.add("calls", -1)
+            if self._calls.pop(id(one), None) is not None:  # else another thread has done this
+                one.client.use.add("calls", -1)
         if news is not None and one.name in one.client.results:
             one.client.publish(news)
