@@ -28,12 +28,14 @@ def test_work_is_done_in_order_on_one_thread() -> None:
 
 def test_it_ends_after_the_work_that_it_was_given() -> None:
     lane, gate, done = Lane("lane"), threading.Event(), []
+    assert lane.is_idle()
     lane.put(lambda: gate.wait(30.0))
+    assert not lane.is_idle()
     lane.put(lambda: done.append(1))
     lane.shutdown(wait=False)
     with pytest.raises(RuntimeError, match="lane has ended"):
         lane.put(lambda: done.append(2))
     gate.set()
     lane.shutdown()
-    assert done == [1]
+    assert done == [1] and lane.is_idle()
     Lane("unused").shutdown()
