@@ -111,8 +111,7 @@ def start(
         CallTimeoutError: Too many calls are in flight: this one was not sent within its timeout.
         WorkerDiedError: The process that stores the arguments has ended; nothing was sent.
     """
-    runtime = running()
-    began = time.perf_counter()
+    runtime, began = running(), time.perf_counter()
     if runtime.is_released(component.group, component.instance):
         raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
     given = kwargs or {}
