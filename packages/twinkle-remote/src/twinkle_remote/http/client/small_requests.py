@@ -6,14 +6,12 @@ import http.client
 from typing import TYPE_CHECKING, Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.util import SKIP_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from email.message import Message
 
 _KEPT = 32  # connections
-_UNUSED = {"user-agent": SKIP_HEADER, "accept-encoding": SKIP_HEADER}
 
 
 class _OneWrite(HTTPConnection):
@@ -21,15 +19,19 @@ class _OneWrite(HTTPConnection):
 
     _held: list[Any] | None = None
 
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        """Send a request."""
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a request by the steps of `http.client`: urllib3's `request` sets the limit of a connect for all."""
         self._held = []
         try:
-            super().request(*args, **kwargs)
+            self.putrequest("POST", path, skip_accept_encoding=True)
+            self.putheader("content-length", str(len(body)))
+            for name, value in headers.items():
+                self.putheader(name, value)
+            self.endheaders()
             held = self._held
         finally:
             self._held = None
-        self.send(b"".join(held))
+        self.send(b"".join((*held, body)))
 
     def answer(self) -> http.client.HTTPResponse:
         """The answer, of Python's own class: nothing is streamed, inflated or sent on to another place."""
@@ -80,7 +82,7 @@ class SmallRequests:
         """
         connection = self._connected(connect_seconds, seconds)
         try:
-            connection.request("POST", path, body, {**_UNUSED, **headers})
+            connection.post(path, body, headers)
             response = connection.answer()
             found = response.status, response.headers, response.read()
         except BaseException:
