@@ -36,7 +36,7 @@ from twinkle_remote.call.start import start
 from twinkle_remote.call.submit import run_on_workers
 from twinkle_remote.protocol.component import Component, component_of
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.runtime import running, stats
+from twinkle_remote.sessions.current import running, stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ from twinkle_remote.call.start import start
 from twinkle_remote.protocol import Outcome
 from twinkle_remote.protocol.component import Component, component_of
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ PROGRAM = """
     from twinkle_ray.by_node import choice
     from twinkle_remote import submit
     from twinkle_remote.protocol.component import component_of
-    from twinkle_remote.sessions.runtime import running
+    from twinkle_remote.sessions.current import running
 
     if sys.argv[1] == "tree":
         vars(choice).update(FAN_OUT=1, RANKS_OF_AGENT=2)  # two agents, one above the other

@@ -31,7 +31,7 @@ PROGRAM = """
     if __name__ == "__main__":
         how = sys.argv[1]
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], start_timeout=240)
-        twinkle.sessions.runtime.running().backend.start_timeout = 3 if how == "hang" else 120
+        twinkle.sessions.current.running().backend.start_timeout = 3 if how == "hang" else 120
         kind = ""
         while not kind:
             try:

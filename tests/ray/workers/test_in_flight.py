@@ -11,7 +11,7 @@ import pytest
 import twinkle_remote as twinkle
 from twinkle_remote import remote_class, remote_function
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -80,7 +80,7 @@ SERVER = (
                 twinkle.shutdown(0)
                 print("ENDED", flush=True)
             elif what == "create":
-                twinkle.sessions.runtime.running().backend.start_timeout = 4
+                twinkle.sessions.current.running().backend.start_timeout = 4
                 make = lambda: Victim(*rest, remote_group=group, device_mesh=MESH) and None
                 print("TOLD", outcome(make), flush=True)
             else:

@@ -13,7 +13,7 @@ from twinkle_ray.objects.wire import outcome_from_wire
 from twinkle_ray.workers.waiting_inputs import WaitingInputs
 from twinkle_remote.backends.support import call_of
 from twinkle_remote.protocol import HandedShare, HandOver, HandOverPlan, InputReplies
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable

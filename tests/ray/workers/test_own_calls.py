@@ -12,7 +12,7 @@ import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup
 from twinkle_ray import restart
 from twinkle_remote import remote_class, remote_function
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.wire.decode import decode
 from twinkle_remote.http.wire.encode import encode
 from twinkle_remote.http.wire.envelopes import CALL_NEWS, unpacked
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

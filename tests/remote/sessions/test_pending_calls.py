@@ -11,8 +11,8 @@ from twinkle_remote.call.start import start
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
 from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.pending_calls import names_of
-from twinkle_remote.sessions.runtime import running
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twinkle_remote import on
 from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.protocol import Failure, Outcome
-from twinkle_remote.sessions.runtime import stats as stats_of_session
+from twinkle_remote.sessions.current import stats as stats_of_session
 from twinkle_remote.sessions.stats import CallRecord, CallRecords, Stats
 
 SECONDS = st.floats(0.0, 100.0)

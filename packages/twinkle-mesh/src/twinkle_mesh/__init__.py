@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .balance import Slices, balanced_slice
 from .context import current_rank, use_rank
-from .mesh import DeviceMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .balance import Slices, balanced_slice
     from .group import DeviceGroup
     from .layout.ranks import Groups, Ranks
+    from .mesh import DeviceMesh
     from .nodes import Nodes
     from .recipes import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
     from .show.explain import DimReport, MeshExplanation
@@ -41,10 +41,11 @@ __all__ = [
     "use_rank",
 ]
 
-# These modules import dataclasses or typing, which takes longer than the import of all mesh modules.
+# A worker without a mesh needs none of these.
 _LAZY = {
     "DDPConfig": "recipes",
     "DeviceGroup": "group",
+    "DeviceMesh": "mesh",
     "DimReport": "show.explain",
     "FSDP2Config": "recipes",
     "Groups": "layout.ranks",
@@ -54,6 +55,8 @@ _LAZY = {
     "Picture": "show.picture",
     "Piece": "transfer",
     "Ranks": "layout.ranks",
+    "Slices": "balance",
+    "balanced_slice": "balance",
     "create_device_mesh": "recipes",
     "plan_transfer": "transfer",
 }

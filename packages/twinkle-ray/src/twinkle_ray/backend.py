@@ -146,11 +146,12 @@ class RayBackend:
     def _connect_all(self, groups: Sequence[RayGroup]) -> None:
         """Connect every worker to every group."""
         members = [member for group in groups for member in group.members]
-        get_within([self._connect(member, groups) for member in members], self.start_timeout, _UNCONNECTED)
+        stored = ray.put(list(groups))
+        get_within([self._connect(member, stored) for member in members], self.start_timeout, _UNCONNECTED)
 
-    def _connect(self, member: Member, groups: Sequence[RayGroup]) -> Any:
+    def _connect(self, member: Member, groups: ray.ObjectRef[list[RayGroup]]) -> Any:
         connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
-        return connect.remote(groups, self._agents.get(member.node), self._defaults)
+        return connect.remote([groups], self._agents.get(member.node), self._defaults)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Give the session's defaults to every worker, also to those of groups that are restarted later."""
@@ -194,7 +195,8 @@ class RayBackend:
         self._groups.replace(group)
         renew_ranks(group, old, range(group.size), self._tree, self.start_timeout)
         everyone = self._groups.all()
-        connecting = {other.name: [self._connect(member, everyone) for member in other.members] for other in everyone}
+        stored = ray.put(list(everyone))
+        connecting = {other.name: [self._connect(member, stored) for member in other.members] for other in everyone}
         # The other groups need no wait: their actors run this before any later call.
         get_within(connecting[name], self.start_timeout, _UNCONNECTED)
         rebuild(self._groups, group, old.created, self.start_timeout)
@@ -224,8 +226,9 @@ class RayBackend:
         self._groups.replace(group)
         renew_ranks(group, group, ranks, self._tree, self.start_timeout)
         everyone = self._groups.all()
+        stored = ray.put(list(everyone))
         connecting = {
-            (other.name, member.info.rank): self._connect(member, everyone)
+            (other.name, member.info.rank): self._connect(member, stored)
             for other in everyone
             for member in other.members
         }

@@ -4,49 +4,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_remote.call.arguments import Replicate
-from twinkle_remote.call.as_completed import as_completed
-from twinkle_remote.call.generate import RemoteGenerator
-from twinkle_remote.call.get import gather, get
-from twinkle_remote.call.lazy import Lazy
-from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
-from twinkle_remote.component.create import on
-from twinkle_remote.component.decorators import remote_class, remote_function
-from twinkle_remote.component.explain_call import explain
-from twinkle_remote.component.release import release
-from twinkle_remote.context import WorkerContext, current_worker
-from twinkle_remote.errors import (
-    AlreadyInitializedError,
-    BackendError,
-    CallCancelledError,
-    CallTimeoutError,
-    CollectError,
-    DispatchError,
-    NotInitializedError,
-    PlacementError,
-    RemoteCallError,
-    ReplyLostError,
-    SessionLostError,
-    TwinkleError,
-    WorkerDiedError,
-)
-from twinkle_remote.protocol.component import is_handle
-from twinkle_remote.sessions.initialize import initialize, session, shutdown
-from twinkle_remote.sessions.runtime import stats
-from twinkle_remote.sessions.stats import CallRecord
-from twinkle_remote.sessions.timeline import write_timeline
-from twinkle_remote.values.registered_splitters import register_splitter
-from twinkle_remote.values.rows import ReducibleSplitter, Splitter
-
 if TYPE_CHECKING:
+    from twinkle_remote.call.arguments import Replicate
+    from twinkle_remote.call.as_completed import as_completed
+    from twinkle_remote.call.generate import RemoteGenerator
+    from twinkle_remote.call.get import gather, get
+    from twinkle_remote.call.lazy import Lazy
+    from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
+    from twinkle_remote.component.create import on
+    from twinkle_remote.component.decorators import remote_class, remote_function
+    from twinkle_remote.component.explain_call import explain
+    from twinkle_remote.component.release import release
+    from twinkle_remote.context import WorkerContext, current_worker
+    from twinkle_remote.errors import (
+        AlreadyInitializedError,
+        BackendError,
+        CallCancelledError,
+        CallTimeoutError,
+        CollectError,
+        DispatchError,
+        NotInitializedError,
+        PlacementError,
+        RemoteCallError,
+        ReplyLostError,
+        SessionLostError,
+        TwinkleError,
+        WorkerDiedError,
+    )
     from twinkle_remote.http.registered import register_type
     from twinkle_remote.http.server.serve import serve as serve
     from twinkle_remote.http.server.server import Server as Server
     from twinkle_remote.http.stub.fetch import stub_of as stub_of
+    from twinkle_remote.protocol.component import is_handle
+    from twinkle_remote.sessions.current import stats
+    from twinkle_remote.sessions.initialize import initialize, session, shutdown
+    from twinkle_remote.sessions.stats import CallRecord
+    from twinkle_remote.sessions.timeline import write_timeline
     from twinkle_remote.streams.batch_info import rows_info
     from twinkle_remote.streams.stream import Stream, stream
     from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
     from twinkle_remote.streams.told import RowsInfo
+    from twinkle_remote.values.registered_splitters import register_splitter
+    from twinkle_remote.values.rows import ReducibleSplitter, Splitter
     from twinkle_remote.worker.failed_call import FailedCall
     from twinkle_remote.worker.replay import replay
 
@@ -105,23 +104,62 @@ __all__ = [
 
 # `Server`, `serve` and `stub_of` are not in `__all__`: without the extra `http` a star import would fail.
 _LAZY = {
+    "AlreadyInitializedError": "twinkle_remote.errors",
+    "BackendError": "twinkle_remote.errors",
+    "CallCancelledError": "twinkle_remote.errors",
+    "CallRecord": "twinkle_remote.sessions.stats",
+    "CallTimeoutError": "twinkle_remote.errors",
+    "CollectError": "twinkle_remote.errors",
+    "DispatchError": "twinkle_remote.errors",
     "FailedCall": "twinkle_remote.worker.failed_call",
+    "Lazy": "twinkle_remote.call.lazy",
+    "NotInitializedError": "twinkle_remote.errors",
+    "PlacementError": "twinkle_remote.errors",
+    "ReducibleSplitter": "twinkle_remote.values.rows",
+    "RemoteCallError": "twinkle_remote.errors",
+    "RemoteGenerator": "twinkle_remote.call.generate",
+    "Replicate": "twinkle_remote.call.arguments",
+    "ReplyLostError": "twinkle_remote.errors",
     "RowsInfo": "twinkle_remote.streams.told",
     "Server": "twinkle_remote.http.server.server",
+    "SessionLostError": "twinkle_remote.errors",
+    "Splitter": "twinkle_remote.values.rows",
     "StageStats": "twinkle_remote.streams.telemetry.stream_stats",
     "Stream": "twinkle_remote.streams.stream",
     "StreamStats": "twinkle_remote.streams.telemetry.stream_stats",
+    "TwinkleError": "twinkle_remote.errors",
+    "WorkerContext": "twinkle_remote.context",
+    "WorkerDiedError": "twinkle_remote.errors",
+    "as_completed": "twinkle_remote.call.as_completed",
+    "current_worker": "twinkle_remote.context",
+    "explain": "twinkle_remote.component.explain_call",
+    "gather": "twinkle_remote.call.get",
+    "get": "twinkle_remote.call.get",
+    "initialize": "twinkle_remote.sessions.initialize",
+    "is_handle": "twinkle_remote.protocol.component",
+    "on": "twinkle_remote.component.create",
+    "register_splitter": "twinkle_remote.values.registered_splitters",
     "register_type": "twinkle_remote.http.registered",
+    "release": "twinkle_remote.component.release",
+    "remote_class": "twinkle_remote.component.decorators",
+    "remote_function": "twinkle_remote.component.decorators",
     "replay": "twinkle_remote.worker.replay",
     "rows_info": "twinkle_remote.streams.batch_info",
+    "run_on_workers": "twinkle_remote.call.submit",
     "serve": "twinkle_remote.http.server.serve",
+    "session": "twinkle_remote.sessions.initialize",
+    "shutdown": "twinkle_remote.sessions.initialize",
+    "stats": "twinkle_remote.sessions.current",
     "stream": "twinkle_remote.streams.stream",
     "stub_of": "twinkle_remote.http.stub.fetch",
+    "submit": "twinkle_remote.call.submit",
+    "submit_on_workers": "twinkle_remote.call.submit",
+    "write_timeline": "twinkle_remote.sessions.timeline",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Names of streams and of the extra `http`, which are loaded on first use."""
+    """Names are loaded on first use: a worker needs few of them."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -16,7 +16,6 @@ import ray
 from ray import cloudpickle
 
 from twinkle_ray.objects import arrays, arrow, dataset_rows, tensors
-from twinkle_remote.backends.support import reduce_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,19 +106,6 @@ def _slots(value: Any) -> tuple[Any, ...] | None:
     slots = state[1] if isinstance(state, tuple) else {}
     plain = (state[0] if isinstance(state, tuple) else state) or {}
     return make, args, (None, {**plain, **slots}), *rest
-
-
-class ErrorByValue(_CloudPickler):  # type: ignore[misc]  # as above
-    """Pickles exceptions whose classes are defined in `__main__`: these classes travel by value."""
-
-    def __init__(self, file: io.BytesIO, trusting: bool, inside: frozenset[int]) -> None:
-        super().__init__(file, protocol=5)
-        self.trusting, self.inside = trusting, inside
-
-    def reducer_override(self, value: Any) -> Any:
-        """Reduce an exception; anything else is pickled the usual way."""
-        reduced = reduce_error(value, self)
-        return super().reducer_override(value) if reduced is None else reduced
 
 
 def pack(value: object) -> Pickled:

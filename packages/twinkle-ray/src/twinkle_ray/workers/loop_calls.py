@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
-from twinkle_remote.backends.support import capture
-from twinkle_remote.protocol import HandedShare, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.promises import AnswerWire
     from twinkle_remote.backends.support import Worker
-    from twinkle_remote.protocol import WorkerInfo
+    from twinkle_remote.protocol import HandedShare, Outcome, WorkerInfo
 
 CONTROL = "control"
 CONTROL_THREADS = 3  # one of them for `alive`
@@ -61,6 +59,8 @@ class LoopCalls:
             key: Id of the task.
             *inputs: Answers that its lazy arguments read; or what a gate has planned that it reads.
         """
+        from twinkle_remote.protocol import HandedShare, Outcome
+
         gate = self.gates[caller]
 
         def answer(outcome: Outcome) -> None:
@@ -75,6 +75,8 @@ class LoopCalls:
             outcomes = [outcome_from_wire(source) for source in inputs if not isinstance(source, HandedShare)]
             self.worker.start(task, outcomes, given, key=key, answer=answer)
         except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
+            from twinkle_remote.backends.support import capture
+
             name = UNREAD if task is None else task.name
             label = self.info.label(None if task is None else self.places.get(task.instance))
             answer(Outcome(self.info.rank, failure=capture(error, label, self.info, name, live=False)))

@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.objects.object_store import RayStore
-from twinkle_ray.objects.pickling import ErrorByValue
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.worker_output import end_output, name_output, print_by_line
-from twinkle_ray.workers.beside_tasks import BesideTasks
-from twinkle_ray.workers.groups import RayGroups
+from twinkle_ray.workers.groups_here import GroupsHere
 from twinkle_ray.workers.loop_calls import LoopCalls
-from twinkle_ray.workers.node_news import NodeNews
 from twinkle_ray.workers.stack_dump import offer_stack
-from twinkle_remote.backends.support import Worker, WorkerContext, attach, capture, error_to_bytes, seed_process
-from twinkle_remote.protocol import Failure, HandedShare, Outcome, WorkerInfo
+from twinkle_remote.backends.support import Worker, WorkerContext, attach, seed_process
+from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import SessionDefaults, Task
+    from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,12 @@ class _Worker(Worker):
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         failure: Failure = super()._capture(error, task, context)
-        return failure if failure.pickled else replace(failure, pickled=error_to_bytes(error, ErrorByValue))
+        if failure.pickled:
+            return failure
+        from twinkle_ray.objects.error_by_value import ErrorByValue
+        from twinkle_remote.backends.support import error_to_bytes
+
+        return replace(failure, pickled=error_to_bytes(error, ErrorByValue))
 
 
 class RankActor(LoopCalls):
@@ -106,7 +108,7 @@ class RankActor(LoopCalls):
         self._cached_task: Task | None = None
         self.places: dict[str, Mapping[str, int]] = {}
         self._store: RayStore
-        self._groups: RayGroups | None = None
+        self._groups: GroupsHere | None = None
 
     def locate(self, kind: str, named: Sequence[int] | None) -> WorkerLocation:
         """Report where this process runs, and on which devices.
@@ -152,22 +154,24 @@ class RankActor(LoopCalls):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
         return offer_stack()
 
-    def connect(self, groups: Sequence[RayGroup], agent: Any, defaults: SessionDefaults) -> None:
+    def connect(self, groups: Sequence[ray.ObjectRef[list[RayGroup]]], agent: Any, defaults: SessionDefaults) -> None:
         """Connect this worker to all groups, whose components it may then call, and to the agent of its node.
 
         Args:
-            groups: All groups; later again, after one was restarted.
+            groups: One ref, of all groups; later again, after one was restarted. In a list Ray does not fetch it.
             agent: The agent; None where there is one node.
             defaults: The session's.
         """
         self._store.agent = agent
-        if self._groups is None:
-            news = None if agent is None else NodeNews(agent)
-            self._groups = RayGroups(groups, self._store, {}, news, agent)
-            attach("ray", self._groups, defaults)
+        if self._groups is not None:
+            self._groups.replace(groups[0], agent)
             return
-        for group in groups:
-            self._groups.replace(group)
+        if agent is not None:
+            from twinkle_ray.workers.node_news import NodeNews  # where there are several nodes
+
+            self._store.lost_nodes = NodeNews(agent)
+        self._groups = GroupsHere(groups[0], self._store, agent)
+        attach("ray", self._groups, defaults)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Take the defaults of the session, before the first call."""
@@ -203,13 +207,15 @@ class RankActor(LoopCalls):
             caller: The process whose gate it is; it has met this worker.
             worker: Id of this worker there.
         """
+        from twinkle_ray.workers.beside_tasks import BesideTasks  # few callers make such calls
+
         BesideTasks(self.gates[caller], worker, lambda wire: _run_task(self, wire)).start()
 
     def run_gated(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task with the answer of a gate: what it reads of its lazy arguments, or a failure."""
-        if isinstance(answer, HandedShare):
-            return _run_task(self, wire, given=answer)
-        return _run_task(self, wire, [answer])
+        if isinstance(answer, bytes | tuple):
+            return _run_task(self, wire, [answer])
+        return _run_task(self, wire, given=answer)
 
 
 def _run_task(
@@ -231,6 +237,8 @@ def _run_task(
             actor.places.pop(task.instance, None)
         outcome = actor.worker.run(task, [outcome_from_wire(source) for source in inputs], given)
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
+        from twinkle_remote.backends.support import capture
+
         name = UNREAD if task is None else task.name
         label = actor.info.label(None if task is None else actor.places.get(task.instance))
         outcome = Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))

@@ -9,7 +9,7 @@ from twinkle_remote.call.lazy import Lazy, lazy_over
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandOver
 from twinkle_remote.protocol.whole_calls import RowsOfRank
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 from twinkle_remote.values.join import join_results
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

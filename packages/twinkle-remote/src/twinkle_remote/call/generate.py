@@ -23,7 +23,7 @@ from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.background import close_at_end, in_background
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from twinkle_remote.call.lazy import Lazy, any_lazy
+from twinkle_remote.call.alive_lazies import any_lazy
+from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.values.rows import PLAIN
 from twinkle_remote.values.tree import map_parts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from twinkle_remote.call.alive_lazies import ALIVE
 from twinkle_remote.call.awaiting import future_of
 from twinkle_remote.call.call_result import CallResult
 from twinkle_remote.call.lazy_operators import LazyOperators
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 R = TypeVar("R", covariant=True)
 _NAMED_TUPLE = frozenset({"_asdict", "_field_defaults", "_fields", "_make", "_replace"})
 _SAVED_BY_TORCH = 2  # the pickle protocol of torch.save, and of nothing else that is current
-_alive: set[int] = set()
 
 
 class Lazy(LazyOperators, Generic[R]):
@@ -42,7 +42,7 @@ class Lazy(LazyOperators, Generic[R]):
         self._source: LazySource = CallResult(call, itself)
         self._value: tuple[R] | None = None
         self._rows: object = None
-        _alive.add(id(self))
+        ALIVE.add(id(self))
 
     def result(self, timeout: float | None = None) -> R:
         """The value, collected on this process.
@@ -90,7 +90,7 @@ class Lazy(LazyOperators, Generic[R]):
             self._source.wait(timeout)
 
     def __del__(self) -> None:
-        _alive.discard(id(self))
+        ALIVE.discard(id(self))
         self._source.released()
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -144,16 +144,11 @@ class Lazy(LazyOperators, Generic[R]):
         raise TypeError(f"{self!r} stands for what is on the workers: change a value of your own, x = get(lazy)")
 
 
-def any_lazy() -> bool:
-    """Whether this process has a lazy result, so that a search for them is needed."""
-    return bool(_alive)
-
-
 def lazy_over(source: LazySource) -> Lazy[Any]:
     """A lazy result that stands for something else than the result of one call."""
     lazy: Lazy[Any] = object.__new__(Lazy)
     lazy._source, lazy._value, lazy._rows = source, None, None
-    _alive.add(id(lazy))
+    ALIVE.add(id(lazy))
     return lazy
 
 

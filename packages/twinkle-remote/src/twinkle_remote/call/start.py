@@ -19,7 +19,7 @@ from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.failure import WorkerInfo
 from twinkle_remote.protocol.messages import Share, Task
 from twinkle_remote.sessions.collector import paused_for
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 from twinkle_remote.values.registered_splitters import registered_splitters
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import options_under
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.sessions.current import backend_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,14 +56,14 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
     """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
     cls = type(itself)
     component = component_of(itself)
-    runtime = active()
-    if component is None or runtime is None or not isinstance(runtime.backend, InProcessBackend):
+    backend = backend_here()
+    if component is None or not isinstance(backend, InProcessBackend):
         _call_init(original, itself, args, own_keywords(cls, kwargs))
         return
     if MESH in declared_keywords(cls):
         kwargs = with_mesh(cls, args, kwargs, component.mesh)
-    size = runtime.backend.group(component.group).size
-    with working_as(WorkerContext(component.group, runtime.backend.rank, size, component.mesh)):
+    size = backend.group(component.group).size
+    with working_as(WorkerContext(component.group, backend.rank, size, component.mesh)):
         _call_init(original, itself, args, own_keywords(cls, kwargs))
 
 

@@ -1,4 +1,4 @@
-"""Builds a component in this process or on the workers of a group."""
+"""Builds a component on the workers of a group, or registers one of this process."""
 
 from __future__ import annotations
 
@@ -14,105 +14,42 @@ from twinkle_remote.component.constructor import (
     GROUP,
     INSTANCE,
     MESH,
-    build,
     constructor_signature,
     declared_keywords,
-    is_building,
     own_keywords,
-    prepare,
     with_mesh,
 )
 from twinkle_remote.component.handle import make_handle
-from twinkle_remote.context import current_worker
-from twinkle_remote.errors import NotInitializedError, PlacementError, TwinkleError
-from twinkle_remote.protocol.backend import InProcessBackend
+from twinkle_remote.errors import PlacementError, TwinkleError
 from twinkle_remote.protocol.component import Component, remember
 from twinkle_remote.protocol.marks import execute_of
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.runtime import absence, active, running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinkle_remote.protocol.backend import InProcessBackend
     from twinkle_remote.sessions.runtime import Runtime
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_ORIGINAL = "__twinkle_original__"
 _DROP = FunctionSpec(dispatch="all")
 _count = itertools.count()
 
 
-def intercept(cls: Any) -> None:
-    """Let `construct` make the objects of a class, and of its subclasses that define `__new__` themselves."""
-    original = cls.__new__
-    if not hasattr(original, _ORIGINAL):
-
-        def new(kind: Any, /, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return construct(kind, original, args, kwargs)
-            except TwinkleError as error:
-                raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
-
-        setattr(new, _ORIGINAL, original)
-        cls.__new__ = staticmethod(new)
-    if "__init_subclass__" in vars(cls) or not hasattr(cls.__init_subclass__, _ORIGINAL):
-        _follow_subclasses(cls)
-
-
-def _follow_subclasses(cls: Any) -> None:
-    own = vars(cls).get("__init_subclass__")
-
-    def follow(subclass: Any, /, **kwargs: Any) -> None:
-        if own is None:
-            super(cls, subclass).__init_subclass__(**kwargs)
-        else:
-            own.__func__(subclass, **kwargs)
-        if "__new__" in vars(subclass):
-            intercept(subclass)
-
-    setattr(follow, _ORIGINAL, own)
-    cls.__init_subclass__ = classmethod(cast("Any", follow))
-
-
-def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of calling a remote class: the new object, or the handle of an object on a group.
+def handle_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Any:
+    """Build a component on a group, and make a handle of it.
 
     Args:
-        cls: The class that was called.
-        original: The class's own `__new__`; Python calls `__init__` on its result afterwards.
+        cls: Its class.
+        name: Name of the group.
         args: Positional arguments of the constructor.
         kwargs: Keyword arguments, including those of placement.
-
-    Raises:
-        NotInitializedError: A group is named before `initialize`.
-        PlacementError: The group does not exist, or the mesh does not fit it.
-        TypeError: The constructor does not take the arguments.
+        runtime: The runtime of this process.
     """
-    if is_building(cls):  # called again, through super().__new__
-        return build(cls, original, args, kwargs)
-    prepare(cls)
-    name = kwargs.get(GROUP)
-    if name is not None:
-        _check_place(cls, name, kwargs.get(MESH))
-    runtime = active()
-    if runtime is not None and isinstance(runtime.backend, InProcessBackend):
-        return _adopt(cls, runtime, name, kwargs, build(cls, original, args, kwargs))
-    if name is None or name == current_worker().group:
-        return build(cls, original, args, kwargs)
-    if runtime is None:
-        raise NotInitializedError(
-            f"{cls.__name__}(remote_group={name!r}): {absence()}, or leave remote_group out to build it here"
-        )
     return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
-
-
-def _check_place(cls: type, name: object, mesh: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"{cls.__name__}: {GROUP} is the name of a group, got {type(name).__name__} {name!r:.60}")
-    if mesh is not None and not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"{cls.__name__}: {MESH} is a DeviceMesh, got {type(mesh).__name__} {mesh!r:.60}")
 
 
 def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Component:
@@ -166,7 +103,7 @@ def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, 
     return mesh
 
 
-def _adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
+def adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
     """Register an object of this process in local mode, so that its calls use dispatch and collect as well."""
     if not isinstance(made, cls):
         return made

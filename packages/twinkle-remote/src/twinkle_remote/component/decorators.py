@@ -19,8 +19,8 @@ from typing import (
     overload,
 )
 
+from twinkle_remote.component.construct import intercept
 from twinkle_remote.component.constructor import ConstructorSignature
-from twinkle_remote.component.create import intercept
 from twinkle_remote.component.method import make_remote
 from twinkle_remote.protocol.marks import mark_class
 from twinkle_remote.protocol.spec import (

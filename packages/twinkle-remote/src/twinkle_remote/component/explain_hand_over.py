@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_remote.call.hand_over import plan_hand_over
 from twinkle_remote.call.lazy_arguments import hand_over_plan
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,6 @@ import pickle
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.call.iterate import RemoteIterator
 from twinkle_remote.component.constructor import prepare
 from twinkle_remote.errors import RemoteAttributeError, RemoteCallError
 from twinkle_remote.failures.bare import bare_new
@@ -18,6 +17,7 @@ from twinkle_remote.protocol.spec import FunctionSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from twinkle_remote.call.iterate import RemoteIterator
     from twinkle_remote.protocol.component import Component
 
 _CLASS = "__twinkle_class__"
@@ -214,6 +214,8 @@ def step_options(cls: Any) -> FunctionSpec:
 def _iterator(self: Any) -> RemoteIterator:
     found = self.__dict__.get(_ITERATOR)
     if found is None:
+        from twinkle_remote.call.iterate import RemoteIterator  # few handles are iterated
+
         cls = _class(self)
         component = component_of(self)
         assert component is not None

@@ -7,14 +7,12 @@ import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.generate import RemoteGenerator
-from twinkle_remote.call.start import call_method
 from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.component import component_of, is_handle
 from twinkle_remote.protocol.marks import NAMES, SPEC, SUBMIT
 from twinkle_remote.protocol.spec import form_of, returns_columns
-from twinkle_remote.worker.worker import running_worker
+from twinkle_remote.worker.running import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,9 +43,13 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
             check_arguments(component.name, name, signature, self, args, kwargs)
         bound = positional_names(names, len(args))
         if spec.yields:
+            from twinkle_remote.call.generate import RemoteGenerator  # as `call_method`
+
             return RemoteGenerator(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
         if spec.on_loop and not lazy and in_event_loop():
             lazy = True  # what an event loop calls it awaits
+        from twinkle_remote.call.start import call_method  # a worker that calls nobody does not load it
+
         return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
 
     @functools.wraps(function)

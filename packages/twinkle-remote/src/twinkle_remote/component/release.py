@@ -9,7 +9,7 @@ from twinkle_remote.call.start import start
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.component import component_of, is_component_type, is_handle
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,9 +18,10 @@ from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, Sessi
 from twinkle_remote.protocol.whole_calls import WholeCallBackend
 from twinkle_remote.sessions.background import close_all
 from twinkle_remote.sessions.cancel_calls import cancel_calls
+from twinkle_remote.sessions.current import active, install, remove
 from twinkle_remote.sessions.end_calls import end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
-from twinkle_remote.sessions.runtime import Runtime, active, install, remove
+from twinkle_remote.sessions.runtime import Runtime
 from twinkle_remote.worker.seeding import check_seed
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.sessions.current import active
 
 if TYPE_CHECKING:
     from twinkle_remote.protocol.session_tools import SessionTool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.trace import Trace
 
 if TYPE_CHECKING:

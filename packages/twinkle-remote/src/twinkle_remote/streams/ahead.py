@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError, WorkerDiedError
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 from twinkle_remote.streams.aside import AsideRows
 from twinkle_remote.streams.chunk_result import ChunkResult
 from twinkle_remote.streams.chunk_results import ChunkResults

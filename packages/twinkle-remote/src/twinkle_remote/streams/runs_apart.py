@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from twinkle_remote.protocol.backend import InProcessBackend
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.sessions.current import active
 
 _log = logging.getLogger("twinkle.remote")
 _said: set[str] = set()

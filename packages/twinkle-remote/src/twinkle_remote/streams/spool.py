@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.errors import SessionLostError
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.sessions.current import active
 from twinkle_remote.streams.chunk_result import ChunkResult, joined
 from twinkle_remote.streams.stages import RemoteStage
 

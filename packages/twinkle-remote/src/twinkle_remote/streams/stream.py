@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from twinkle_remote.failures.frames import driver_line
-from twinkle_remote.sessions.runtime import active
+from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.trace import Trace
 from twinkle_remote.streams.ahead import AheadEngine
 from twinkle_remote.streams.batch_info import tell

@@ -6,8 +6,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.worker.failed_call import SUFFIX, FailedCall, pickled, write
-
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.defaults import SavedFailures
@@ -32,6 +30,8 @@ class FailureSaver:
         self, instance: str, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh | None
     ) -> None:
         """Keep a constructor's arguments, before it can change them."""
+        from twinkle_remote.worker.failed_call import pickled  # few sessions save calls
+
         try:
             self._constructors[instance] = pickled((cls, args, kwargs, mesh))
         except Exception as error:  # whatever the pickling of an argument raises
@@ -58,6 +58,8 @@ class FailureSaver:
     def _save(
         self, to: SavedFailures, task: Task, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
+        from twinkle_remote.worker.failed_call import SUFFIX, FailedCall, pickled, write  # as in `constructs`
+
         constructor = self._constructors.get(task.instance)
         if not isinstance(constructor, bytes):
             raise constructor or LookupError(

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.arguments import decode
-from twinkle_remote.call.collect import combine
-from twinkle_remote.call.hand_over import rows_of_share
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.values.join import join
-from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Store
@@ -48,6 +43,8 @@ class TaskInputs:
         task = self._task
         if not task.slots:
             return task.args, dict(task.kwargs)
+        from twinkle_remote.call.arguments import decode  # no call without slots needs it
+
         args = tuple(decode(value, self._handed, self._stored) for value in task.args)
         return args, {key: decode(value, self._handed, self._stored) for key, value in task.kwargs.items()}
 
@@ -66,6 +63,9 @@ class TaskInputs:
         return self._cache[slot]
 
     def _value(self, hand_over: HandOver, given: HandedValue) -> Any:
+        from twinkle_remote.call.collect import combine  # no call without lazy arguments needs it
+        from twinkle_remote.values.join import join
+
         if given.refusal is not None:
             raise DispatchError(given.refusal)
         pieces = given.pieces if given.listing is None else self._store.get(given.listing)[0]
@@ -85,6 +85,10 @@ class TaskInputs:
 
     def _cut(self, value: Any) -> Any:
         """This rank's rows of a value that was combined here."""
+        from twinkle_remote.call.hand_over import rows_of_share  # as in `_value`
+        from twinkle_remote.values.join import join
+        from twinkle_remote.values.rows import rows_of, take
+
         task = self._task
         if task.share is None or (task.lists_only and not isinstance(value, list)):
             return value

@@ -66,7 +66,7 @@ def _seed_module(module: ModuleType, seed: int) -> None:
 
 
 _SEEDERS: dict[str, Callable[[ModuleType, int], object]] = {
-    "numpy": lambda numpy, seed: numpy.random.seed(seed),
+    "numpy.random": lambda generators, seed: generators.seed(seed),  # numpy loads it when it is first used
     "torch": lambda torch, seed: torch.manual_seed(seed),
 }
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import gc
 import time
 from concurrent.futures import Future
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.get import replace_lazy
-from twinkle_remote.call.hand_over import plan_for_task
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.alive_lazies import any_lazy
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
-from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.messages import Itself, Outcome
-from twinkle_remote.sessions.runtime import report_calls, saving_here
+from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.values.rows import PLAIN, rows_of
-from twinkle_remote.values.snapshot import snapshot
 from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
 from twinkle_remote.worker.open_generators import OpenGenerators
+from twinkle_remote.worker.running import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
@@ -36,12 +33,10 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Task
     from twinkle_remote.worker.loop_task import LoopTask
 
-T = TypeVar("T")
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
 GRACE_SECONDS = 1.0
 _SLICE_SECONDS = 0.25  # between two looks for a signal
-_running: ContextVar[Worker | None] = ContextVar("twinkle_running_worker", default=None)
 
 
 class Worker:
@@ -97,7 +92,7 @@ class Worker:
         outcome = self._opened_outcome(inputs)
         if outcome.failure is not None:
             return outcome
-        token = _running.set(self)
+        token = RUNNING.set(self)
         called: _Arguments | None = None
         try:
             called = args, kwargs = self._arguments(task, inputs, given, outcome)
@@ -113,7 +108,7 @@ class Worker:
         except Exception as error:  # every exception of a user's method becomes an outcome
             outcome.failure = self._failed(error, task, context, called)
         finally:
-            _running.reset(token)
+            RUNNING.reset(token)
         outcome.seconds = time.time() - outcome.started
         return outcome
 
@@ -144,7 +139,7 @@ class Worker:
         if outcome.failure is not None:
             answer(outcome)
             return
-        token = _running.set(self)
+        token = RUNNING.set(self)
         try:
             called = self._arguments(task, inputs, given, outcome)
             work = self._work(task, *called)
@@ -156,7 +151,7 @@ class Worker:
             answer(outcome)
             return
         finally:
-            _running.reset(token)
+            RUNNING.reset(token)
 
         def finish(value: Any) -> None:
             self._finish(task, outcome, value)
@@ -213,10 +208,16 @@ class Worker:
         """Fetch the arguments of a task; the outcome takes their figures."""
         if task.splitters is not None:
             task.splitters.register_here()
-        given = given or task.pieces or (plan_for_task(task, inputs) if task.handed else None)
+        given = given or task.pieces
+        if given is None and task.handed:
+            from twinkle_remote.call.hand_over import plan_for_task  # no call without lazy arguments needs it
+
+            given = plan_for_task(task, inputs)
         arguments = TaskInputs(task, given, self._store)
         args, kwargs = arguments.values()
         if self._shared and (args or kwargs):
+            from twinkle_remote.values.snapshot import snapshot  # workers in processes of their own do without
+
             args, kwargs = snapshot(args), snapshot(kwargs)
         outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
         began, outcome.started = outcome.started, time.time()
@@ -253,7 +254,7 @@ class Worker:
 
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
         try:
-            self._take_result(task, outcome, replace_lazy(value, Lazy.result))
+            self._take_result(task, outcome, _without_lazies(value) if any_lazy() else value)
         except RecursionError:
             raise CollectError(f"the result of {task.name}, a {type(value).__name__}, contains itself") from None
 
@@ -269,9 +270,15 @@ class Worker:
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list = isinstance(value, list)
-        outcome.payload, outcome.produced = self._store.keep(snapshot(value, keep=True) if self._shared else value)
+        if self._shared:
+            from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`
+
+            value = snapshot(value, keep=True)
+        outcome.payload, outcome.produced = self._store.keep(value)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
+        from twinkle_remote.failures.capture import capture  # most workers have no failure
+
         return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)
 
     def _failed(self, error: BaseException, task: Task, context: WorkerContext, called: _Arguments | None) -> Failure:
@@ -336,17 +343,13 @@ class Worker:
             ) from None
 
 
-def running_worker() -> Worker | None:
-    """The worker that runs the current task; None on the driver."""
-    return _running.get()
-
-
-def between_awaits(function: Callable[[], T]) -> T:
-    """Run a function between two awaits of the coroutines of the running worker; here, where there are none."""
-    worker = _running.get()
-    return function() if worker is None else worker.loop.between_awaits(function)
-
-
 def _value(instance: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = getattr(instance, name)
     return found if isinstance(getattr(type(instance), name, None), property) else found(*args, **kwargs)
+
+
+def _without_lazies(value: Any) -> Any:
+    from twinkle_remote.call.get import replace_lazy  # most workers have no lazy result
+    from twinkle_remote.call.lazy import Lazy
+
+    return replace_lazy(value, Lazy.result)

@@ -10,6 +10,7 @@ import ray
 import torch
 from torch import Tensor
 
+from twinkle_ray.cluster.node_actors import options_on
 from twinkle_ray.weights.transport.packing import copy_all, slot_views
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class RayBlockStore:
         self.clear()
 
     def _open(self) -> Any:
-        return ray.remote(Mailbox).options(name=self._name, get_if_exists=True, num_cpus=0).remote()
+        here = ray.get_runtime_context().get_node_id()
+        return ray.remote(Mailbox).options(name=self._name, get_if_exists=True, **options_on(here, soft=True)).remote()
 
     def _call(self, method: str, *arguments: object) -> Any:
         """Call the mailbox; if it has ended with the worker that made it, call a new one."""

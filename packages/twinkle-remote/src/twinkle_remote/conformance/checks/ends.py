@@ -10,8 +10,8 @@ from twinkle_remote.conformance.harness import needs, raises
 from twinkle_remote.conformance.subjects import callers
 from twinkle_remote.conformance.subjects.callers import Caller
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.end_calls import end_calls
-from twinkle_remote.sessions.runtime import running
 
 if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness

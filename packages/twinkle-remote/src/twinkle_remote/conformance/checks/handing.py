@@ -14,7 +14,7 @@ from twinkle_remote.conformance.subjects.echo import Echo, Holder, Reducer
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.sessions.runtime import stats
+from twinkle_remote.sessions.current import stats
 
 if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness

@@ -12,8 +12,8 @@ from twinkle_remote.conformance.checks.failing import gate
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.errors import CallTimeoutError, NotInitializedError
+from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.initialize import shutdown
-from twinkle_remote.sessions.runtime import active
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

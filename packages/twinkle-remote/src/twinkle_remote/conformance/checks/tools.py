@@ -15,8 +15,8 @@ from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, DispatchError
+from twinkle_remote.sessions.current import running, stats
 from twinkle_remote.sessions.initialize import initialize
-from twinkle_remote.sessions.runtime import running, stats
 
 if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness

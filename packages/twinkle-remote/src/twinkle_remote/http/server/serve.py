@@ -32,7 +32,7 @@ from twinkle_remote.http.server.service import Service
 from twinkle_remote.http.server.watcher import Watcher
 from twinkle_remote.http.server.zipped import Zipped
 from twinkle_remote.http.wire.limits import Limits
-from twinkle_remote.sessions.runtime import running
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,0 +1,42 @@
+"""New weights of components: streams that run on them know the version after each."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from twinkle_remote.protocol.component import component_of
+from twinkle_remote.sessions.current import active
+from twinkle_remote.sessions.stats import SyncRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def publishing(target: object, began: float | None = None) -> Iterator[None]:
+    """A block in which a component is given new weights; the streams that run on it know the version after it.
+
+    These streams begin nothing meanwhile, so that each of their calls is before the version or after it.
+
+    Args:
+        target: A component; of other values no stream knows.
+        began: Wall clock when the sync began, in seconds; None for now.
+    """
+    component = component_of(target)
+    runtime = active()
+    if runtime is None or component is None:
+        yield
+        return
+    since = time.time() if began is None else began
+    with runtime.streams.publishing(component, since):
+        yield
+        runtime.stats.synced(SyncRecord(component.name, component.group, since, time.time()))
+
+
+def takes_in_flight(target: object) -> bool:
+    """Whether a component works for an open stream, so that it takes new weights between two calls."""
+    component = component_of(target)
+    runtime = None if component is None else active()
+    return runtime is not None and component is not None and runtime.streams.work_on(component)
