@@ -11,6 +11,7 @@ import ray
 from twinkle_ray.by_node.choice import check_calls, renew_ranks, start_tree
 from twinkle_ray.cluster.cluster import Cluster
 from twinkle_ray.cluster.node_monitor import NodeMonitor
+from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_ray.cluster.places import HEAD, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.objects.object_store import RayStore
@@ -18,13 +19,14 @@ from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique, get_within
 from twinkle_ray.placement.colocate import check_colocate
 from twinkle_ray.placement.reservation import Reservation
+from twinkle_ray.placement.start_progress import StartProgress
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.node_agent import start_agents, tell_agents
 from twinkle_ray.workers.replay import rebuild
 from twinkle_remote.backends.support import tell_start
-from twinkle_remote.errors import TwinkleError
+from twinkle_remote.errors import PlacementError, TwinkleError
 from twinkle_remote.protocol import SessionDefaults
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class RayBackend:
         metrics: Export the figures of calls as metrics of Ray, every few seconds.
         calls: "by_node" sends one message for each node to its agent, which hands the tasks to the node's ranks and
             answers for all of them; "direct" sends one message to each rank; "auto" decides by group.
+        progress: Show how many workers are ready, when their start takes longer than 5 seconds: a bar on a terminal
+            and in a notebook, a line every 10 seconds elsewhere.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
@@ -80,6 +84,7 @@ class RayBackend:
         restart: str | None = None,
         metrics: bool = False,
         calls: Calls = "auto",
+        progress: bool = True,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if restart not in (None, "group"):
@@ -92,6 +97,7 @@ class RayBackend:
         self._seed, self._env_allow = seed, check_names(env_allow)
         self._can_restart = restart == "group"
         self._calls = check_calls(calls)
+        self._progress = progress
         self._tree: AgentTree | None = None
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
@@ -115,16 +121,21 @@ class RayBackend:
     def _start(self, groups: Sequence[DeviceGroup]) -> RayGroups:
         listed = ", ".join(f"{group.name} ({group.num_workers} x {group.device_type})" for group in groups)
         tell_start(f"placing {listed}")
-        self._reservation = Reservation(groups, self._placement_timeout, self._colocate)
-        for group in groups:
-            self._actor_sets[group.name] = ActorSet(group, self._reservation.places[group.name])
-        for actor_set in self._actor_sets.values():
-            actor_set.locate(self.start_timeout)
+        progress = StartProgress(sum(group.num_workers for group in groups), shown=self._progress)
+        try:
+            self._reservation = Reservation(groups, self._placement_timeout, self._colocate, progress.waiting)
+            for group in groups:
+                self._actor_sets[group.name] = ActorSet(group, self._reservation.places[group.name])
+            for actor_set in self._actor_sets.values():
+                actor_set.locate(self.start_timeout, partial(self._show, progress))
+        finally:
+            progress.close()
         check_unique(list(self._actor_sets.values()))
         ready = [self._assign_ranks(actor_set) for actor_set in self._actor_sets.values()]
         here = ray.get_runtime_context().get_node_id()
         nodes = sorted({here, *(member.node for group in ready for member in group.members)})
-        self._agents = start_agents(nodes) if len(nodes) > 1 else {}
+        if len(nodes) > 1:
+            start_agents(nodes, self._agents)
         self._connect_all(ready)
         self._monitor = NodeMonitor(places_of(nodes), tell=partial(tell_agents, self._agents))
         running = RayGroups(ready, RayStore(), self._agents, self._monitor, self._agents.get(here))
@@ -134,6 +145,12 @@ class RayBackend:
         count = len({member.node for group in ready for member in group.members})
         tell_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
         return running
+
+    def _show(self, progress: StartProgress) -> None:
+        if progress.due:
+            sets = self._actor_sets
+            missing = {name: (late, len(one.actors)) for name, one in sets.items() if (late := one.missing())}
+            progress.ready(missing)
 
     def _assign_ranks(self, actor_set: ActorSet) -> RayGroup:
         environment = self._cluster.environment(self._env_allow)
@@ -183,16 +200,18 @@ class RayBackend:
         if why is not None:
             raise TwinkleError(f"group {name!r} cannot be restarted: {why}; shutdown() and initialize() start anew")
         actor_set = self._actor_sets[name]
+        at = self._nodes_to_keep(name)
         for actor in actor_set.actors:
             ray.kill(actor, no_restart=True)
         self._reservation.free([name])
-        self._reservation.take([actor_set.group], self._placement_timeout)
+        self._reservation.take([actor_set.group], self._placement_timeout, at)
         fresh = self._actor_sets[name] = ActorSet(actor_set.group, self._reservation.places[name])
         fresh.locate(self.start_timeout)
         group = self._assign_ranks(fresh)
         if self._monitor is not None:
             self._monitor.watch(places_of({member.node for member in group.members}))
         self._groups.replace(group)
+        self._add_agents(group)
         renew_ranks(group, old, range(group.size), self._tree, self.start_timeout)
         everyone = self._groups.all()
         stored = ray.put(list(everyone))
@@ -200,6 +219,43 @@ class RayBackend:
         # The other groups need no wait: their actors run this before any later call.
         get_within(connecting[name], self.start_timeout, _UNCONNECTED)
         rebuild(self._groups, group, old.created, self.start_timeout)
+
+    def _nodes_to_keep(self, name: str) -> Sequence[str]:
+        """The nodes of a group that shares them with others by `colocate`; empty for any other group.
+
+        Raises:
+            PlacementError: One of them is lost.
+        """
+        others = next(([other for other in names if other != name] for names in self._colocate if name in names), [])
+        if not others:
+            return ()
+        at = [location.node_id for location in self._actor_sets[name].locations]
+        lost = {} if self._monitor is None else self._monitor.all_lost()
+        there = {node.id for node in alive_nodes()} - lost.keys()
+        gone = sorted({one.host for one in self._actor_sets[name].locations if one.node_id not in there})
+        if gone:
+            raise PlacementError(
+                f"group {name!r} cannot be restarted alone: colocate places it on the nodes of "
+                f"{', '.join(map(repr, others))}, and {', '.join(gone)} is lost; shutdown() and initialize() place "
+                "them together anew"
+            )
+        return at
+
+    def _add_agents(self, group: RayGroup) -> None:
+        """Start agents on the nodes that a restart has added, and leave out those of lost nodes."""
+        here = ray.get_runtime_context().get_node_id()
+        lost = {} if self._monitor is None else self._monitor.all_lost()
+        if self._tree is not None:
+            for node in lost:
+                self._tree.lose_node(node)
+        added = {member.node for member in group.members} - self._agents.keys()
+        if not self._agents:
+            added |= {here, *(member.node for one in self._groups.all() for member in one.members)}
+        if not added or (not self._agents and len(added) == 1):
+            return
+        start_agents(sorted(added), self._agents)
+        tell_agents(self._agents, lost)
+        self._groups.take_agent(self._agents[here])
 
     @property
     def can_revive(self) -> bool:

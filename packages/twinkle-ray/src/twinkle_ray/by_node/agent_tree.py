@@ -51,13 +51,28 @@ class AgentTree:
     """
 
     def __init__(self, places: Sequence[AgentPlace], agents: Sequence[Any], fan_out: int) -> None:
-        self.agents = tuple(agents)
-        self._places = tuple(places)
-        self._index = {place: index for index, place in enumerate(places)}
-        self._ways = [way(index, fan_out) for index in range(len(places))]
+        self.agents: tuple[Any, ...] = ()
+        self._fan_out = fan_out
+        self._places: tuple[AgentPlace, ...] = ()
+        self._index: dict[AgentPlace, int] = {}
+        self._ways: list[list[int]] = []
+        self.add(places, agents)
         self._lock = threading.Lock()
         self._sent: dict[int, int] = {}
         self._lost: set[int] = set()
+
+    def add(self, places: Sequence[AgentPlace], agents: Sequence[Any]) -> None:
+        """Add agents behind those that there are.
+
+        Args:
+            places: Where each is.
+            agents: The agents.
+        """
+        count = len(self.agents)
+        self._ways += [way(index, self._fan_out) for index in range(count, count + len(places))]
+        self._places += tuple(places)
+        self.agents += tuple(agents)
+        self._index.update({place: index for index, place in enumerate(places, count)})
 
     def index(self, place: AgentPlace) -> int | None:
         """Index of the agent of a place; None for a place without one."""

@@ -15,7 +15,7 @@ from twinkle_ray.cluster.node_actors import options_on
 from twinkle_ray.workers.promises import Promises
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_ray.by_node.messages import NodeAnswer, NodeMessage, NodeTasks
 
@@ -152,21 +152,28 @@ class CallAgent(Promises):
             gathering.take(rank, answer)
 
 
-def start_call_agents(nodes: Sequence[str], fan_out: int) -> list[Any]:
-    """An agent on each node, in the order of the nodes; each knows those below it.
+def start_call_agents(nodes: Sequence[str], fan_out: int, first: int = 0) -> list[Any]:
+    """An agent on each node, in the order of the nodes; `connect_call_agents` makes those below known to it.
 
     Args:
         nodes: Ray's ids of the nodes.
         fan_out: As in `tree`.
+        first: Index of the first of them in the tree.
     """
     agents = []
-    for index, node in enumerate(nodes):
+    for index, node in enumerate(nodes, first):
         actor_class = ray.remote(CallAgent).options(max_concurrency=_AT_ONCE, **options_on(node))
         agents.append(actor_class.remote(index, fan_out))
     return agents
 
 
-def connect_call_agents(agents: Sequence[Any], fan_out: int) -> list[Any]:
-    """Make each agent known to the one above it; returns their answers."""
-    below = [{node: agents[node] for node in children(at, len(agents), fan_out)} for at in range(len(agents))]
-    return [agent.connect.remote(known) for agent, known in zip(agents, below, strict=True) if known]
+def connect_call_agents(agents: Sequence[Any], fan_out: int, which: Iterable[int]) -> list[Any]:
+    """Make those below known to agents; returns their answers.
+
+    Args:
+        agents: All agents of the tree.
+        fan_out: As in `tree`.
+        which: Indices of the agents that are told.
+    """
+    below = {at: {node: agents[node] for node in children(at, len(agents), fan_out)} for at in which}
+    return [agents[at].connect.remote(known) for at, known in below.items() if known]

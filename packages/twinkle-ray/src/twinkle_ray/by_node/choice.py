@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from twinkle_ray.by_node.agent_tree import AgentPlace, AgentTree, places_of
 from twinkle_ray.by_node.call_agent import connect_call_agents, start_call_agents
 from twinkle_ray.by_node.calls_by_node import CallsByNode
-from twinkle_ray.by_node.tree import FAN_OUT
+from twinkle_ray.by_node.tree import FAN_OUT, above
 from twinkle_ray.placement.actor_set import get_within
 
 if TYPE_CHECKING:
@@ -64,12 +64,24 @@ def start_tree(groups: Sequence[RayGroup], calls: Calls, timeout: float) -> Agen
     places = list(dict.fromkeys(place for group in chosen for place in _places(group)))
     agents = start_call_agents([place.node for place in places], FAN_OUT)
     tree = AgentTree(places, agents, FAN_OUT)
-    connecting = connect_call_agents(agents, FAN_OUT)
+    connecting = connect_call_agents(agents, FAN_OUT, range(len(agents)))
     for group in chosen:
         group.by_node = CallsByNode(group, tree, _places(group))
         connecting += group.by_node.ranks_taken(range(group.size))
     get_within(connecting, timeout, _UNCONNECTED)
     return tree
+
+
+def _add_places(tree: AgentTree, places: Sequence[AgentPlace], timeout: float) -> None:
+    """Start agents for those places that have none yet; one below a lost agent is not reached."""
+    fresh = [place for place in dict.fromkeys(places) if tree.index(place) is None]
+    if not fresh:
+        return
+    first = len(tree.agents)
+    tree.add(fresh, start_call_agents([place.node for place in fresh], FAN_OUT, first))
+    upper = {above(index, FAN_OUT) for index in range(first, len(tree.agents))}
+    told = [index for index in upper if index is not None and not tree.is_cut(index)]
+    get_within(connect_call_agents(tree.agents, FAN_OUT, told), timeout, _UNCONNECTED)
 
 
 def _places(group: RayGroup) -> list[AgentPlace]:
@@ -92,6 +104,7 @@ def renew_ranks(group: RayGroup, old: RayGroup, ranks: Sequence[int], tree: Agen
     if old.by_node is None or tree is None:
         return
     if group is not old:
+        _add_places(tree, _places(group), timeout)
         group.by_node = CallsByNode(group, tree, _places(group))
     assert group.by_node is not None
     ranks = [rank for rank in ranks if group.by_node.reaches(rank)]

@@ -89,6 +89,10 @@ class NodeMonitor:
         """The reason why the head or a node is lost; None if it is not lost."""
         return self._lost.get(name)
 
+    def all_lost(self) -> Mapping[str, str]:
+        """The reasons of all lost places by name."""
+        return dict(self._lost)
+
     def watch(self, places: Mapping[str, Address]) -> None:
         """Watch further nodes.
 

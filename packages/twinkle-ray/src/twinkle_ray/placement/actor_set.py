@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -15,7 +16,7 @@ from twinkle_remote.errors import PlacementError
 from twinkle_remote.protocol import WorkerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.placement.reservation import Reserved
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Beside other concurrency groups, a concurrency of 1 would be a thread of its own, and 0 is the main thread.
 _OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 0}
+_LOOK_SECONDS = 0.5
 ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
@@ -38,16 +40,25 @@ class ActorSet:
         self.group = group
         self.reserved = reserved
         self.actors: list[Any] = [_start(one) for one in reserved]
+        self._asked = self._ask(self.actors, reserved)
         self.locations: list[WorkerLocation] = []
         self._assignments: list[RankAssignment] = []
 
-    def locate(self, timeout: float) -> None:
+    def missing(self) -> int:
+        """Number of actors that have not reported their location yet."""
+        return len(ray.wait(self._asked, num_returns=len(self._asked), timeout=0, fetch_local=False)[1])
+
+    def locate(self, timeout: float, look: Callable[[], None] | None = None) -> None:
         """Wait until every actor has reported its location, and bring them into the order of their ranks.
+
+        Args:
+            timeout: Seconds.
+            look: Called now and then meanwhile.
 
         Raises:
             PlacementError: One did not start, or does not have the devices that it should.
         """
-        self.locations = self._locate(self.actors, self.reserved, timeout)
+        self.locations = self._located(self._asked, timeout, look)
         order = rank_order(self.locations, self.reserved)
         self.locations = [self.locations[i] for i in order]
         self.actors = [self.actors[i] for i in order]
@@ -95,19 +106,24 @@ class ActorSet:
             ray.kill(self.actors[rank], no_restart=True)
             self.actors[rank] = _start(self.reserved[rank])
         places = [self.reserved[rank] for rank in ranks]
-        for rank, at in zip(ranks, self._locate([self.actors[rank] for rank in ranks], places, timeout), strict=True):
+        asked = self._ask([self.actors[rank] for rank in ranks], places)
+        for rank, at in zip(ranks, self._located(asked, timeout), strict=True):
             self.locations[rank] = at
         self._check_devices()
         return self._members(ranks, timeout)
 
-    def _locate(self, actors: Sequence[Any], reserved: Sequence[Reserved], timeout: float) -> list[WorkerLocation]:
+    def _ask(self, actors: Sequence[Any], reserved: Sequence[Reserved]) -> list[Any]:
         kind = self.group.device_type
         retried = {"max_task_retries": ATTEMPTS}  # requests to a worker without a rank may run twice
-        asked = [
+        return [
             actor.locate.options(**retried).remote(kind, one.devices)
             for actor, one in zip(actors, reserved, strict=True)
         ]
-        return get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start")
+
+    def _located(
+        self, asked: Sequence[Any], timeout: float, look: Callable[[], None] | None = None
+    ) -> list[WorkerLocation]:
+        return get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start", look)
 
     def _members(self, ranks: Sequence[int], timeout: float) -> list[Member]:
         """Give workers their ranks."""
@@ -172,19 +188,31 @@ def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]
     return sorted(range(len(locations)), key=key)
 
 
-def get_within(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
+def get_within(refs: Sequence[Any], timeout: float, what: str, look: Callable[[], None] | None = None) -> list[Any]:
     """Return the answers of workers that are starting.
 
     Args:
         refs: The answers.
         timeout: Seconds.
         what: Begin of the error's message.
+        look: Called now and then meanwhile.
 
     Raises:
         PlacementError: One is late, or its worker is lost.
     """
+    until = time.monotonic() + timeout
     try:
-        answers: list[Any] = ray.get(list(refs), timeout=timeout)
+        while look is not None:
+            slice_of = min(_LOOK_SECONDS, max(0.0, until - time.monotonic()))
+            try:
+                answers: list[Any] = ray.get(list(refs), timeout=slice_of)
+            except ray.exceptions.GetTimeoutError:
+                if time.monotonic() >= until:
+                    raise
+                look()
+            else:
+                return answers
+        answers = ray.get(list(refs), timeout=timeout)
     except ray.exceptions.GetTimeoutError:
         pending = len(ray.wait(list(refs), num_returns=len(refs), timeout=0)[1])
         raise PlacementError(f"{what} within {timeout:g} s: {pending} of {len(refs)} have not answered") from None

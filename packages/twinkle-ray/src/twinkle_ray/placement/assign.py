@@ -64,6 +64,23 @@ def assign(
     raise BusyError(f"busy: {found}\n{report(groups, nodes)}")
 
 
+def assign_at(nodes: Sequence[Node], at: Sequence[str]) -> Sequence[DeviceAssignment]:
+    """Assign the workers of a group to given nodes.
+
+    Args:
+        nodes: As for `assign`.
+        at: Ray's id of the node of each worker.
+
+    Raises:
+        InfeasibleError: A node is not there.
+    """
+    index = {node.id: number for number, node in enumerate(nodes)}
+    missing = [node for node in at if node not in index]
+    if missing:
+        raise InfeasibleError(f"infeasible: node {missing[0]} is not in the cluster any more")
+    return [DeviceAssignment(index[node]) for node in at]
+
+
 def report(groups: Sequence[DeviceGroup], nodes: Sequence[Node]) -> str:
     """List what each group asks for and what each node has, one line each."""
     rows = [f"  asked: {group.name} = {_asked(group)}" for group in groups]

@@ -12,11 +12,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_ray.cluster.silent_nodes import without_silent
-from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, resource
+from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, assign_at, resource
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.cluster.nodes import Node
@@ -59,19 +59,31 @@ class Reservation:
         groups: The groups.
         timeout: Seconds to wait for what others hold.
         colocate: Names of groups that share their nodes, in sets.
+        wait: Called now and then while the groups wait for resources, with what they wait for.
 
     Raises:
         PlacementError: The cluster cannot hold the groups, or not within the time; nothing stays reserved.
     """
 
-    def __init__(self, groups: Sequence[DeviceGroup], timeout: float, colocate: Sequence[Sequence[str]] = ()) -> None:
-        self._colocate = colocate
+    def __init__(
+        self,
+        groups: Sequence[DeviceGroup],
+        timeout: float,
+        colocate: Sequence[Sequence[str]] = (),
+        wait: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self._colocate, self._wait = colocate, wait
         self._held: dict[str, list[Any]] = {}
         self.places: dict[str, Sequence[Reserved]] = {}
         self.take(groups, timeout)
 
-    def take(self, groups: Sequence[DeviceGroup], timeout: float) -> None:
+    def take(self, groups: Sequence[DeviceGroup], timeout: float, at: Sequence[str] = ()) -> None:
         """Reserve resources for further groups.
+
+        Args:
+            groups: The groups.
+            timeout: As for the constructor.
+            at: Ray's id of the node of each worker, for one group alone; empty to choose them.
 
         Raises:
             PlacementError: As above; nothing is reserved for these groups then.
@@ -82,11 +94,13 @@ class Reservation:
         while True:
             nodes = without_silent(alive_nodes(), answering)
             try:
-                self._take(groups, assign(groups, nodes, self._colocate), nodes, until)
+                found = {groups[0].name: assign_at(nodes, at)} if at else assign(groups, nodes, self._colocate)
+                self._take(groups, found, nodes, until)
             except BusyError as error:
                 self.free(names)
                 if time.monotonic() >= until:
                     raise PlacementError(f"the groups found no place within {timeout:g} s; {error}") from None
+                self._wait(f"waiting for resources: {error}")
                 time.sleep(_POLL)
             except BaseException as error:
                 self.free(names)

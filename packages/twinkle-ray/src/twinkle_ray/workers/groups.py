@@ -73,6 +73,17 @@ class RayGroups:
             one.agents = self._agents
             one.waiting = self._waiting
 
+    def take_agent(self, agent: Any, lost_nodes: LostNodes | None = None) -> None:
+        """Take the agent of this node, which was the only one before.
+
+        Args:
+            agent: The agent.
+            lost_nodes: As for the constructor; None keeps what is known.
+        """
+        self._waiting.take_agent(agent)
+        if lost_nodes is not None:
+            self._lost_nodes = lost_nodes
+
     @property
     def store(self) -> RayStore:
         """The store of this process."""

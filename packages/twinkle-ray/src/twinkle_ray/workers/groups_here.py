@@ -50,6 +50,8 @@ class GroupsHere:
             self._stored, self._agent = groups, agent
             loaded = self._loaded
         if loaded is not None:
+            if agent is not None:
+                loaded.take_agent(agent, self._store.lost_nodes)
             for group in self._fetched(groups):
                 loaded.replace(group)
 

@@ -47,6 +47,10 @@ class InputGate(Promises, TaskBoxes):
         self._store = RayStore("the gate of a caller")
         self._news = None if agent is None else NodeNewsOnLoop(agent)
 
+    async def take_agent(self, agent: Any) -> None:
+        """Take the agent of this node, which was the only one before."""
+        self._news = NodeNewsOnLoop(agent)
+
     async def shares(
         self, plan: HandOverPlan, inputs: Sequence[AnswerSource], watched: Sequence[AnswerSource], origins: Origins
     ) -> Any:

@@ -64,15 +64,18 @@ class NodeAgent:
         return is_there(pid, descriptor)
 
 
-def start_agents(nodes: Sequence[str]) -> dict[str, Any]:
-    """An agent on each node, by node id."""
+def start_agents(nodes: Sequence[str], agents: dict[str, Any]) -> None:
+    """Start an agent on each of some nodes, and make all agents known to each other.
+
+    Args:
+        nodes: Ray's ids of the nodes.
+        agents: The agents by node id; the new ones are added.
+    """
     actor_class = ray.remote(NodeAgent)
-    agents: dict[str, Any] = {}
     for node in nodes:
         agents[node] = actor_class.options(**options_on(node)).remote()
     for agent in agents.values():
         agent.connect.remote(agents)
-    return agents
 
 
 def tell_agents(agents: Mapping[str, Any], lost: Mapping[str, str]) -> None:

@@ -163,13 +163,13 @@ class RankActor(LoopCalls):
             defaults: The session's.
         """
         self._store.agent = agent
-        if self._groups is not None:
-            self._groups.replace(groups[0], agent)
-            return
-        if agent is not None:
+        if agent is not None and self._store.lost_nodes is None:
             from twinkle_ray.workers.node_news import NodeNews  # where there are several nodes
 
             self._store.lost_nodes = NodeNews(agent)
+        if self._groups is not None:
+            self._groups.replace(groups[0], agent)
+            return
         self._groups = GroupsHere(groups[0], self._store, agent)
         attach("ray", self._groups, defaults)
 
@@ -213,9 +213,11 @@ class RankActor(LoopCalls):
 
     def run_gated(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
         """Run one task with the answer of a gate: what it reads of its lazy arguments, or a failure."""
-        if isinstance(answer, bytes | tuple):
-            return _run_task(self, wire, [answer])
-        return _run_task(self, wire, given=answer)
+        from twinkle_remote.protocol import HandedShare  # no call without lazy arguments needs it
+
+        if isinstance(answer, HandedShare):
+            return _run_task(self, wire, given=answer)
+        return _run_task(self, wire, [answer])
 
 
 def _run_task(

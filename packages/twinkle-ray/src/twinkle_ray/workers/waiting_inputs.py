@@ -64,6 +64,14 @@ class WaitingInputs:
         with self._lock:
             return self._started()
 
+    def take_agent(self, agent: Any) -> None:
+        """Take the agent of this node, which was the only one before."""
+        with self._lock:
+            if self._agent is None:
+                self._agent = agent
+                if self._gate is not None:
+                    self._gate.take_agent.remote(agent)
+
     def _started(self) -> Any:
         if self._gate is None:
             self._gate = start_gate(self._agent)

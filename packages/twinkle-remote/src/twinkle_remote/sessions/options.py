@@ -64,6 +64,7 @@ class RayOptions(SavingOptions, total=False):
     metrics: bool
     calls: Literal["auto", "direct", "by_node"]
     colocate: Sequence[Sequence[str]]
+    progress: bool
     ray_options: Mapping[str, Any] | None
 
 
