@@ -18,8 +18,8 @@ def restart(group: str) -> None:
 
     Raises:
         TwinkleError: `restart="group"` was not given, or the backend is not Ray.
-        PlacementError: The cluster has no room for the group any more, or lacks a node that the group shares with others
-            by `colocate`.
+        PlacementError: The cluster has no room for the group any more, or lacks a node that the group shares by
+            `colocate` with others.
         RemoteCallError: A constructor or a `restore` raised.
     """
     backend = running().backend
