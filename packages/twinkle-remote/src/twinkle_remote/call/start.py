@@ -131,8 +131,7 @@ def start(
         except WorkerDiedError as error:
             raise _unsent(name, group.name, error) from error
         call = _submit(runtime, group, component, name, spec, ranks, shares, lazies, tasks, record)
-    record.driver_seconds = time.perf_counter() - began
-    call.held = held
+    record.driver_seconds, call.held = time.perf_counter() - began, held
     queue.add(call)
     return call
 
