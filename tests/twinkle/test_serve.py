@@ -107,6 +107,12 @@ def post(place: str, path: str, token: str, **keywords: Any) -> tuple[int, Any]:
         return answer.status, json.loads(answer.read())
 
 
+def metrics(place: str) -> str:
+    with contextlib.closing(http.client.HTTPConnection(place, timeout=60.0)) as connection:
+        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        return connection.getresponse().read().decode()
+
+
 def end(process: Any) -> tuple[int, str]:
     """Exit code and standard error after SIGTERM."""
     process.send_signal(signal.SIGTERM)
@@ -131,7 +137,8 @@ def test_a_class_is_served_and_sigterm_drains(folder: Path) -> None:
         caller.start()
         wait_until(begun.exists)
         process.send_signal(signal.SIGTERM)
-        wait_until(lambda: post(place, f"{path}/double", TOKEN, number=4)[0] == 503)
+        wait_until(lambda: "twinkle_draining 1" in metrics(place))  # a call before that would wait for the one at work
+        assert post(place, f"{path}/double", TOKEN, number=4)[0] == 503
         process.send_signal(signal.SIGTERM)  # a second one changes nothing
         assert process.poll() is None
         ended.touch()
