@@ -23,5 +23,6 @@ def test_there_are_programs() -> None:
 @pytest.mark.parametrize("source", PROGRAMS, ids=["call", "weights"])
 def test_a_program_runs(joined_program: Callable[..., Any], source: str) -> None:
     running = joined_program(source)
-    assert running.finish(100) == ""
+    printed = running.finish(100).splitlines()
+    assert [line for line in printed if not line.startswith("twinkle: workers ready: ")] == []  # of a slow start
     assert running.left_over(10) == []
