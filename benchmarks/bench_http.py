@@ -68,7 +68,7 @@ def bare() -> tuple[uvicorn.Server, int]:
 
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(Starlette(routes=[Route("/", route, methods=["GET", "POST"])]), log_config=None)
+    config = uvicorn.Config(Starlette(routes=[Route("/", route, methods=["GET", "POST"])]), log_config=None, http="h11")
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: asyncio.run(server.serve([sock])), daemon=True).start()
     while not server.started:

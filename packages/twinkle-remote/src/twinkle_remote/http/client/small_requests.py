@@ -7,46 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from twinkle_remote.http.client.answer_reader import AnswerReader
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from email.message import Message
 
 _KEPT = 32  # connections
 
 
-class _OneWrite(HTTPConnection):
-    """A connection that sends the head of a request together with its body, so that the server reads once."""
+class _Request(http.client.HTTPConnection):
+    """A request in the making: head and body become one write, so that the server reads once."""
 
-    _held: list[Any] | None = None
-
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a request by the steps of `http.client`: urllib3's `request` sets the limit of a connect for all."""
-        self._held = []
-        try:
-            self.putrequest("POST", path, skip_accept_encoding=True)
-            self.putheader("content-length", str(len(body)))
-            for name, value in headers.items():
-                self.putheader(name, value)
-            self.endheaders()
-            held = self._held
-        finally:
-            self._held = None
-        self.send(b"".join((*held, body)))
-
-    def answer(self) -> http.client.HTTPResponse:
-        """The answer, of Python's own class: nothing is streamed, inflated or sent on to another place."""
-        return http.client.HTTPConnection.getresponse(self)
+    def __init__(self, host: str, port: int, default_port: int) -> None:
+        self.default_port = default_port  # the header `Host` leaves it out
+        super().__init__(host, port)
+        self._written: list[Any] = []
 
     def send(self, data: Any) -> None:
-        """Send bytes; those of a request wait for its end."""
-        if self._held is None:
-            super().send(data)
-        else:
-            self._held.append(data)
+        """Collect what `http.client` sends."""
+        self._written.append(data)
 
-
-class _OneWriteTls(_OneWrite, HTTPSConnection):
-    """The same with TLS."""
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """The whole request."""
+        self.putrequest("POST", path, skip_accept_encoding=True)
+        self.putheader("content-length", str(len(body)))
+        for name, value in headers.items():
+            self.putheader(name, value)
+        self.endheaders()
+        return b"".join((*self._written, body))
 
 
 class SmallRequests:
@@ -61,12 +49,12 @@ class SmallRequests:
     def __init__(self, host: str, port: int, options: Mapping[str, Any] | None) -> None:
         self._place = host, port
         self._options = options
-        self._idle: list[_OneWrite] = []
+        self._idle: list[HTTPConnection] = []
         self._closed = False
 
     def post(
         self, path: str, body: bytes, headers: Mapping[str, str], connect_seconds: float, seconds: float
-    ) -> tuple[int, Message, bytes]:
+    ) -> tuple[int, dict[str, str], bytes]:
         """Send a request; returns the status, the headers and the body of the answer.
 
         Args:
@@ -79,20 +67,22 @@ class SmallRequests:
         Raises:
             OSError: The connection is lost, or none can be made.
             HTTPException: The answer is cut off, or is none.
+            ValueError: A header has more than one line.
         """
+        request = _Request(*self._place, 80 if self._options is None else 443).post(path, body, headers)
         connection = self._connected(connect_seconds, seconds)
         try:
-            connection.post(path, body, headers)
-            response = connection.answer()
-            found = response.status, response.headers, response.read()
+            connection.sock.sendall(request)
+            answer = AnswerReader()
+            found = answer.read(connection.sock)
         except BaseException:
             connection.close()
             raise
-        if connection.sock is not None and len(self._idle) < _KEPT and not self._closed:
+        if answer.keeps and len(self._idle) < _KEPT and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()
-        return found
+        return answer.status, answer.headers, found
 
     def close(self) -> None:
         """Close the connections that are not in use; the others close after their answers."""
@@ -100,7 +90,7 @@ class SmallRequests:
         while self._idle:
             self._idle.pop().close()
 
-    def _connected(self, connect_seconds: float, seconds: float) -> _OneWrite:
+    def _connected(self, connect_seconds: float, seconds: float) -> HTTPConnection:
         while True:
             try:
                 connection = self._idle.pop()
@@ -111,9 +101,9 @@ class SmallRequests:
             connection.close()
         host, port = self._place
         if self._options is None:
-            connection = _OneWrite(host, port, timeout=connect_seconds)
+            connection = HTTPConnection(host, port, timeout=connect_seconds)
         else:
-            connection = _OneWriteTls(host, port, timeout=connect_seconds, **self._options)
+            connection = HTTPSConnection(host, port, timeout=connect_seconds, **self._options)
         try:
             connection.connect()
             connection.sock.settimeout(seconds)
