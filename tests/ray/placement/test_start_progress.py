@@ -23,6 +23,7 @@ MISSING: Mapping[str, tuple[int, int]] = {"sampler": (20, 32)}
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(start_progress, "LINE_SECONDS", 1e-9)
 
 
 def test_a_short_start_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,8 +35,11 @@ def test_a_short_start_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.usefixtures("at_once")
-def test_where_nobody_sees_a_bar_a_line_comes_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nobody_sees_a_bar_a_line_comes_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     progress = StartProgress(64)
+    monkeypatch.setattr(start_progress, "LINE_SECONDS", 60.0)
     progress.ready(MISSING)
     progress.ready(MISSING)
     progress.close()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 QUIET_SECONDS = 5.0
-"""A start that is over by then shows nothing."""
+"""A start that is over by then shows no bar; the first line comes after `LINE_SECONDS`."""
 
 
 class StartProgress:
@@ -26,7 +26,7 @@ class StartProgress:
     def __init__(self, total: int, *, shown: bool = True) -> None:
         self._total, self._shown = total, shown and sys.stderr is not None
         self._began = time.monotonic()
-        self._next_line = self._began + QUIET_SECONDS
+        self._next_line = self._began + LINE_SECONDS
         self._bar: Any = None
 
     @property
