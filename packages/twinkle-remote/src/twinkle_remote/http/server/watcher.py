@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.http")
 _LOOK_SECONDS = 0.25  # between two looks at all calls: a backend may find out by being asked that a worker is lost
+_IDLE_SECONDS = 1.0  # the same without any call: one may be added, and told of by nobody, while the wait begins
 _POLL_SECONDS = 0.002  # the same, where the backend does not tell which replies are done
 
 
@@ -99,7 +100,7 @@ class Watcher:
         """The calls that are told to have answers, after a wait for the first; now and then all of them."""
         found: dict[int, CallOutcome] = {}
         try:
-            told = self._told.get(timeout=self._seconds if self._calls else None)
+            told = self._told.get(timeout=self._seconds if self._calls else _IDLE_SECONDS)
             while True:
                 if told is not None:
                     found[id(told)] = told
