@@ -1,6 +1,8 @@
 """HTTP beside its own libraries: an empty call, 64 MB up and down, many calls at once, and memory.
 
-Ours and the bare route run in turns, so that other load on the machine meets both.
+Ours and a bare route run in turns, so that other load on the machine meets both. The client and each server are
+processes of their own. The bare route runs with each of uvicorn's parsers: httptools, which ours uses and which uvicorn
+takes where it is installed, and h11, which it takes elsewhere.
 
 Run: python benchmarks/bench_http.py
 """
@@ -14,6 +16,8 @@ import resource
 import socket
 import threading
 import time
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +33,7 @@ from twinkle_remote import get, on, remote_class, remote_function, serve, sessio
 from twinkle_remote.http.client.small_requests import SmallRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.requests import Request
 
@@ -56,8 +60,8 @@ class Target:
         return np.zeros(size, dtype=np.uint8)
 
 
-def bare() -> tuple[uvicorn.Server, int]:
-    """A bare starlette route, in a thread."""
+def serving_bare(parser: Any, ready: Any, done: Any) -> None:
+    """A bare starlette route in a process of its own, with one of uvicorn's parsers."""
     payload = bytes(BYTES)
 
     async def route(request: Request) -> Response:
@@ -68,12 +72,16 @@ def bare() -> tuple[uvicorn.Server, int]:
 
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(Starlette(routes=[Route("/", route, methods=["GET", "POST"])]), log_config=None, http="h11")
+    config = uvicorn.Config(
+        Starlette(routes=[Route("/", route, methods=["GET", "POST"])]), log_config=None, http=parser
+    )
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: asyncio.run(server.serve([sock])), daemon=True).start()
     while not server.started:
         time.sleep(0.01)
-    return server, int(sock.getsockname()[1])
+    ready.send(int(sock.getsockname()[1]))
+    done.wait()
+    server.should_exit = True
 
 
 def in_turns(functions: Sequence[Callable[[], Any]], blocks: int, count: int) -> Sequence[Sequence[float]]:
@@ -90,17 +98,37 @@ def in_turns(functions: Sequence[Callable[[], Any]], blocks: int, count: int) ->
 
 
 def serving(ready: Any, done: Any) -> None:
-    """A server in a process of its own, with the bare route beside it."""
+    """Our server in a process of its own."""
     with session("threads", groups=[DeviceGroup("one", 1, "CPU")]), serve([Target], port=0, token=TOKEN) as server:
-        beside, port = bare()
-        ready.send((server.address, port))
+        ready.send((server.address, os.getpid()))
         done.wait()
-        beside.should_exit = True
 
 
-def measure(address: str, port: int, calls: int) -> None:
+def empty_calls(target: Target, ports: Mapping[str, int]) -> None:
+    """Print the figures of an empty call, beside the bare route with each parser, asked in two ways."""
+    pools = [urllib3.HTTPConnectionPool("127.0.0.1", port) for port in ports.values()]
+    smalls = [SmallRequests("127.0.0.1", port, None) for port in ports.values()]
+    functions: list[Callable[[], Any]] = [lambda: get(target.nothing())]
+    functions += [partial(pool.request, "POST", "/", body=b"x" * 200) for pool in pools]
+    functions += [partial(small.post, "/", b"x" * 200, (), 10.0, 10.0) for small in smalls]
+    taken = in_turns(functions, 20, 100)
+    print(f"load {os.getloadavg()[0]:.1f}")
+    for quantile in (0.1, 0.5):
+        own, *others = (one[int(len(one) * quantile)] * 1e6 for one in taken)
+        print(f"empty call, quantile {quantile}: {own:.0f} us")
+        names = [f"{parser}, asked by {client}" for client in ("urllib3", "our connections") for parser in ports]
+        for name, other in zip(names, others, strict=True):
+            print(f"    bare route with {name}: {other:.0f} us, ratio {own / other:.2f}")
+
+
+def resident_bytes(process: int) -> int:
+    """Memory of a process that is in use."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def measure(address: str, process: int, ports: Mapping[str, int], calls: int) -> None:
     """Print the figures."""
-    pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=4)
+    pool = urllib3.HTTPConnectionPool("127.0.0.1", ports["httptools"], maxsize=4)
     array = np.ones(BYTES, dtype=np.uint8)
     view = array.data
     headers = {"content-length": str(BYTES)}
@@ -111,20 +139,7 @@ def measure(address: str, port: int, calls: int) -> None:
 
     with session("http", address=address, token=TOKEN):
         target = on("one").create(Target)
-        small = SmallRequests("127.0.0.1", port, None)
-        calls_of = (
-            lambda: get(target.nothing()),
-            lambda: pool.request("POST", "/", body=b"x" * 200),
-            lambda: small.post("/", b"x" * 200, {}, 10.0, 10.0),
-        )
-        own, bare_pool, bare_small = in_turns(calls_of, 10, 100)
-        print(f"load {os.getloadavg()[0]:.1f}")
-        for quantile in (0.1, 0.5):
-            one, other, third = (taken[int(len(taken) * quantile)] * 1e6 for taken in (own, bare_pool, bare_small))
-            print(
-                f"empty call, quantile {quantile}: {one:.0f} us; bare route {other:.0f} us, ratio {one / other:.2f}; "
-                f"bare route over this client's own connections {third:.0f} us, ratio {one / third:.2f}"
-            )
+        empty_calls(target, ports)
         ours, bare_one = map(median, in_turns((lambda: get(target.takes(array)), up), 5, 1))
         print(f"64 MB up: {ours:.3f} s, bare {bare_one:.3f} s, bandwidth ratio {bare_one / ours:.2f}")
         down = (lambda: get(submit(target.gives, BYTES)), lambda: pool.request("GET", "/").data)
@@ -133,12 +148,13 @@ def measure(address: str, port: int, calls: int) -> None:
         began = time.perf_counter()
         get([submit(target.nothing) for _ in range(256)])
         print(f"256 calls at once: {time.perf_counter() - began:.2f} s")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(2 * calls):  # `stats()` keeps the latest 10,000 calls and 16,384 answers
+            get(target.nothing())
+        before = [resident_bytes(one) for one in (os.getpid(), process)]
         for _ in range(calls):
             get(target.nothing())
-        print(
-            f"memory over {calls} calls: {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.1f} MB"
-        )
+        grown = [(resident_bytes(one) - was) / 1e6 for one, was in zip((os.getpid(), process), before, strict=True)]
+        print(f"memory over {calls} calls: {grown[0]:+.1f} MB in the client, {grown[1]:+.1f} MB in the server")
 
 
 def main() -> None:
@@ -149,16 +165,23 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10_000)
     options = parser.parse_args()
     context = get_context("spawn")
-    near, far = context.Pipe()
     done = context.Event()
-    process = context.Process(target=serving, args=(far, done))
-    process.start()
+    processes = []
+
+    def started(run: Callable[..., None], *arguments: Any) -> Any:
+        near, far = context.Pipe()
+        processes.append(context.Process(target=run, args=(*arguments, far, done)))
+        processes[-1].start()
+        return near.recv()
+
     try:
-        address, port = near.recv()
-        measure(address, port, options.calls)
+        ports = {parser: started(serving_bare, parser) for parser in ("httptools", "h11")}
+        address, process = started(serving)
+        measure(address, process, ports, options.calls)
     finally:
         done.set()
-        process.join(60)
+        for process in processes:
+            process.join(60)
 
 
 if __name__ == "__main__":

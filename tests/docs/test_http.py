@@ -138,6 +138,14 @@ def test_the_unit_starts_a_server_and_lets_it_drain() -> None:
     assert service["KillMode"] == "mixed" and int(service["TimeoutStopSec"]) > 60
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+def test_systemd_knows_each_line_of_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "twinkle.service"
+    unit.write_text(blocks(DEPLOYMENT, "ini")[0].replace("/srv/twinkle/.venv/bin/twinkle", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, unit.name in done.stderr) == (0, False), done.stderr
+
+
 def test_the_container_starts_a_server() -> None:
     text = blocks(DEPLOYMENT, "dockerfile")[0]
     words = [word for key in ("ENTRYPOINT", "CMD") for word in json.loads(re.findall(rf"^{key} (.*)$", text, re.M)[0])]

@@ -233,6 +233,7 @@ def test_ctrl_c_ends_it(folder: Path) -> None:
         (["models:Plain"], "serve takes remote classes"),
         (["models:Actor", "--group", "actor"], "it is NAME=COUNTxTYPE"),
         (["models:Actor", "--group", "actor=0xCPU"], "must be at least 1"),
+        (["models:Actor", "--group", "actor=2xCPU@3"], "nodes=3 does not divide the 2 workers of the group"),
         (["models:Actor", "--cluster", "auto"], "--cluster goes with --mode ray"),
         (["models:Actor", "--host", "0.0.0.0"], "insecure=True"),
         (["models:Actor", "--tls", "nothing", "nothing"], "cannot be used"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-_GROUP = re.compile(r"(?P<name>[^=]+)=(?P<count>\d+)x(?P<type>[A-Za-z]+)(?:/(?P<each>\d+))?")
+_GROUP = re.compile(r"(?P<name>[^=]+)=(?P<count>\d+)x(?P<type>[A-Za-z]+)(?:/(?P<each>\d+))?(?:@(?P<nodes>\d+))?")
 _TERMINATED = 143  # the convention of shells: 128 + the number of SIGTERM
 _INTERRUPTED = 130
 
@@ -40,7 +40,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("classes", nargs="+", metavar="MODULE:CLASS", help="a remote class that clients may use")
     parser.add_argument("--mode", default="local", choices=("local", "threads", "ray"), help="backend (local)")
     parser.add_argument(
-        "--group", action="append", default=[], metavar="NAME=COUNTxTYPE[/N]", help="such as actor=8xGPU; /2: two each"
+        "--group",
+        action="append",
+        default=[],
+        metavar="NAME=COUNTxTYPE[/N][@NODES]",
+        help="such as actor=8xGPU; /2: two each; @2: on two nodes",
     )
     parser.add_argument("--cluster", metavar="ADDRESS", help="with --mode ray: a cluster that runs, such as auto")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (127.0.0.1)")
@@ -140,8 +144,8 @@ def _group(text: str) -> twinkle.DeviceGroup:
     match = _GROUP.fullmatch(text)
     if match is None:
         raise _WrongArgumentError(f"--group {text!r} is not valid: it is NAME=COUNTxTYPE, such as actor=8xGPU")
-    each = int(match["each"] or 1)
+    each, nodes = int(match["each"] or 1), int(match["nodes"]) if match["nodes"] else None
     try:
-        return twinkle.DeviceGroup(match["name"], int(match["count"]), match["type"], gpus_per_worker=each)
+        return twinkle.DeviceGroup(match["name"], int(match["count"]), match["type"], None, each, nodes)
     except (ValueError, TypeError) as error:
         raise _WrongArgumentError(f"--group {text!r}: {error}") from None

@@ -56,6 +56,15 @@ def test_conformance(check: Callable[[Harness], None], harness: Harness) -> None
 
 
 def test_only_checks_of_the_end_of_a_session_are_left_out(harness: Harness) -> None:
-    """The session whose end waits for the calls of workers is the server's, and goes on when its client ends."""
+    """What these two check cannot be true of a client's end.
+
+    They check that the end of a session waits for the calls that workers have made themselves, and raises what
+    failed in one of them. Over HTTP that session is the server's, and it does both when the server's program ends
+    it. A client's end comes earlier, and the calls of workers are not its own: a worker runs tasks for clients of
+    several tokens, and what it tells of its calls (`OwnCalls`) names methods and groups, not who had called it. A
+    client that waited for all of them would wait for strangers, perhaps for ever, and one that was told of their
+    failures would learn what another tenant calls, and with what. What a client ends is released at once, and calls
+    to it afterwards fail.
+    """
     left = [check.__name__ for check in CHECKS if not harness.takes(check)]
     assert left == [check.__name__ for check in ends.CHECKS]

@@ -120,6 +120,9 @@ def test_each_call_takes_effect_once_over_connections_that_are_cut(proxy: Proxy,
         echo = on("four", DeviceMesh.from_sizes(dp_size=4)).create(Echo)
         proxy.left = lambda: draw.randrange(1, 600_000)
         assert np.array_equal(get(echo.rows(array)), array)
+        large = np.arange(200_000)  # read past the parser of requests
+        proxy.left = lambda: draw.randrange(1, 5_000_000)
+        assert all(np.array_equal(get(echo.rows(large)), large) for _ in range(4))
         proxy.left = lambda: None
         assert counter.current == 60
     assert proxy.cuts >= 20
@@ -150,6 +153,9 @@ def test_a_lazy_chain_moves_no_payload_through_the_client(proxy: Proxy) -> None:
         lazy.wait()
         sent = proxy.passed - before
         assert array.nbytes <= sent <= 1.01 * array.nbytes + 20_000
+        before = proxy.passed
+        assert get(source.type_of(array)) == "ndarray"  # of all four ranks
+        assert proxy.passed - before <= 1.01 * array.nbytes + 20_000
         before = proxy.passed
         for _ in range(5):
             lazy = submit(target.rows, submit(source.rows, lazy))

@@ -294,6 +294,8 @@ def test_tls(tmp_path: Path) -> None:
         with session("http", address=server.address, token=TOKEN, tls=files["ca.pem"]):
             value = bytes(range(256)) * 4000
             assert get(gated().echo(value)) == value
+            array = np.random.default_rng(0).integers(0, 255, 5_000_001, np.uint8)
+            assert np.array_equal(get(gated().echo(array)), array)
         for tls in (files["other.pem"], None):
             with (
                 pytest.raises((BackendError, SessionLostError), match="certificate verify failed"),

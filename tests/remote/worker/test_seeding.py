@@ -130,6 +130,21 @@ def test_after_the_session_modules_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_collector_rests_while_torch_is_loaded(tmp_path: Path) -> None:
+    program = """
+    import gc
+    from twinkle_remote.backends.support import seed_process
+    seed_process(1)
+    runs = []
+    gc.callbacks.append(lambda phase, info: runs.append(phase))
+    import torch
+    print(json.dumps([len(runs), gc.isenabled()]))
+    """
+    ((runs, enabled),) = told([start(tmp_path, DRAWS + program)])
+    assert runs < 20 and enabled, "a few while it is looked for, hundreds otherwise"
+
+
+@pytest.mark.slow
 def test_a_module_that_cannot_be_had_stays_so_and_one_that_is_had_is_itself(tmp_path: Path) -> None:
     program = """
     import importlib.util

@@ -167,9 +167,9 @@ def __getattr__(name: str) -> object:
     try:
         value: object = getattr(import_module(_LAZY[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("httptools", "msgspec", "starlette", "urllib3", "uvicorn"):
+        if error.name not in ("httptools", "msgspec", "starlette", "urllib3", "uvicorn", "xxhash"):
             raise
-        needs = "pip install httptools msgspec starlette urllib3 uvicorn brings what the extra http names"
+        needs = "pip install httptools msgspec starlette urllib3 uvicorn xxhash brings what the extra http names"
         raise ImportError(f"{name} needs {error.name}: {needs}") from error
     globals()[name] = value
     return value

@@ -64,3 +64,39 @@ class Noted:
 
 
 ONE, THREE = DeviceGroup("one", 1, "CPU"), DeviceGroup("three", 3, "CPU")
+
+
+ODD = "a name\udcff"  # as Python reads file names that are no UTF-8
+
+
+def oddly(count: int, index: int, args: Any, kwargs: Any, mesh: Any) -> Any:
+    """A dispatch that raises."""
+    raise LookupError(ODD)
+
+
+@remote_class()
+class Odd:
+    """Raises and gives text that is no Unicode."""
+
+    @remote_function(dispatch="all", collect="first")
+    def raises(self) -> None:
+        """Raise on the worker."""
+        error = LookupError(ODD)
+        error.file = ODD  # type: ignore[attr-defined]
+        raise error
+
+    @remote_function(dispatch=oddly, collect="first")
+    def dispatched(self, number: int) -> None:
+        """Raise before the call."""
+
+    @remote_function(dispatch="all", collect="first")
+    def gives(self) -> str:
+        """Such a text."""
+        return ODD
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def rows(self, rows: list[int]) -> list[int]:
+        """Raise for row 2."""
+        if 2 in rows:
+            raise LookupError(ODD)
+        return rows

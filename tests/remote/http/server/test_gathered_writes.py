@@ -32,7 +32,7 @@ def test_small_writes_are_sent_together() -> None:
         outer.write(b"head")
         outer.write(b"body")
         assert inner.parts == []
-        outer.write(b"")
+        outer.flush()
         assert inner.parts == [b"headbody"]
         outer.write(b"later")
         await asyncio.sleep(0)

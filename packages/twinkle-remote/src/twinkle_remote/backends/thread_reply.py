@@ -83,6 +83,9 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
     Where many are waited for, a moment passes after the first: waiting again for all others after each one would cost
     the square of their number.
     """
+    done = [reply for reply in replies if reply.outcome is not None]
+    if done and len(replies) < _MANY:
+        return done
     began = time.monotonic()
     left = math.inf if timeout is None else timeout
     while left > 0.0 and not any(reply.outcome is not None for reply in replies):

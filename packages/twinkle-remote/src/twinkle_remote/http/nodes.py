@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import DeviceMesh
@@ -68,7 +67,7 @@ class NodeWriter:
                 [failure_texts(failure) for failure in error.failures] if isinstance(error, RemoteCallError) else []
             )
             name = name_of(raised_type(type(error)))
-            return ["error", name, remote, _text(error), *map(part, (args, attributes, members, failures))]
+            return ["error", name, remote, as_unicode(_text(error)), *map(part, (args, attributes, members, failures))]
         finally:
             self._inside -= 1
 
@@ -157,8 +156,22 @@ def own_error_type(name: str) -> type | None:
 
 def failure_texts(failure: Failure) -> list[Any]:
     """What is told of a failure, apart from its exception."""
-    plain = dataclasses.replace(failure, live=None, pickled=b"")
-    return [getattr(plain, field) for field in _OF_FAILURE]
+    texts = [getattr(failure, field) for field in _OF_FAILURE]
+    return [as_unicode(text) if isinstance(text, str) else text for text in texts]
+
+
+def as_unicode(text: str) -> str:
+    """A text that travels: escapes stand for lone surrogates, as those of file names that are no UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def error_bytes(error: BaseException, types: TypeNames, other: NodeOf) -> bytes:
+    """An encoded exception; an error of another type with its text, if it does not travel."""
+    try:
+        return encode(error, types, what="the error", named=NodeWriter(types, other).node).to_bytes()
+    except Exception:  # whatever its own attributes raise: who waits for the call is told all the same
+        plain = RemoteCallError(f"{name_of(raised_type(type(error)))}: {as_unicode(_text(error))}")
+        return encode(plain, types, named=NodeWriter(types, other).node).to_bytes()
 
 
 def _text(error: BaseException) -> str:

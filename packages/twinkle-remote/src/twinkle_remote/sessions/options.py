@@ -65,6 +65,7 @@ class RayOptions(SavingOptions, total=False):
     calls: Literal["auto", "direct", "by_node"]
     colocate: Sequence[Sequence[str]]
     progress: bool
+    start_method: Literal["forkserver", "spawn"]
     ray_options: Mapping[str, Any] | None
 
 

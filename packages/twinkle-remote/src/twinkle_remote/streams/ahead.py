@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError, WorkerDiedError
@@ -17,6 +16,7 @@ from twinkle_remote.streams.plain_calls import PlainCalls
 from twinkle_remote.streams.positions import overlaps
 from twinkle_remote.streams.pump import Pump
 from twinkle_remote.streams.row_count import wrong_rows
+from twinkle_remote.streams.running_chunks import RunningChunk, RunningChunks
 from twinkle_remote.streams.schedule.scheduler import Scheduler
 from twinkle_remote.streams.stages import PlainStage, RemoteStage, pools_of
 from twinkle_remote.streams.telemetry.loop_lanes import rows_label
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.streams.row_source import RowSource, SourceBatch
@@ -38,15 +37,6 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.5
 _LATE_SECONDS = 0.2
-_DRAIN_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class _Running:
-    """A chunk at work."""
-
-    work: Assignment
-    call: PendingCall
 
 
 class AheadEngine:
@@ -84,8 +74,7 @@ class AheadEngine:
         self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version)
         self._of_stage = of_stage
         self._pump = Pump(self, self._backend, line)
-        self._running: dict[int, _Running] = {}
-        self._replies: dict[Reply, int] = {}
+        self._running = RunningChunks()
         self._results = ChunkResults(source, stages[-1], spool)
         self._plain = PlainCalls(rules.at_once, self._pump.wake)
         remote = [(pool, stage) for pool, stage in zip(of_stage, stages, strict=True) if isinstance(stage, RemoteStage)]
@@ -191,16 +180,21 @@ class AheadEngine:
         """Give a component no more chunks, and wait for those that it has; see `Stream.drain`."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._pump.changed:
-            pool, ranks = drained_ranks(self._stages, self._of_stage, function, self.schedule.pools)
+            pool, ranks = drained_ranks(self._stages, self._of_stage, function)
+            if not self._wait_until(lambda: self._lost.others_work(pool, ranks), until):
+                raise CallTimeoutError(f"what joined has no weights yet after {timeout:g} s, and nothing else works")
             for rank in ranks:
                 self._lost.drain(pool, rank)
             self._pump.wake()
-            while any(self.schedule.pools[pool].busy(rank) for rank in ranks):
-                self._check()
-                left = _DRAIN_SECONDS if until is None else min(_DRAIN_SECONDS, until - time.monotonic())
-                if left <= 0:
-                    raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
-                self._pump.changed.wait(left)
+            if not self._wait_until(lambda: not any(map(self.schedule.pools[pool].busy, ranks)), until):
+                raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
+
+    def _wait_until(self, done: Callable[[], bool], until: float | None) -> bool:
+        while not done():
+            self._check()
+            if not self._pump.wait(until):
+                return False
+        return True
 
     def held(self) -> AbstractContextManager[object]:
         """A block in which nothing is begun."""
@@ -236,11 +230,7 @@ class AheadEngine:
         self._lost.close()
         if self._started:
             self._pump.join(2 * _SLICE_SECONDS)
-        for run in self._running.values():
-            if run.call.spec.on_loop:
-                run.call.cancel()
-        self._running.clear()
-        self._replies.clear()
+        self._running.close()
         self._results.clear()
 
     # the pump's side
@@ -251,7 +241,7 @@ class AheadEngine:
 
     def waiting_for(self) -> Sequence[Reply]:
         """The replies of chunks at work."""
-        return tuple(self._replies)
+        return self._running.replies()
 
     def broke(self, error: BaseException) -> None:
         """Keep an error for the loop."""
@@ -262,10 +252,8 @@ class AheadEngine:
         """Take in what is done, and begin what can be begun."""
         if self._runtime.closed:
             raise NotInitializedError("the session ended while a stream was open: close the stream before shutdown")
-        for reply in done:
-            chunk = self._replies.get(reply)
-            if chunk is not None:
-                self._look_at(chunk)
+        for chunk in self._running.take_over(done):
+            self._ended(chunk)
         self._take_values()
         self._look_for_late_ones()
         while (work := self.schedule.next_work()) is not None:
@@ -279,28 +267,16 @@ class AheadEngine:
         if isinstance(stage, PlainStage):
             self._plain.begin(stage, work.chunk, given)
             return
-        if self._lost.is_another(stage, work.rank):
+        label = rows_label(work.first, work.rows)
+        call = None if self._lost.is_another(stage, work.rank) else stage.begin(work.rank, given, label)
+        if call is None or self._lost.is_another(stage, work.rank):  # told meanwhile: the call may be the other's
             self._record.received(work, failed=True)
             self._lose_rank(work, stage, None)
             self._results.replace(work, self.schedule.lost(work.chunk, work.stage))
             return
-        call = stage.begin(work.rank, given, rows_label(work.first, work.rows))
-        self._running[work.chunk] = _Running(work, call)
-        replies = call.replies()
-        for reply in replies:
-            self._replies[reply] = work.chunk
-        self._pump.watch(replies)
+        self._pump.watch(self._running.begin(work, call))
 
-    def _look_at(self, chunk: int) -> None:
-        """A reply of a chunk's call is done; the chunk is when all are, or one has failed."""
-        call = self._running[chunk].call
-        if call.done() or call.failed():
-            self._ended(chunk)
-
-    def _ended(self, chunk: int) -> None:
-        run = self._running.pop(chunk)
-        for reply in run.call.replies():
-            self._replies.pop(reply, None)
+    def _ended(self, run: RunningChunk) -> None:
         try:
             run.call.wait(0.0)
         except (CallTimeoutError, WorkerDiedError) as error:
@@ -342,7 +318,7 @@ class AheadEngine:
             *self._source.numbers(work.first, work.rows), error, where, self._stages[work.stage].name, finished
         )
 
-    def _lose(self, run: _Running, error: TwinkleError) -> None:
+    def _lose(self, run: RunningChunk, error: TwinkleError) -> None:
         """The worker of a chunk is lost, or has not answered in time."""
         work, stage = run.work, self._stages[run.work.stage]
         self._record.received(work, failed=True)
@@ -395,5 +371,5 @@ class AheadEngine:
             return
         self._late_at = now + _LATE_SECONDS
         self._lost.look()
-        for chunk in [chunk for chunk, run in self._running.items() if run.call.spec.timeout and run.call.late()]:
+        for chunk in self._running.take_late():
             self._ended(chunk)

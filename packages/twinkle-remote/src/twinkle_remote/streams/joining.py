@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from twinkle_remote.streams.schedule.data_ranks import DataRanks
     from twinkle_remote.streams.stages import Stage
 
 
@@ -60,21 +59,17 @@ def joining_stages(
 
 
 def drained_ranks(
-    stages: Sequence[Stage], of_stage: Sequence[int], function: Callable[[Any], Any], pools: Sequence[DataRanks]
+    stages: Sequence[Stage], of_stage: Sequence[int], function: Callable[[Any], Any]
 ) -> tuple[int, Sequence[int]]:
     """The pool and the data ranks of a component that leaves.
 
     Raises:
-        ValueError: It does not work for the stream, or no other would be left.
+        ValueError: It does not work for the stream.
     """
     leaving = stage_of(function)
     for stage, pool in zip(stages, of_stage, strict=True):
         if isinstance(stage, RemoteStage) and isinstance(leaving, RemoteStage) and stage.name == leaving.name:
             ranks = stage.data_ranks_of(leaving.component)
-            if ranks and not any(pools[pool].is_usable(rank) for rank in range(stage.data_ranks) if rank not in ranks):
-                raise ValueError(
-                    f"{leaving.name} on group {leaving.component.group!r} is the last one that works: add another"
-                )
             if ranks:
                 return pool, ranks
     raise ValueError(f"{leaving.name} does not work for the stream")

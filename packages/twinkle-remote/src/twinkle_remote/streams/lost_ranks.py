@@ -73,6 +73,22 @@ class LostRanks:
         """What gives a component its weights gives them to that of another function too, until the stream is closed."""
         self._returns.give_weights(component, function)
 
+    def others_work(self, pool: int, ranks: Sequence[int]) -> bool:
+        """Whether other data ranks of the pool take work; False where one that joined has no weights yet.
+
+        Raises:
+            ValueError: No other works, and none is about to.
+        """
+        works = self._schedule.pools[pool]
+        if any(works.is_usable(rank) for rank in range(works.count) if rank not in ranks):
+            return True
+        others = [lost for (of_pool, rank), lost in self._lost.items() if of_pool == pool and rank not in ranks]
+        if not any(lost.fresh and not lost.tried and (pool, lost.rank) not in self._drained for lost in others):
+            stage = self._stages_of(pool)[0]
+            group = stage.components[ranks[0]].group
+            raise ValueError(f"{stage.name} on group {group!r} is the last one that works: add another")
+        return False
+
     def drain(self, pool: int, rank: int) -> None:
         """A data rank takes no more work, and is not brought back."""
         self._schedule.rank_lost(pool, rank)

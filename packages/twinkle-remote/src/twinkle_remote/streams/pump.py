@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from twinkle_remote.failures.frames import calls_are_from
+from twinkle_remote.sessions.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend, Reply
 
 _LOOK_SECONDS = 0.25  # between two looks at everything: for deadlines, and for workers that cannot answer any more
+_WAIT_SECONDS = 0.05  # between two looks at what no step tells
 _POLL_SECONDS = 0.01  # where the backend does not tell that a reply is done
 
 
@@ -54,7 +54,7 @@ class Pump:
         self._engine = engine
         self._backend = backend
         self._closed = False
-        self._told: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        self._told: Inbox[Reply | None] = Inbox()
         self._seconds = _LOOK_SECONDS
         self._look_at = 0.0
         self._thread = threading.Thread(target=self._run, name="twinkle-stream", daemon=True)
@@ -78,6 +78,13 @@ class Pump:
         self._closed = True
         self._told.put(None)
 
+    def wait(self, until: float | None) -> bool:
+        """Wait for a moment for what no step tells, with the lock held; False at `until`, in monotonic seconds."""
+        left = _WAIT_SECONDS if until is None else min(_WAIT_SECONDS, until - time.monotonic())
+        if left > 0:
+            self.changed.wait(left)
+        return left > 0
+
     def join(self, seconds: float) -> None:
         """Wait for the end of the thread."""
         if self._thread is not threading.current_thread():
@@ -100,12 +107,7 @@ class Pump:
 
     def _next(self) -> list[Reply]:
         """The replies that are told to be done, after a wait for the first."""
-        told: list[Reply | None] = []
-        with suppress(queue.Empty):
-            told.append(self._told.get(timeout=self._seconds))
-            while True:
-                told.append(self._told.get_nowait())
-        return [reply for reply in told if reply is not None]
+        return [reply for reply in self._told.take(self._seconds) if reply is not None]
 
     def _found(self) -> Sequence[Reply]:
         """Replies that are done, or that can no longer arrive, looked for now and then."""

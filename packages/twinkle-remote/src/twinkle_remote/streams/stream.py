@@ -220,7 +220,8 @@ class Stream(Generic[R_co]):
     def drain(self, function: Callable[[Any], Any], timeout: float | None = None) -> None:
         """Give a component no more rows, and wait until it is through with those that it has.
 
-        Its finished rows stay on its workers until they are used. Syncs go on without it.
+        Where only workers that have joined would be left, they are waited for until they have weights. The finished
+        rows of the one that leaves stay on its workers until they are used. Syncs go on without it.
 
         Args:
             function: Its function that is a stage, such as `more.sample`.
@@ -228,7 +229,8 @@ class Stream(Generic[R_co]):
 
         Raises:
             ValueError: It does not work for the stream, no other would be left, or the stream is synchronous.
-            CallTimeoutError: It still works after that time; it is given no more.
+            CallTimeoutError: It still works after that time, and is given no more; or those that joined have no weights
+                yet, and it works on.
         """
         self._ahead("drain").drain(function, timeout)
 

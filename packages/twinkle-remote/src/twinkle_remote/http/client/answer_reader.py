@@ -1,4 +1,4 @@
-"""Reads one small answer from a socket by httptools (llhttp): Python's own reader takes several times as long."""
+"""Reads small answers from a socket by httptools (llhttp): Python's own reader takes several times as long."""
 
 from __future__ import annotations
 
@@ -14,37 +14,42 @@ _READ_BYTES = 64 * 1024
 
 
 class AnswerReader:
-    """One answer, and whether its connection can be used again.
+    """The answers of one connection, one after the other, and whether it can be used again.
 
     The methods `on_*` are what the parser calls.
 
+    Args:
+        sock: Where the answers come from; its timeout is the limit of each wait.
+
     Attributes:
-        status: Its status; 0 before it has one.
+        status: Status of the latest answer; 0 before it has one.
         headers: Its headers by their names in lower case.
         keeps: The connection is kept by the server, and nothing came behind the answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._parser = HttpResponseParser(self)
+        self._begin()
+
+    def _begin(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.keeps = False
         self._parts: list[bytes] = []
-        self._parser = HttpResponseParser(self)
         self._ended = False
         self._more = False
 
-    def read(self, sock: socket.socket) -> bytes:
-        """The body, when the answer is whole.
-
-        Args:
-            sock: Where the answer comes from; its timeout is the limit of each wait.
+    def read(self) -> bytes:
+        """The body of the next answer, when it is whole; if this raises, the connection cannot be used again.
 
         Raises:
             OSError: The connection is lost, or silent for too long.
             HTTPException: The answer is cut off, or is none.
         """
+        self._begin()
         while not self._ended:
-            data = sock.recv(_READ_BYTES)
+            data = self._sock.recv(_READ_BYTES)
             if not data:
                 self._cut_off()
                 break

@@ -220,6 +220,7 @@ class HttpBackend:
             request.mesh = component.mesh
         if call.by_rank or kind in ("item", "close"):
             request.ranks, request.by_rank, request.timeout = list(call.ranks), call.by_rank, call.timeout
+            request.read = self._news.read
         return request
 
     def _taken(self, news: CallNews, sent: int) -> ServedReply:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
     from twinkle_remote.http.wire.frame import Tree, WireMessage
+    from twinkle_remote.http.wire.memory import Buffer
 
     Headers = Mapping[str, str] | Message
 
@@ -53,7 +54,7 @@ _ERRORS: Mapping[str, type[TwinkleError]] = {
 }
 
 T = TypeVar("T")
-Answer = tuple["Tree[Any]", list[bytearray]]
+Answer = tuple["Tree[Any]", list["Buffer"]]
 
 
 class Connection:
@@ -69,7 +70,6 @@ class Connection:
 
     Attributes:
         address: The URL.
-        client: Id of this client; empty before it is open.
         codings: How the server reads compressed bodies.
 
     Raises:
@@ -97,13 +97,13 @@ class Connection:
         if not token or not token.isascii() or not token.isprintable():
             raise BackendError("initialize('http') needs the server's token: token=..., printable ASCII text")
         self.address = address
-        self.client = ""
         self.codings: tuple[str, ...] = ()
         self._patience = patience
-        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/x-twinkle"}
         self._compress = compress
+        self._common = {"authorization": f"Bearer {token}"}
         if compress:
-            self._headers["accept-encoding"] = GZIP
+            self._common["accept-encoding"] = GZIP
+        self.client = ""
         timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS)
         port = url.port or (443 if url.scheme == "https" else 80)
         options: dict[str, Any] = {"maxsize": 32, "block": False, "timeout": timeout}
@@ -118,6 +118,18 @@ class Connection:
         self._lock = threading.Lock()
         self._next = 1
         self._open: set[int] = set()
+
+    @property
+    def client(self) -> str:
+        """Id of this client; empty before it is open."""
+        return self._client
+
+    @client.setter
+    def client(self, name: str) -> None:
+        self._client = name
+        small = self._common | {"twinkle-client": name}
+        self._headers = small | {"content-type": "application/x-twinkle"}
+        self._small_headers = tuple(small.items())
 
     def number(self) -> int:
         """A new number for a request that must not run twice."""
@@ -154,11 +166,8 @@ class Connection:
         """
         tried = self._patience if patience is None else patience
         if message.nbytes <= _AT_ONCE_BYTES:
-            headers = self._headers_of(number)
-            if self._compress:
-                headers["accept-encoding"] = GZIP
-            return self._sent(partial(self._post_small, path, message.to_bytes(), headers), path, tried)
-        headers = {**self._headers, **self._headers_of(number)}
+            return self._sent(partial(self._post_small, path, message.to_bytes(), number), path, tried)
+        headers = self._headers | ({} if number is None else {"twinkle-request": str(number)})
         zipped = self._compress and GZIP in self.codings
         headers |= {"content-encoding": GZIP} if zipped else {"content-length": str(message.nbytes)}
 
@@ -169,14 +178,8 @@ class Connection:
 
         return self._sent(send, path, tried)
 
-    def _headers_of(self, number: int | None) -> dict[str, str]:
-        headers = {"authorization": self._headers["authorization"], "twinkle-client": self.client}
-        if number is not None:
-            headers["twinkle-request"] = str(number)
-        return headers
-
-    def _post_small(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-        answer = self._small.post(_ROOT + path, body, headers, _CONNECT_SECONDS, _READ_SECONDS)
+    def _post_small(self, path: str, body: bytes, number: int | None) -> bytes:
+        answer = self._small.post(_ROOT + path, body, self._small_headers, _CONNECT_SECONDS, _READ_SECONDS, number)
         _check_head(*answer[:2])
         return self._body(*answer)
 
@@ -186,7 +189,7 @@ class Connection:
         Raises:
             TwinkleError: It is a refusal.
         """
-        body = b"".join(_plain(headers, [data]))
+        body = data if headers.get("content-encoding") is None else b"".join(_plain(headers, [data]))
         if status not in (200, 204):
             raise refusal(status, body, self.address)
         return body
@@ -210,7 +213,6 @@ class Connection:
             SessionLostError: As for `post`.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        headers = {**self._headers, "twinkle-client": self.client}
         body = None if message is None else message.to_bytes()
         size = 0
 
@@ -228,7 +230,7 @@ class Connection:
 
         def read() -> Any:
             limit = urllib3.Timeout(connect=_CONNECT_SECONDS, read=left() or _READ_SECONDS * 10)
-            response = self._asked(method, path, body, headers, preload_content=False, timeout=limit)
+            response = self._asked(method, path, body, self._headers, preload_content=False, timeout=limit)
             if response.status != 200:
                 return self._body(response.status, response.headers, response.data)
             try:
@@ -289,7 +291,7 @@ class Connection:
 
     def close(self) -> None:
         """Tell the server that this client ends; a server that does not answer finds out by the lease."""
-        headers = {**self._headers, "twinkle-client": self.client, "content-length": "0"}
+        headers = self._headers | {"content-length": "0"}
         try:
             limit = urllib3.Timeout(connect=2.0, read=_READ_SECONDS)
             self._pool.urlopen("POST", f"{_ROOT}/close", b"", headers, retries=False, timeout=limit)

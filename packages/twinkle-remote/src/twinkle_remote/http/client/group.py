@@ -58,8 +58,8 @@ def check_groups(wanted: Sequence[DeviceGroup], described: Sequence[Mapping[str,
     Raises:
         AlreadyInitializedError: They differ; the message shows how.
     """
-    fields = ("name", "ranks", "device_type", "visible_devices", "gpus_per_worker")
-    have = {one["name"]: {field: one[field] for field in fields} for one in described}
+    fields = ("name", "ranks", "device_type", "visible_devices", "gpus_per_worker", "nodes")
+    have = {one["name"]: {field: one.get(field) for field in fields} for one in described}
     for group in wanted:
         own = {field: getattr(group, field) for field in fields}
         there = have.get(group.name)

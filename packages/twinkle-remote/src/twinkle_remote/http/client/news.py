@@ -49,6 +49,11 @@ class NewsReader:
         self._thread = threading.Thread(target=self._run, name="twinkle-http-news", daemon=True)
         self._thread.start()
 
+    @property
+    def read(self) -> int:
+        """Number of the last news that were read, and taken in."""
+        return self._after
+
     def check(self) -> None:
         """Check that the session is there.
 
@@ -96,8 +101,8 @@ class NewsReader:
         answer = unpacked(self._connection.post("/news", message_of(request)), NEWS_ANSWER)
         for number, news in answer.news:
             if number > self._after:
-                self._after = number
                 self._take(news)
+                self._after = number
         with self._changed:
             over = answer.draining and not self._waiting
         if over:

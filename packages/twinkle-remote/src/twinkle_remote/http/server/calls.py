@@ -21,6 +21,7 @@ from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.components import Components, ServedComponent, placement
 from twinkle_remote.http.server.named_rows import piece_named, rows_named
+from twinkle_remote.http.server.renewals import RenewedError
 from twinkle_remote.http.server.request_fields import arguments_of, pair_of, ranks_of, timeout_of
 from twinkle_remote.http.server.results import CallOutcome, WorkOutcome, error_type
 from twinkle_remote.http.server.served_function import not_served, served_function, signature_of
@@ -144,6 +145,7 @@ class CallMaker:
         Raises:
             CallTimeoutError: It would have to wait; nothing was sent.
             RefusedError: The class is not served, or the component is not the client's.
+            RenewedError: Other workers have the called ranks than the client knows.
             TwinkleError: As for any call that is not sent.
         """
         if self._watcher.pending() >= MOST_IN_FLIGHT:
@@ -181,9 +183,8 @@ class CallMaker:
             raise NotInitializedError("this component is gone: the session that built it has ended")
         by_rank = bool(request.by_rank)
         if kind == "method":
-            part = replace(component, ranks=ranks_of(component, request)) if by_rank else component
-            target, arguments = str(request.target), arguments_of(request)
-            call = self._method(part, served, target, *arguments, by_rank=by_rank, at_once=at_once)
+            begin = partial(self._method, served, str(request.target), *arguments_of(request), by_rank=by_rank)
+            call = self._of_known(client, component, request, begin) if by_rank else begin(component, at_once=at_once)
         elif kind == "generate":
             call = self._generate(client, component, served, request)
         elif kind == "present":
@@ -197,6 +198,29 @@ class CallMaker:
             call = start(component, "next", "__next__", f"{component.name}.__next__", step_options(served.cls))
             call.prefetched = True
         return CallOutcome(name, client, kind, call, served.value, self.describer(client), by_rank=by_rank)
+
+    def _of_known(
+        self,
+        client: RemoteClient,
+        component: Component,
+        request: CallRequest,
+        begin: Callable[[Component], PendingCall],
+    ) -> PendingCall:
+        """Begin a call of single ranks, whose workers are those that the client knows.
+
+        Raises:
+            RenewedError: They are not.
+        """
+        part = replace(component, ranks=ranks_of(component, request))
+        client.renewals.check(part.group, part.ranks, request.read)
+        call = begin(part)
+        try:
+            client.renewals.check(part.group, part.ranks, request.read)  # it may have waited until others were there
+        except RenewedError:
+            call.prefetched = True
+            call.cancel()
+            raise
+        return call
 
     def _watched(self, client: RemoteClient, outcome: CallOutcome, request_id: str) -> CallOutcome:
         """Keep a call, and watch it until its last rank has answered."""
@@ -213,14 +237,14 @@ class CallMaker:
 
     def _method(
         self,
-        component: Component,
         served: ServedComponent,
         target: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        component: Component,
         *,
         by_rank: bool,
-        at_once: bool,
+        at_once: bool = False,
     ) -> PendingCall:
         spec, names = self._bound(component, served, target, args, kwargs)
         if by_rank:
@@ -258,12 +282,17 @@ class CallMaker:
         """Advance or close a generator."""
         key = str(request.target)
         opened = client.generators.find(key)
-        ranks = ranks_of(opened.component, request)
-        part = replace(opened.component, ranks=ranks)
         spec = FunctionSpec(dispatch="all", collect="first", form=opened.spec.form, timeout=timeout_of(request))
-        call = start(part, kind, opened.key, opened.name, spec)
-        call.prefetched = kind == "item"
-        if kind == "close":
+
+        def begin(part: Component) -> PendingCall:
+            return start(part, kind, opened.key, opened.name, spec)
+
+        if kind == "item":
+            call = self._of_known(client, opened.component, request, begin)
+            call.prefetched = True
+        else:
+            ranks = ranks_of(opened.component, request)
+            call = begin(replace(opened.component, ranks=ranks))
             client.generators.ended(key, ranks)
         return CallOutcome(
             name,

@@ -11,10 +11,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from twinkle_remote.http.nodes import as_unicode
 from twinkle_remote.http.server.body import RefusedError, unknown
 from twinkle_remote.http.server.client_generators import ClientGenerators
 from twinkle_remote.http.server.lane import Lane
 from twinkle_remote.http.server.quota import TenantUse
+from twinkle_remote.http.server.renewals import Renewals
 from twinkle_remote.http.server.tools import ClientTools
 from twinkle_remote.http.wire.envelopes import CallNews
 
@@ -65,6 +67,7 @@ class RemoteClient:
         results: Its results, by name; `keep` and `drop` change them.
         generators: The generators that it has open.
         tools: The tools that it has made.
+        renewals: Which ranks are other workers than it knows.
         components: Ids of the components that it built, (group, instance) as it names them.
         lane: The thread that makes its calls, in the order of their arrival.
         is_gone: It has ended, or its lease has.
@@ -81,6 +84,7 @@ class RemoteClient:
         self.results: dict[str, Result] = {}
         self.generators = ClientGenerators(name)
         self.tools = ClientTools()
+        self.renewals = Renewals()
         self.components: set[tuple[str, str]] = set()
         self.lane = Lane(f"twinkle-client-{name[-6:]}")
         self.is_gone = False
@@ -114,7 +118,7 @@ class RemoteClient:
 
     def _append_line(self, line: str, is_error: bool) -> None:
         if len(self._news) < MOST_LINES:
-            self._append(CallNews(line=line[:_LONGEST_LINE], is_error=is_error))
+            self._append(CallNews(line=as_unicode(line[:_LONGEST_LINE]), is_error=is_error))
 
     def _tell(self, news: CallNews) -> None:
         take = self._first.pop(news.name, None)
@@ -125,6 +129,8 @@ class RemoteClient:
 
     def _append(self, news: CallNews) -> None:
         self._count += 1
+        if news.renewed is not None:
+            self.renewals.told(news.renewed[0], news.renewed[1:], self._count)
         self._news.append((self._count, news))
         self._arrived.set()
 

@@ -51,7 +51,7 @@ class Gate:
         try:
             refusal = self._refusal(scope, headers)
             if refusal is None:
-                await self._app(scope, receive, self._connections.paced(place, sending))
+                await self._app(scope, receive, sending)
             else:
                 await refuse(sending, *refusal, entry.request)
         finally:

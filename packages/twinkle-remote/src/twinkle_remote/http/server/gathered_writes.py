@@ -14,7 +14,7 @@ _SMALL = 16 * 1024  # bytes
 class GatheredWrites(asyncio.Transport):
     """A transport before another one.
 
-    Small writes are sent together: with the empty write that ends an answer, or when the event loop goes on.
+    Small writes are sent together: by `flush`, or when the event loop goes on.
 
     Args:
         transport: The other one.
@@ -30,21 +30,22 @@ class GatheredWrites(asyncio.Transport):
         """Send bytes, or hold them for a moment."""
         if 0 < len(data) <= _SMALL:
             if not self._held:
-                self._loop.call_soon(self._send)
+                self._loop.call_soon(self.flush)
             self._held.append(data)
             return
-        self._send()
+        self.flush()
         if data:
             self._transport.write(data)
 
-    def _send(self) -> None:
+    def flush(self) -> None:
+        """Send what is held."""
         if self._held:
             data, self._held = b"".join(self._held), []
             self._transport.write(data)
 
     def close(self) -> None:
         """Close the connection after what is held was sent."""
-        self._send()
+        self.flush()
         self._transport.close()
 
     def abort(self) -> None:
@@ -59,6 +60,10 @@ class GatheredWrites(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What is known of the connection."""
         return self._transport.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that were written and not sent."""
+        return self._transport.get_write_buffer_size() + sum(map(len, self._held))
 
     def pause_reading(self) -> None:
         """Take no more bytes for now."""

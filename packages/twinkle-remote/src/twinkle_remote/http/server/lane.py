@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+_log = logging.getLogger("twinkle.http")
 
 
 class Lane(Executor):
@@ -70,7 +72,10 @@ class Lane(Executor):
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            try:
+                work()
+            except Exception:  # the thread does what comes behind it all the same
+                _log.exception("a client's thread failed")
             self._done += 1
             del work
 

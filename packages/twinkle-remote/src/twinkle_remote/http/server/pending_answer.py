@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class PendingAnswer:
@@ -15,7 +20,7 @@ class PendingAnswer:
         digest: As given.
         made: The call was made: the client's thread sets it.
         overdue: The answer goes out as soon as the call was made.
-        timer: What looks after it.
+        timer: What looks after an overdue one.
     """
 
     __slots__ = ("_data", "_waiting", "digest", "made", "overdue", "timer")
@@ -52,3 +57,33 @@ class PendingAnswer:
             await one
         assert self._data is not None
         return self._data
+
+
+class AnswerTimer:
+    """Tells of answers that are not there after some time; one timer for all, for most are there before it looks.
+
+    Args:
+        seconds: The time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waiting: deque[tuple[float, PendingAnswer, Callable[[], None]]] = deque()  # ascending by time
+
+    def add(self, answer: PendingAnswer, late: Callable[[], None]) -> None:
+        """Call `late` if an answer is not there in time."""
+        loop = asyncio.get_running_loop()
+        self._waiting.append((loop.time() + self._seconds, answer, late))
+        if len(self._waiting) == 1:
+            loop.call_later(self._seconds, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            until, answer, late = self._waiting[0]
+            if not answer.done() and until > loop.time():
+                loop.call_at(until, self._look)
+                return
+            self._waiting.popleft()
+            if not answer.done():
+                loop.call_soon(late)  # an error in it holds up no other

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_result import CallResult
 from twinkle_remote.call.iterate import check_all_ended
 from twinkle_remote.call.lazy import lazy_over, lazy_part
 from twinkle_remote.call.part import part_of
-from twinkle_remote.http.nodes import NodeWriter
+from twinkle_remote.http import nodes
+from twinkle_remote.http.nodes import NodeWriter, as_unicode
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.rank_answers import INLINE_BYTES, rank_answer
 from twinkle_remote.http.wire.encode import encode
@@ -36,7 +38,7 @@ _PLAIN = _SCALARS | {int, str}
 
 def error_bytes(error: BaseException, other: NodeOf) -> bytes:
     """An encoded exception."""
-    return encode(error, TYPES, what="the error", named=NodeWriter(TYPES, other).node).to_bytes()
+    return nodes.error_bytes(error, TYPES, other)
 
 
 class CallOutcome:
@@ -74,7 +76,6 @@ class CallOutcome:
         self._kind = kind
         self._itself = itself
         self._source = CallResult(call, itself)
-        self.lazy = lazy_over(self._source)
         self._other = other
         self.nbytes = 0
         self._is_counted = False
@@ -85,6 +86,11 @@ class CallOutcome:
         self.when_over: Callable[[str], None] | None = None
         self._ended = ended
         self._lock = threading.Lock()
+
+    @cached_property
+    def lazy(self) -> Lazy[Any]:
+        """What stands for its result in other calls."""
+        return lazy_over(self._source)
 
     def news(self, *, lost: bool = False) -> CallNews | None:
         """What the client does not know yet.
@@ -163,14 +169,15 @@ class CallOutcome:
         store, call = self.call.origin[0].backend.store, self.call
         if self._ended is not None:
             self._ended([rank for rank in ranks if call.outcome(rank).ended])
-        inline = self._kind == "item"
+        item = self._kind == "item"
+        at_hand = {rank: store.outlives_worker(call.outcome(rank).payload) for rank in ranks}
         return [
             rank_answer(
                 call,
                 rank,
                 self._other,
-                outlives=not inline and store.outlives_worker(call.outcome(rank).payload),
-                inline=inline,
+                outlives=not item and at_hand[rank],
+                inline=item and at_hand[rank],  # nothing is waited for: this thread serves all clients
             )
             for rank in ranks
         ]
@@ -225,8 +232,12 @@ class CallOutcome:
             news.value = message.to_bytes()
 
     def _is_small(self) -> bool:
-        made = sum(self.call.outcome(rank).produced for rank in self.call.ranks)
-        return not callable(self.call.spec.collect) and made <= INLINE_BYTES
+        """Whether the value is small, and read without a wait: the watcher's thread serves all clients."""
+        outcomes = [self.call.outcome(rank) for rank in self.call.ranks]
+        if callable(self.call.spec.collect) or sum([outcome.produced for outcome in outcomes]) > INLINE_BYTES:
+            return False
+        store = self.call.origin[0].backend.store
+        return all(store.outlives_worker(outcome.payload) for outcome in outcomes)
 
     def message(self) -> WireMessage:
         """The value, collected and encoded."""
@@ -308,5 +319,5 @@ def first_of(error: BaseException) -> list[str]:
     failures = getattr(error, "failures", ())
     if failures:
         first = failures[0]
-        return [first.label, first.node, first.type_name, first.message, first.method]
-    return ["", "", type(error).__name__, str(error).partition("\n")[0], ""]
+        return list(map(as_unicode, (first.label, first.node, first.type_name, first.message, first.method)))
+    return ["", "", type(error).__name__, as_unicode(str(error).partition("\n")[0]), ""]

@@ -56,9 +56,17 @@ class Revival:
             lost = [rank for rank in ranks if self._has_ended(component, rank)]
             if not lost:
                 return
-            backend.revive(component.group, lost)
-        for client in self._clients.all():
-            client.publish(CallNews(renewed=[component.group, *lost]))
+            told = self._clients.all()
+            for client in told:
+                client.renewals.begin(component.group, lost)
+            try:
+                backend.revive(component.group, lost)
+            except BaseException:
+                for client in told:
+                    client.renewals.give_up(component.group, lost)
+                raise
+            for client in {*told, *self._clients.all()}:
+                client.publish(CallNews(renewed=[component.group, *lost]))
 
     def _has_ended(self, component: Component, rank: int) -> bool:
         part = replace(component, ranks=(rank,))

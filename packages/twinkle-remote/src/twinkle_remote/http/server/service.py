@@ -12,8 +12,10 @@ from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.server.body import RefusedError
 from twinkle_remote.http.server.metrics import metrics_text
 from twinkle_remote.http.server.named_rows import rows_named
-from twinkle_remote.http.server.pending_answer import PendingAnswer
+from twinkle_remote.http.server.pending_answer import AnswerTimer, PendingAnswer
 from twinkle_remote.http.server.quick_calls import QuickCalls
+from twinkle_remote.http.server.rank_answers import renewed_answers
+from twinkle_remote.http.server.renewals import RenewedError
 from twinkle_remote.http.server.results import READ_SECONDS, CallOutcome, error_bytes
 from twinkle_remote.http.wire.compression import GZIP
 from twinkle_remote.http.wire.encode import encode
@@ -73,6 +75,7 @@ class Service:
         self._runtime = runtime
         self._quick = QuickCalls(runtime, maker.components)
         self._sees_all = sees_all
+        self._timer = AnswerTimer(AT_ONCE_SECONDS)
 
     def open(self, tenant: str) -> bytes:
         """A new client, and the description of the session."""
@@ -86,6 +89,7 @@ class Service:
                 "device_type": group.device_type,
                 "visible_devices": group.visible_devices,
                 "gpus_per_worker": group.gpus_per_worker,
+                "nodes": group.nodes,
                 "size": group.num_workers,
             }
             for group in self._runtime.groups.values()
@@ -169,7 +173,7 @@ class Service:
             if answer.overdue:
                 loop.call_soon_threadsafe(lambda: None if answer.done() else accept())
 
-        answer.timer = loop.call_later(AT_ONCE_SECONDS, look)
+        self._timer.add(answer, look)
         quick = self._quick.read(client, body) if client.lane.is_idle() else None
         if quick is not None and self._make(client, name, body, quick):
             answer.made = True
@@ -193,9 +197,13 @@ class Service:
         try:
             request = self.maker.decode(client, body) if quick is None else quick
             client.told_floor = max(client.told_floor, request.floor)
-            client.drop(request.drop)
+            if request.drop:
+                client.drop(request.drop)
             client.use.check("calls", "results", "bytes")
             self.maker.make(client, name, request, request_id, at_once=quick is not None)
+        except RenewedError as error:
+            group = self._runtime.backend.group(str(request.group))
+            client.publish(CallNews(name, done=True, ranks=renewed_answers(group, request.ranks, error.ranks)))
         except (RefusedError, WireFormatError) as error:
             client.publish(CallNews(name, refused=_refusal(error, request_id)))
         except BaseException as error:  # it is the caller's, and this thread makes the next call

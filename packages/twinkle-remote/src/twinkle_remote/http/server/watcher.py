@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from twinkle_remote.protocol.backend import MemoryQueueBackend
+from twinkle_remote.sessions.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ class Watcher:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._calls: dict[int, CallOutcome] = {}
-        self._told: SimpleQueue[CallOutcome | None] = SimpleQueue()
+        self._told: Inbox[CallOutcome | None] = Inbox()
         self._in_memory = isinstance(runtime.backend, MemoryQueueBackend) and runtime.backend.queues_in_memory
         self._seconds = _LOOK_SECONDS
         self._look_at = 0.0
@@ -98,15 +98,8 @@ class Watcher:
 
     def _next(self) -> Iterable[CallOutcome]:
         """The calls that are told to have answers, after a wait for the first; now and then all of them."""
-        found: dict[int, CallOutcome] = {}
-        try:
-            told = self._told.get(timeout=self._seconds if self._calls else _IDLE_SECONDS)
-            while True:
-                if told is not None:
-                    found[id(told)] = told
-                told = self._told.get_nowait()
-        except Empty:
-            pass
+        told = self._told.take(self._seconds if self._calls else _IDLE_SECONDS)
+        found = {id(one): one for one in told if one is not None}
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + self._seconds

@@ -23,7 +23,8 @@ class Zipped:
     """An ASGI application before another one.
 
     Args:
-        app: Its answers are compressed if the request accepts gzip and they are not small.
+        app: Its answers are compressed if the request accepts gzip and they are not small. The state of a request has
+            its headers by name.
     """
 
     def __init__(self, app: App) -> None:
@@ -31,8 +32,8 @@ class Zipped:
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         """Answer a request."""
-        accepted = next((value for name, value in scope["headers"] if name == b"accept-encoding"), b"")
-        if any(coding.strip() == b"gzip" for coding in accepted.lower().split(b",")):
+        accepted = scope["state"]["headers"].get(b"accept-encoding", b"")
+        if accepted and any(coding.strip() == b"gzip" for coding in accepted.lower().split(b",")):
             send = _Zip(send).send
         await self._app(scope, receive, send)
 

@@ -11,6 +11,8 @@ from twinkle_remote.http.wire.errors import WireFormatError, WireTypeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_remote.http.wire.memory import Buffer
+
 _NUMPY_DTYPE = re.compile(
     r"[<>|=]?(?:[biufc][0-9]{1,2}|[SU][0-9]{1,9}|[mM]8\[[0-9]*(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])"
 )
@@ -58,7 +60,7 @@ def tensor_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
     return node, memoryview(plain.view(torch.uint8).numpy() if plain.numel() else b"")
 
 
-def to_array(dtype: object, shape: object, buffer: bytearray) -> Any:
+def to_array(dtype: object, shape: object, buffer: Buffer) -> Any:
     """A numpy array over a buffer.
 
     Raises:
@@ -76,7 +78,7 @@ def to_array(dtype: object, shape: object, buffer: bytearray) -> Any:
     return np.frombuffer(buffer, dtype=kind).reshape(checked) if buffer else np.empty(checked, kind)
 
 
-def to_tensor(dtype: object, shape: object, requires_grad: object, buffer: bytearray) -> Any:
+def to_tensor(dtype: object, shape: object, requires_grad: object, buffer: Buffer) -> Any:
     """A torch tensor over a buffer.
 
     Raises:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from twinkle_remote.http.wire.frame import Tree
+    from twinkle_remote.http.wire.memory import Buffer
     from twinkle_remote.http.wire.type_names import TypeNames
 
 _DEFAULTS = Limits()
@@ -53,7 +54,7 @@ def decode(
 
 def value_of(
     tree: Tree[Any],
-    buffers: list[bytearray],
+    buffers: list[Buffer],
     types: TypeNames,
     *,
     named: Callable[[list[Any]], Any] | None = None,
@@ -77,7 +78,7 @@ def value_of(
 def values_of(
     roots: Sequence[Any],
     nodes: list[list[Any]],
-    buffers: list[bytearray],
+    buffers: list[Buffer],
     types: TypeNames,
     *,
     named: Callable[[list[Any]], Any] | None = None,
@@ -112,7 +113,7 @@ class _Decoder:
     def __init__(
         self,
         nodes: list[list[Any]],
-        buffers: list[bytearray],
+        buffers: list[Buffer],
         types: TypeNames,
         named: Callable[[list[Any]], Any] | None,
         depth: int,
@@ -225,7 +226,7 @@ class _Decoder:
         start, stop, step = self._items(ends)
         return slice(start, stop, step)
 
-    def _buffer(self, index: Any) -> bytearray:
+    def _buffer(self, index: Any) -> Buffer:
         if type(index) is not int or not 0 <= index < len(self._buffers):
             raise WireFormatError(f"{index!r:.40} is no index of a buffer")
         return self._buffers[index]

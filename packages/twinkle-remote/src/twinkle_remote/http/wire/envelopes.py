@@ -37,6 +37,7 @@ class CallRequest(msgspec.Struct, omit_defaults=True):
         timeout: Seconds to the deadline, where the caller says so.
         floor: Requests below this number were answered, and the client has the answers.
         drop: Names of results that are no longer used.
+        read: Number of the last news that the client has read; told for calls of single ranks.
     """
 
     kind: Any = None
@@ -52,6 +53,7 @@ class CallRequest(msgspec.Struct, omit_defaults=True):
     timeout: Any = None
     floor: int = 0
     drop: list[str] = msgspec.field(default_factory=list)
+    read: int = 0
 
 
 class Refusal(msgspec.Struct):

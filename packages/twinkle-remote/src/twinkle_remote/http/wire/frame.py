@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from twinkle_remote.http.wire.errors import WireFormatError
+from twinkle_remote.http.wire.memory import new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from msgspec.msgpack import Decoder
 
     from twinkle_remote.http.wire.limits import Limits
+    from twinkle_remote.http.wire.memory import Buffer
 
 T = TypeVar("T")
 VERSION = 1
@@ -28,6 +30,7 @@ _PREFIX = struct.Struct("<4sQ")
 _MAGIC = b"TWK" + bytes([VERSION])
 _ALIGNMENT = 64
 _ZEROS = bytes(_ALIGNMENT)
+_READ_BYTES = 1 << 20  # of a message at a time
 
 
 class Tree(msgspec.Struct, Generic[T], array_like=True):
@@ -87,6 +90,8 @@ TREES = msgspec.msgpack.Decoder(Tree[Any])
 class FrameReader(Generic[T]):
     """Reads a message from parts as they arrive, each buffer into memory of its own.
 
+    Who reads from a socket may read into that memory: `space` says where the next bytes go, `filled` how many came.
+
     Args:
         limits: What is accepted.
         decoder: Reads the tree.
@@ -97,9 +102,9 @@ class FrameReader(Generic[T]):
         self._decoder = decoder
         self._head = bytearray()
         self._tree: Tree[T] | None = None
-        self._buffers: list[bytearray] = []
-        self._at = 0  # the buffer that is being filled
-        self._filled = 0  # bytes of it, padding included
+        self._buffers: list[Buffer] = []  # a buffer is there when its first byte arrives
+        self._filled = 0  # bytes of the last one, padding included
+        self._aside = memoryview(b"")  # where bytes go that are no buffer's
         self._total = 0
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -109,42 +114,83 @@ class FrameReader(Generic[T]):
             WireFormatError: They are no message, or exceed a limit.
         """
         view = memoryview(data)
-        self._total += view.nbytes
-        if self._total > self._limits.body:
-            raise WireFormatError(f"a message has at most {self._limits.body} bytes here, and this one has more")
-        if self._tree is None:
-            view = self._feed_head(view)
+        self._check_total(self._total + view.nbytes)
         while view.nbytes:
-            if self._at == len(self._buffers):
-                raise WireFormatError("there are bytes behind the end of the message")
-            view = self._feed_buffer(view)
+            space = self.space()
+            count = min(space.nbytes, view.nbytes)
+            space[:count] = view[:count]
+            self.filled(count)
+            view = view[count:]
 
-    def finish(self) -> tuple[Tree[T], list[bytearray]]:
+    def space(self) -> memoryview:
+        """Where the next bytes go: from 1 byte to 1 MiB, all of one part of the message.
+
+        Raises:
+            WireFormatError: The message has ended.
+        """
+        if self._tree is None:
+            self._aside = memoryview(bytearray(min(_READ_BYTES, self._missing_of_head())))
+            return self._aside
+        sizes = self._tree.sizes
+        if self._is_at_end():
+            raise WireFormatError("there are bytes behind the end of the message")
+        if not self._filled:
+            self._buffers.append(new_buffer(sizes[len(self._buffers)]))
+        size = len(self._buffers[-1])
+        if self._filled < size:
+            return memoryview(self._buffers[-1])[self._filled : min(size, self._filled + _READ_BYTES)]
+        self._aside = memoryview(bytearray(size + _padding(size) - self._filled))
+        return self._aside
+
+    def filled(self, count: int) -> None:
+        """The first bytes of the space that was asked for last are there.
+
+        Args:
+            count: How many.
+
+        Raises:
+            WireFormatError: They are no message, or exceed a limit.
+        """
+        self._total += count
+        self._check_total(self._total)
+        if self._tree is None:
+            self._head += self._aside[:count]
+            if not self._missing_of_head():
+                self._read_head()
+            return
+        size = len(self._buffers[-1])
+        if self._filled >= size and any(self._aside[:count]):
+            raise WireFormatError("the padding of a buffer is not zero")
+        self._filled += count
+        if self._filled == size + _padding(size):
+            self._go_on()
+
+    def finish(self) -> tuple[Tree[T], list[Buffer]]:
         """The tree and the buffers, when all bytes were fed.
 
         Raises:
             WireFormatError: The message is cut off.
         """
-        if self._tree is None or self._at < len(self._buffers):
+        if self._tree is None or not self._is_at_end():
             raise WireFormatError(f"the message is cut off after {self._total} bytes")
         return self._tree, self._buffers
 
-    def _feed_head(self, view: memoryview) -> memoryview:
-        missing = _PREFIX.size - len(self._head)
-        if missing > 0:
-            self._head += view[:missing]
-            view = view[missing:]
+    def _check_total(self, total: int) -> None:
+        if total > self._limits.body:
+            raise WireFormatError(f"a message has at most {self._limits.body} bytes here, and this one has more")
+
+    def _missing_of_head(self) -> int:
         if len(self._head) < _PREFIX.size:
-            return view
+            return _PREFIX.size - len(self._head)
         end = _end_of_tree(self._head, self._limits)
-        missing = end + _padding(end) - len(self._head)
-        self._head += view[:missing]
-        if view.nbytes >= missing:
-            self._tree = _read_tree(memoryview(self._head)[_PREFIX.size : end], self._decoder)
-            self._check_sizes(self._tree.sizes)
-            self._buffers = [bytearray() for _ in self._tree.sizes]
-            self._skip_empty()
-        return view[missing:]
+        return end + _padding(end) - len(self._head)
+
+    def _read_head(self) -> None:
+        end = _end_of_tree(self._head, self._limits)
+        tree = _read_tree(memoryview(self._head)[_PREFIX.size : end], self._decoder)
+        self._check_sizes(tree.sizes)
+        self._tree = tree
+        self._go_on()
 
     def _check_sizes(self, sizes: Sequence[int]) -> None:
         if len(sizes) > self._limits.buffers:
@@ -152,31 +198,22 @@ class FrameReader(Generic[T]):
         if any(size < 0 for size in sizes) or sum(sizes) > self._limits.body:
             raise WireFormatError(f"the buffers of a message have at most {self._limits.body} bytes here")
 
-    def _feed_buffer(self, view: memoryview) -> memoryview:
+    def _is_at_end(self) -> bool:
         assert self._tree is not None
-        size = self._tree.sizes[self._at]
-        buffer = self._buffers[self._at]
-        taken = min(view.nbytes, max(0, size - self._filled))
-        buffer += view[:taken]  # grows as bytes arrive, so that a size that is only claimed costs no memory
-        self._filled += taken
-        padding = min(view.nbytes - taken, size + _padding(size) - self._filled)
-        if any(view[taken : taken + padding]):
-            raise WireFormatError("the padding of a buffer is not zero")
-        self._filled += padding
-        if self._filled == size + _padding(size):
-            self._at, self._filled = self._at + 1, 0
-            self._skip_empty()
-        return view[taken + padding :]
+        return not self._filled and len(self._buffers) == len(self._tree.sizes)
 
-    def _skip_empty(self) -> None:
+    def _go_on(self) -> None:
+        """Go to the next buffer that has bytes."""
         assert self._tree is not None
-        while self._at < len(self._buffers) and self._tree.sizes[self._at] == 0:
-            self._at += 1
+        self._filled = 0
+        sizes = self._tree.sizes
+        while len(self._buffers) < len(sizes) and sizes[len(self._buffers)] == 0:
+            self._buffers.append(bytearray())
 
 
 def read_frame(
     parts: Iterable[bytes | memoryview], limits: Limits, decoder: Decoder[Tree[T]] = TREES
-) -> tuple[Tree[T], list[bytearray]]:
+) -> tuple[Tree[T], list[Buffer]]:
     """Read a whole message; see `FrameReader`."""
     reader = FrameReader(limits, decoder)
     for part in parts:
@@ -184,7 +221,7 @@ def read_frame(
     return reader.finish()
 
 
-def read_piece(data: bytes, limits: Limits, decoder: Decoder[Tree[T]] = TREES) -> tuple[Tree[T], list[bytearray]]:
+def read_piece(data: bytes, limits: Limits, decoder: Decoder[Tree[T]] = TREES) -> tuple[Tree[T], list[Buffer]]:
     """Read a message that is in one piece; see `FrameReader`."""
     if _PREFIX.size <= len(data) <= limits.body:
         end = _end_of_tree(data, limits)
