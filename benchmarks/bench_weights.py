@@ -6,10 +6,13 @@ With `--device cuda` the ranks share the GPUs, and the broadcasts use NCCL; with
 rank, the sync is compared with a plain copy on that GPU. Each ratio is of two medians from the same run, in turns.
 Absolute times on a shared machine mean little.
 
+Each case is measured twice: into plain weights, and into `ReplaceableWeights`, whose memory a sync replaces. The values
+of the source change before each sync, as after a step of training.
+
 Between processes of one host (transport auto, replicas on CPUs) a row has a second ratio, `of_memcpy`: against all
 target processes at once, each of which copies the same bytes from memory that the source process shares into its own
-tensors, in one call of torch. That is one pass over the memory. A sync has more: the source copies into shared memory,
-and each target puts its old values aside before it copies the new ones.
+tensors, in one call of torch. That is one pass over the memory. A sync into plain weights has more: the source copies
+into shared memory, and each target puts its old values aside before it copies the new ones.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import pickle
 import statistics
 import time
 from datetime import timedelta
+from itertools import product
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -31,28 +35,33 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
-from twinkle_ray.weights import Shard, WeightSync
+from twinkle_ray.weights import ReplaceableWeights, Shard, WeightSync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from twinkle_ray.weights.shards.shard import Weights
 
 LIMIT_SECONDS = 300.0
 _cuda: Any = torch.cuda  # parts of which have no types
 
 
 class Model:
-    """One rank's part of `count` tensors of `rows` x `columns` floats: a share of the rows, or all of them."""
+    """One rank's part of `count` parameters of `rows` x `columns` floats: a share of the rows, or all of them."""
 
-    def __init__(self, device: str, rank: int, parts: int, count: int, rows: int, columns: int, fill: float) -> None:
+    def __init__(
+        self, device: str, rank: int, parts: int, replaceable: bool, count: int, rows: int, columns: int, fill: float
+    ) -> None:
         self.tensors: dict[str, Tensor | Shard] = {}
+        self.replaceable = replaceable
         size = rows // parts
         for i in range(count):
-            block = torch.full((size, columns), fill + i, device=device)
+            block = torch.nn.Parameter(torch.full((size, columns), fill + i, device=device), requires_grad=False)
             whole = parts == 1
             self.tensors[f"t{i}"] = block if whole else Shard(block, (rows, columns), (rank * size, 0))
 
-    def weights(self) -> dict[str, Tensor | Shard]:
-        return self.tensors
+    def weights(self) -> Weights:
+        return ReplaceableWeights(self.tensors) if self.replaceable else self.tensors
 
     def blocks(self) -> list[Tensor]:
         return [value.tensor if isinstance(value, Shard) else value for value in self.tensors.values()]
@@ -230,14 +239,21 @@ def held_mib(model: Model) -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def first_values(model: Model) -> list[float]:
-    return [float(block[0, 0]) for block in model.blocks()]
+def change(model: Model, by: float) -> None:
+    """Add to every value, as a step of training would."""
+    torch._foreach_add_(model.blocks(), by)
+
+
+def sums(model: Model) -> list[float]:
+    """One number of each tensor, which has read all of its values."""
+    return [float(block.sum(dtype=torch.float64)) for block in model.blocks()]
 
 
 def measure(
     sources: int,
     targets: int,
     replicated: bool,
+    replaceable: bool,
     count: int,
     rows: int,
     columns: int,
@@ -249,10 +265,11 @@ def measure(
     world = sources + targets
     model = (count, rows, columns)
     near = on_gpus and torch.cuda.device_count() < world
-    source = PipeWorkers("trainer", [(r, sources, *model, 1.0) for r in range(sources)], 0, world, store.port, on_gpus)
+    given = [(r, sources, False, *model, 1.0) for r in range(sources)]
+    source = PipeWorkers("trainer", given, 0, world, store.port, on_gpus)
     parts = 1 if replicated else targets
     target = PipeWorkers(
-        "sampler", [(r, parts, *model, 0.0) for r in range(targets)], sources, world, store.port, on_gpus
+        "sampler", [(r, parts, replaceable, *model, 0.0) for r in range(targets)], sources, world, store.port, on_gpus
     )
     try:
         before = [*source.run(held_mib), *target.run(held_mib)]
@@ -260,10 +277,13 @@ def measure(
         began = time.perf_counter()
         sync()
         first = time.perf_counter() - began
+        source.run(change, 1.0)
+        sync()  # a target whose memory is replaced has both of its memories now
         after = [*source.run(held_mib), *target.run(held_mib)]
         ours, theirs, copied = [], [], []
         shared = source.run(share)[0] if transport == "auto" and replicated and not on_gpus else None
         for _ in range(rounds):
+            source.run(change, 1.0)
             began = time.perf_counter()
             sync()
             ours.append(time.perf_counter() - began)
@@ -279,12 +299,14 @@ def measure(
                     target.start(memory_copy, [(shared, True)] * targets),
                 ]
                 copied.append(max(seconds for pending in both for seconds in pending.results(LIMIT_SECONDS)))
-        assert target.run(first_values)[0] == [1.0 + i for i in range(count)]
+        if replicated:
+            assert target.run(sums) == source.run(sums) * targets
         payload = count * rows * columns * 4
         assert sync.plan is not None
         memcpy = statistics.median(copied) if copied else None
         return {
             "layout": f"{sources} -> {targets}" + (" replicas" if replicated else ""),
+            "target": "replaceable" if replaceable else "plain",
             "tensors": f"{count} x {rows * columns * 4 / 1e6:.3g} MB",
             "transport": transport,
             "against": "plain copy" if near else "raw broadcast" if replicated else "gather + broadcast",
@@ -308,6 +330,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three rounds, small worlds only")
     parser.add_argument("--transport", help="comma separated; auto,gloo on CPUs, auto on GPUs")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--replicas", action="store_true", help="1 -> 2 replicas alone")
     parser.add_argument("--json", help="write the figures here")
     options = parser.parse_args()
     rounds = 3 if options.quick else 7
@@ -317,13 +340,15 @@ def main() -> None:
     cases = [(1, 2, True, large), (2, 2, False, large), (2, 2, False, small)]
     if not options.quick:
         cases += [(1, 2, True, small), (4, 4, False, large), (4, 4, False, small)]
+    if options.replicas:
+        cases = [(1, 2, True, large), (1, 2, True, small)]
     if on_gpus:
         gpus = torch.cuda.device_count()
         cases = [case for case in cases if case[0] + case[1] <= gpus]
         cases = cases or [(1, 1, True, large), (1, 1, True, small)]
     for transport in (options.transport or ("auto" if on_gpus else "auto,gloo")).split(","):
-        for sources, targets, replicated, tensors in cases:
-            row = measure(sources, targets, replicated, *tensors, transport, rounds, on_gpus)
+        for (sources, targets, replicated, tensors), replaceable in product(cases, (False, True)):
+            row = measure(sources, targets, replicated, replaceable, *tensors, transport, rounds, on_gpus)
             rows.append(row)
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if options.json:

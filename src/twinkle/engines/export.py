@@ -39,7 +39,7 @@ def export(model: Any, folder: str | PathLike[str], merge: bool = False) -> None
     if writes:
         path.mkdir(parents=True, exist_ok=True)
     if adapters and not merge:
-        parts = {name: whole(weight) for name, weight in named_weights(model).items()}
+        parts = {name: whole(weight.detach()) for name, weight in named_weights(model).items()}
         if writes:
             model.peft_config["default"].save_pretrained(path)
             save_file(parts, path / "adapter_model.safetensors", {"format": "pt"})

@@ -90,12 +90,13 @@ def enable_checkpointing(model: Any) -> None:
 
 
 def named_weights(model: Any) -> dict[str, Tensor]:
-    """The model's own tensors by name, sharing their memory; of a model with adapters, those of the adapters."""
+    """The model's own parameters and buffers by name; of a model with adapters, those of the adapters."""
+    state = model.state_dict(keep_vars=True)
     if not hasattr(model, "peft_config"):
-        return dict(model.state_dict())
+        return dict(state)
     from peft import get_peft_model_state_dict
 
-    return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
+    return dict(get_peft_model_state_dict(model, state, save_embedding_layers=False))
 
 
 def read_tokenizer(

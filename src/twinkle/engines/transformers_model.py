@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from twinkle import DeviceMesh
+    from twinkle import DeviceMesh, ReplaceableWeights
     from twinkle.engines.losses import Normalization
     from twinkle.engines.micro_batches import Batch, MicroBatch
     from twinkle.engines.pretrained import Source
@@ -188,11 +188,12 @@ class TransformersModel:
         self._model.reshard()  # without a backward pass the root keeps its parameters gathered
         return [found.get(number, torch.zeros(0)) for number in range(count_sequences(batch))]
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> ReplaceableWeights[Tensor]:
         """This rank's part of the weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
+        from twinkle import ReplaceableWeights
         from twinkle.engines.pretrained import named_weights
 
-        return named_weights(self._model)
+        return ReplaceableWeights(named_weights(self._model))
 
     @remote_function(dispatch="all", collect="first", sync=True)
     def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:

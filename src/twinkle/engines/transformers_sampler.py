@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from twinkle import DeviceMesh
+    from twinkle import DeviceMesh, ReplaceableWeights
     from twinkle.engines.answers import Answer
     from twinkle.engines.pretrained import Source
     from twinkle.engines.rollouts import Rollouts
@@ -106,11 +106,12 @@ class TransformersSampler:
         rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers))
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> ReplaceableWeights[Tensor]:
         """The weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
+        from twinkle import ReplaceableWeights
         from twinkle.engines.pretrained import named_weights
 
-        return named_weights(self._model)
+        return ReplaceableWeights(named_weights(self._model))
 
     def on_weights(self, version: int) -> None:
         """Note the version of the weights, which stands at each token that is written with them."""

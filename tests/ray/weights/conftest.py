@@ -90,6 +90,9 @@ class ProcessPending:
             raise CallTimeoutError(f"{self.workers.name}: ranks {late} are late", sorted(self.values), late)
         return [self.values[rank] for rank in sorted(self.values)]
 
+    def let_go(self) -> None:
+        pass
+
 
 class ProcessWorkers:
     """N worker processes that hold one component each; a lost one can be started again."""

@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import queue
 import re
 import signal
+import threading
 import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch.nn import Parameter
 
-from twinkle_ray.weights import Shard, WeightSync, WeightSyncError, WeightSyncTimeoutError
+from twinkle_ray.weights import ReplaceableWeights, Shard, WeightSync, WeightSyncError, WeightSyncTimeoutError
 from twinkle_ray.weights.transport.gloo import GlooLink
 from twinkle_ray.weights.worker import commit as commit_module
 from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from twinkle_ray.weights.shards.shard import Weights
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 ROWS, COLUMNS = 8, 300_000
 SILENCE = 4.0
 BOUND = 20.0
+PAIRS = 4  # one for the cases that wait for nothing, the others for those that wait for the silence of a stopped worker
+LIMIT = 240.0
 
 
 class Part:
-    """One of two ranks: half of the rows of every tensor; at the target, half of the columns."""
+    """One of two ranks: half of the rows of every tensor; at the target, half of the columns.
 
-    def __init__(self, side: str, rank: int) -> None:
-        self.rank = rank
+    Where its memory is replaced, blocks are copied to memory of its own for "a" and "b", and "small" lives where it
+    arrives.
+    """
+
+    def __init__(self, side: str, rank: int, replaceable: bool) -> None:
+        self.rank, self.replaceable = rank, replaceable
         self.versions: list[int] = []
         self.fault: Callable[[str], None] = lambda step: None
         shape, offset = (ROWS // 2, COLUMNS), (rank * ROWS // 2, 0)
         if side == "target":
             shape, offset = (ROWS, COLUMNS // 2), (0, rank * COLUMNS // 2)
-        self.tensors = {name: Shard(torch.zeros(shape), (ROWS, COLUMNS), offset) for name in ("a", "b")}
-        self.small = torch.zeros(3)
+        self.tensors = {name: Shard(zeros(*shape), (ROWS, COLUMNS), offset) for name in ("a", "b")}
+        self.small = zeros(3)
 
-    def weights(self) -> dict[str, Shard | Tensor]:
+    def weights(self) -> Weights:
         self.fault("describe")
-        return {**self.tensors, "small": self.small}
+        own: Weights = {**self.tensors, "small": self.small}
+        return ReplaceableWeights(own) if self.replaceable else own
 
     def on_weights(self, version: int) -> None:
         self.fault("on_weights")
         self.versions.append(version)
+
+
+def zeros(*shape: int) -> Parameter:
+    return Parameter(torch.zeros(shape), requires_grad=False)
 
 
 def fill(part: Part, value: float) -> None:
@@ -75,6 +95,8 @@ def arm(part: Part, step: str, how: signal.Signals | None) -> None:
         setattr(endpoint, name, before(getattr(endpoint, name), part, name))
     GlooLink.post = before(GlooLink.post, part, "post")  # type: ignore[method-assign]  # where a fault strikes
     commit_module._exchange = before(commit_module._exchange, part, "write")
+    graph: Any = torch.autograd.graph  # all memory is replaced when this is called
+    graph.increment_version = before(graph.increment_version, part, "write")
 
 
 def before(function: Callable[..., Any], part: Part, step: str) -> Callable[..., Any]:
@@ -87,15 +109,31 @@ def before(function: Callable[..., Any], part: Part, step: str) -> Callable[...,
     return wrapped
 
 
-class Pair:
-    """Two sources and two targets that live through all faults of this file."""
+class Messages(logging.Handler):
+    """What is logged, by the thread that logs it."""
 
-    def __init__(self, process_workers: Callable[..., Any]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_threads: dict[int | None, list[str]] = defaultdict(list)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.of_threads[record.thread].append(record.getMessage())
+
+
+class Pair:
+    """Two sources and two targets that live through faults of this file, one after the other."""
+
+    def __init__(self, process_workers: Callable[..., Any], number: int, messages: Messages, replaceable: bool) -> None:
         self.both_sides = {
-            "source": process_workers("actor", Part, [("source", rank) for rank in range(2)]),
-            "target": process_workers("sampler", Part, [("target", rank) for rank in range(2)]),
+            side: process_workers(f"{name}{number}", Part, [(side, rank, replaceable) for rank in range(2)])
+            for side, name in (("source", "actor"), ("target", "sampler"))
         }
         self.value = 0.0
+        self.messages = messages
+
+    def logged(self) -> list[str]:
+        """What this thread has logged since the last question."""
+        return self.messages.of_threads.pop(threading.get_ident(), [])
 
     def synced(self, transport: Any, **options: Any) -> WeightSync:
         """A sync that has worked once."""
@@ -117,19 +155,6 @@ class Pair:
         assert self.both_sides["target"].run(values) == [{self.value}] * 2
 
 
-@pytest.fixture(scope="module")
-def both(process_workers: Callable[..., Any]) -> Pair:
-    return Pair(process_workers)
-
-
-@pytest.fixture
-def pair(both: Pair) -> Iterator[Pair]:
-    yield both
-    for workers in both.both_sides.values():
-        if not workers.answers(1):
-            workers.restart(1)
-
-
 STEPS = {
     "source": ["describe", "prepare", "transfer", "post", "finalize"],
     "target": ["describe", "prepare", "transfer", "post", "fetch", "commit", "write", "finalize", "on_weights"],
@@ -146,12 +171,12 @@ CASES = [
 # Each step is killed over both transports; what stops or raises there does so the same over either.
 ONCE = {"gloo": signal.SIGSTOP, "shared": None}
 FAULTS = [(*case, signal.SIGKILL) for case in CASES] + [(*case, ONCE[case[0]]) for case in CASES]
+REPLACED = [case for case in CASES if case[2] in ("transfer", "fetch", "commit", "write", "finalize")]
+GOING_ON = ["transfer", "commit", "write"]
 
 
-@pytest.mark.parametrize(("transport", "side", "step", "how"), FAULTS)
-def test_a_fault_at_any_step(
-    pair: Pair, caplog: pytest.LogCaptureFixture, transport: str, side: str, step: str, how: signal.Signals | None
-) -> None:
+def suffer(pair: Pair, transport: str, side: str, step: str, how: signal.Signals | None) -> None:
+    """Check one fault: what is told, what the survivors have, and the next sync."""
     limit = 4.0 if (step, how) == ("describe", signal.SIGSTOP) else 60.0
     sync = pair.synced(transport, timeout=limit)
     committed, before_fault = sync.version, pair.value
@@ -160,6 +185,7 @@ def test_a_fault_at_any_step(
     workers = pair.both_sides[side]
     workers.call(1, arm, step, how)
     pair.both_sides["source"].run(fill, before_fault + 0.5)
+    pair.logged()
     began = time.monotonic()
     in_place = step in ("finalize", "on_weights")
     if in_place and (how is signal.SIGKILL or (how is signal.SIGSTOP and side == "source")):
@@ -171,7 +197,8 @@ def test_a_fault_at_any_step(
         message = str(caught.value)
     assert time.monotonic() - began < BOUND
     if message == "is in place":
-        assert f"version {committed + 1} of the weights is in place; at the step 'finalize'" in caplog.text
+        placed = f"version {committed + 1} of the weights is in place; at the step 'finalize'"
+        assert placed in "\n".join(pair.logged())
     elif how is None:
         assert f"{workers.name}[1/2]" in message and f"KeyError: 'broken at {step}'" in message
     elif how is signal.SIGKILL:
@@ -193,9 +220,9 @@ def test_a_fault_at_any_step(
     sync.close()
 
 
-@pytest.mark.parametrize("step", ["transfer", "commit", "write"])
-def test_a_stopped_target_that_goes_on_keeps_its_old_weights_too(pair: Pair, step: str) -> None:
-    sync = pair.synced("gloo", timeout=60.0)
+def go_on(pair: Pair, transport: str, step: str) -> None:
+    """Check a target that is stopped and goes on after the error."""
+    sync = pair.synced(transport, timeout=60.0)
     target = pair.both_sides["target"]
     target.call(1, arm, step, signal.SIGSTOP)
     pair.both_sides["source"].run(fill, pair.value + 0.5)
@@ -205,3 +232,73 @@ def test_a_stopped_target_that_goes_on_keeps_its_old_weights_too(pair: Pair, ste
     assert target.run(values) == [{pair.value}] * 2
     pair.again(sync)
     sync.close()
+
+
+class Faults:
+    """Checks of faults on pairs: those that wait for a silence begin at once, beside each other."""
+
+    def __init__(self, pairs: list[Pair], replaced: Pair, pool: ThreadPoolExecutor) -> None:
+        self.free: dict[bool, queue.SimpleQueue[Pair]] = {kind: queue.SimpleQueue() for kind in (False, True)}
+        self.free[True].put(replaced)
+        for pair in pairs:
+            self.free[False].put(pair)
+        waiting: list[tuple[Any, ...]] = [(False, suffer, *fault) for fault in FAULTS if fault[-1] is signal.SIGSTOP]
+        waiting += [(False, go_on, "gloo", step) for step in GOING_ON]
+        self.begun: dict[tuple[Any, ...], Future[None]] = {}
+        for case in waiting:
+            self.begun[case] = pool.submit(self._on_a_pair, *case)
+
+    def check(self, *case: Any) -> None:
+        """Run a check, or wait for one that has begun; it begins with whether memory is replaced."""
+        if case in self.begun:
+            self.begun[case].result(LIMIT)
+        else:
+            self._on_a_pair(*case)
+
+    def _on_a_pair(self, replaceable: bool, check: Callable[..., None], *arguments: Any) -> None:
+        with self._pair(replaceable) as pair:
+            check(pair, *arguments)
+
+    @contextmanager
+    def _pair(self, replaceable: bool) -> Iterator[Pair]:
+        pair = self.free[replaceable].get(timeout=LIMIT)
+        try:
+            yield pair
+        finally:
+            for workers in pair.both_sides.values():
+                if not workers.answers(1):
+                    workers.restart(1)
+            self.free[replaceable].put(pair)
+
+
+@pytest.fixture(scope="module")
+def faults(process_workers: Callable[..., Any]) -> Iterator[Faults]:
+    messages, log = Messages(), logging.getLogger("twinkle.ray")
+    *pairs, replaced = [Pair(process_workers, number, messages, number == PAIRS) for number in range(PAIRS + 1)]
+    log.addHandler(messages)
+    pool = ThreadPoolExecutor(PAIRS - 1)
+    yield Faults(pairs, replaced, pool)
+    pool.shutdown(cancel_futures=True)
+    log.removeHandler(messages)
+
+
+@pytest.mark.parametrize(("transport", "side", "step", "how"), FAULTS)
+def test_a_fault_at_any_step(faults: Faults, transport: str, side: str, step: str, how: signal.Signals | None) -> None:
+    faults.check(False, suffer, transport, side, step, how)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, None])
+@pytest.mark.parametrize(("transport", "side", "step"), REPLACED)
+def test_a_fault_where_memory_is_replaced(
+    faults: Faults, transport: str, side: str, step: str, how: signal.Signals | None
+) -> None:
+    faults.check(True, suffer, transport, side, step, how)
+
+
+@pytest.mark.parametrize("step", GOING_ON)
+def test_a_stopped_target_that_goes_on_keeps_its_old_weights_too(faults: Faults, step: str) -> None:
+    faults.check(False, go_on, "gloo", step)
+
+
+def test_a_stopped_target_whose_memory_was_replaced_gets_it_back(faults: Faults) -> None:
+    faults.check(True, go_on, "shared", "write")

@@ -57,17 +57,17 @@ PROGRAM = """
             self.tensor.fill_(value)
 
         @remote_function(dispatch="all")
-        def arm(self, step, victim, rank):
+        def arm(self, step, victim, rank, number):
             if step == "on_weights":
                 self.dies = True
                 return
-            if current_worker().rank != rank:
+            if rank not in (None, current_worker().rank):
                 return
             plain = getattr(endpoint, step)
 
             def strike(*arguments):
                 setattr(endpoint, step, plain)
-                os.kill(victim or os.getpid(), signal.SIGKILL)
+                os.kill(victim or os.getpid(), number)
                 until = time.monotonic() + 30
                 while open_files(victim) and time.monotonic() < until:
                     time.sleep(0.01)
@@ -82,14 +82,15 @@ PROGRAM = """
         except OSError:
             return []
 
-    CASES = {  # which side is armed on which rank, at which step; whether the source's first rank dies; syncs before
+    CASES = {  # the armed side, its rank (None: all), the step; whether the first rank of the source dies; syncs before
         "first": ("target", 0, "fetch", True, 0),
+        "stopped": ("target", None, "transfer", False, 0),
         "commit": ("target", 1, "commit", False, 1),
         "on_weights": ("target", 1, "on_weights", False, 1),
         "settle": ("source", 1, "finalize", False, 1),
     }
     # Source and target of each: groups that lose no rank serve again, with new components.
-    GROUPS = {"first": "ab", "commit": "cd", "on_weights": "ce", "settle": "cb"}
+    GROUPS = {"first": "ab", "stopped": "cb", "commit": "cd", "on_weights": "ce", "settle": "cb"}
 
     def outcome(name):
         side, rank, step, source_dies, before = CASES[name]
@@ -97,17 +98,23 @@ PROGRAM = """
         source, target = GROUPS[name]
         parts = {"source": Part(1.0, f"{name}.a", remote_group=source, device_mesh=mesh)}
         parts["target"] = Part(0.0, f"{name}.b", remote_group=target, device_mesh=mesh)
-        sync = WeightSync(parts["source"], parts["target"], timeout=60.0)
+        stops = name == "stopped"
+        given = {"silence": 2.0, "transport": "gloo"} if stops else {}
+        sync = WeightSync(parts["source"], parts["target"], timeout=60.0, **given)
         for _ in range(before):
             sync()
         parts["source"].fill(2.0)
-        parts[side].arm(step, parts["source"].pid()[0] if source_dies else 0, rank)
+        victim = parts["source"].pid()[0] if source_dies else 0
+        parts[side].arm(step, victim, rank, signal.SIGSTOP if stops else signal.SIGKILL)
+        armed = parts[side].pid()
         began = time.monotonic()
         try:
             told = sync()
         except WeightSyncError as error:
             told = str(error)
         seconds = time.monotonic() - began
+        for pid in armed if stops else ():
+            os.kill(pid, signal.SIGCONT)  # what it was asked for ends only now, and in vain
         try:
             parts["target"].state()
         except twinkle.WorkerDiedError:
@@ -132,7 +139,7 @@ def told(joined_programs: Callable[..., Any]) -> tuple[dict[str, dict[str, Any]]
     """What each case told, and everything that the program printed beside it."""
     running = joined_programs(PROGRAM)
     found = {}
-    for _ in range(4):
+    for _ in range(5):
         name, _, rest = running.line("TOLD", 120).partition(" ")
         found[name] = json.loads(rest)
     return found, running.finish(60)
@@ -149,6 +156,13 @@ def test_a_death_before_all_have_written_leaves_the_old_weights(
     assert f"and the target keeps the weights that it had: {died}" in found["told"]
     assert found["state"] == [old, old, [1] if old else []] and found["version"] == old
     assert found["seconds"] < 10
+
+
+def test_ranks_that_were_stopped_and_go_on_fail_nothing_more(told: tuple[dict[str, dict[str, Any]], str]) -> None:
+    found = told[0]["stopped"]
+    assert all(f"target rank {rank}" in found["told"] for rank in (0, 1)), found
+    assert "showed no sign of life for 2 s" in found["told"]
+    assert found["state"] == [0.0, 0.0, []] and found["seconds"] < 10
 
 
 @pytest.mark.parametrize(("case", "died"), [("settle", "c[1/2 dp=1]"), ("on_weights", "e[1/2 dp=1]")])

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from twinkle_ray.weights import ManifestError, Shard, WeightSync, WeightSyncError
+from twinkle_ray.weights import ManifestError, ReplaceableWeights, Shard, WeightSync, WeightSyncError
 from twinkle_ray.weights.transport.shared import SharedBlockStore
 from twinkle_ray.weights.worker import endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+    from twinkle_ray.weights.shards.shard import Weights
 
 pytestmark = pytest.mark.processes
 
@@ -45,23 +48,25 @@ def rows(size: int, ranks: int, rank: int) -> tuple[int, int]:
 class Component:
     """Rank `rank` of `ranks`: its share of dimension `dim` of every tensor, or all of each when `dim` is None."""
 
-    def __init__(self, rank: int, ranks: int, dim: int | None, salt: int | None) -> None:
+    def __init__(self, rank: int, ranks: int, dim: int | None, salt: int | None, replaceable: bool = False) -> None:
         self.layout = (rank, ranks, dim)
         self.versions: list[int] = []
+        self.replaceable = replaceable
         self.parts = {name: self.part(name, salt) for name in WHOLE}
 
     def part(self, name: str, salt: int | None) -> Tensor | Shard:
         rank, ranks, dim = self.layout
         whole = torch.zeros_like(values(name, 0)) if salt is None else values(name, salt)
         if dim is None or whole.ndim <= dim:
-            return whole
+            return Parameter(whole, requires_grad=False)
         low, high = rows(whole.shape[dim], ranks, rank)
         offset = [0] * whole.ndim
         offset[dim] = low
-        return Shard(whole.narrow(dim, low, high - low).clone(), whole.shape, offset)
+        own = Parameter(whole.narrow(dim, low, high - low).clone(), requires_grad=False)
+        return Shard(own, whole.shape, offset)
 
-    def weights(self) -> Mapping[str, Tensor | Shard]:
-        return self.parts
+    def weights(self) -> Weights:
+        return ReplaceableWeights(self.parts) if self.replaceable else self.parts
 
     def on_weights(self, version: int) -> None:
         self.versions.append(version)
@@ -91,20 +96,24 @@ def versions(component: Component) -> list[int]:
 
 
 def both_sides(
-    process_workers: Callable[..., Any], source: tuple[int, int | None], target: tuple[int, int | None]
+    process_workers: Callable[..., Any],
+    source: tuple[int, int | None],
+    target: tuple[int, int | None],
+    replaceable: bool = False,
 ) -> Any:
     return [
-        process_workers(name, Component, [(rank, ranks, dim, salt) for rank in range(ranks)])
+        process_workers(name, Component, [(rank, ranks, dim, salt, replaceable) for rank in range(ranks)])
         for name, (ranks, dim), salt in (("actor", source, 0), ("sampler", target, None))
     ]
 
 
+@pytest.mark.parametrize("replaceable", [False, True])
 @pytest.mark.parametrize("transport", ["auto", "gloo"])
 @pytest.mark.parametrize(("source", "target"), [((3, 0), (2, 1)), ((2, None), (3, None)), ((1, None), (2, 0))])
 def test_every_layout_and_dtype_arrives(
-    process_workers: Callable[..., Any], transport: Any, source: Any, target: Any
+    process_workers: Callable[..., Any], transport: Any, source: Any, target: Any, replaceable: bool
 ) -> None:
-    actor, sampler = both_sides(process_workers, source, target)
+    actor, sampler = both_sides(process_workers, source, target, replaceable)
     with WeightSync(actor, sampler, transport=transport, timeout=60.0, checksum=True) as sync:
         for version in (1, 2, 3):
             actor.run(refill, version)
@@ -114,9 +123,12 @@ def test_every_layout_and_dtype_arrives(
         assert actor.run(holds, 3) == [[]] * source[0]
 
 
+@pytest.mark.parametrize("replaceable", [False, True])
 @pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_the_source_goes_on_while_buckets_travel(process_workers: Callable[..., Any], transport: Any) -> None:
-    actor, sampler = both_sides(process_workers, (2, 0), (2, None))
+def test_the_source_goes_on_while_buckets_travel(
+    process_workers: Callable[..., Any], transport: Any, replaceable: bool
+) -> None:
+    actor, sampler = both_sides(process_workers, (2, 0), (2, None), replaceable)
     sync = WeightSync(actor, sampler, transport=transport, timeout=60.0, checksum=True)
     for version in (1, 2):
         actor.run(refill, version)

@@ -44,6 +44,10 @@ def test_it_is_a_torch_store(server: StoreServer) -> None:
     other.append("x/list", "a")
     other.append("x/list", b"b")
     assert other.multi_get(["x/list", "x/a"]) == [b"ab", b"1"]
+    other.put("x/a", "2")
+    assert other.get("x/a") == b"2"
+    threading.Timer(0.1, other.put, ("x/put", "now")).start()
+    store.wait(["put"])
     with pytest.raises(RuntimeError, match=r"did not get x/never within 0.05 s"):
         store.wait(["never"], timedelta(milliseconds=50))
     began = time.monotonic()

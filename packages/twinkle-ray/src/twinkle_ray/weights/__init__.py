@@ -2,11 +2,13 @@
 
 from twinkle_ray.weights.delivery import WeightDelivery
 from twinkle_ray.weights.errors import ManifestError, WeightSyncError, WeightSyncTimeoutError
+from twinkle_ray.weights.replaceable import ReplaceableWeights
 from twinkle_ray.weights.shards.shard import Shard
 from twinkle_ray.weights.sync import SyncHandle, WeightSync
 
 __all__ = [
     "ManifestError",
+    "ReplaceableWeights",
     "Shard",
     "SyncHandle",
     "WeightDelivery",

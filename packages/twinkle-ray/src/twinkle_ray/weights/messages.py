@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.shards.specs import RankSpecs
 
 Side: TypeAlias = Literal["source", "target"]
+MemoryFile: TypeAlias = tuple[int, int]  # the process that made it, and its inode
 Route: TypeAlias = Literal["link", "process", "shared", "cuda_ipc", "object_store"]
 
 
@@ -41,6 +42,7 @@ class SyncCommand:
         reversible: Keep the old values until the commit is final.
         in_flight: The target holds what arrives, and writes it between two of its calls.
         depth: Rounds in flight.
+        occupied: Memory files in which tensors of the target live; None where that is not known of all.
     """
 
     version: int
@@ -51,6 +53,7 @@ class SyncCommand:
     reversible: bool = True
     in_flight: bool = False
     depth: int = 8
+    occupied: frozenset[MemoryFile] | None = frozenset()
 
     def phase(self, step: str) -> Phase:
         """A step of this attempt, as the heartbeats name it."""
@@ -71,6 +74,7 @@ class RankReport:
         device: Of its tensors: "cpu", "mixed", or the unique name of a device.
         prepared: Digest of the plan that it has; None without one.
         generation: Of its process group; None without one.
+        occupied: Memory files in which its tensors live; None if a sync does not replace their memory.
     """
 
     process: str
@@ -82,6 +86,7 @@ class RankReport:
     device: str
     prepared: str | None
     generation: int | None
+    occupied: frozenset[MemoryFile] | None = None
 
 
 @dataclass(frozen=True, slots=True)

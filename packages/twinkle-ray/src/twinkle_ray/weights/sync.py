@@ -38,8 +38,9 @@ class WeightSync:
 
     Both are components with a method `weights()` that returns, on each worker, a mapping from name to tensor, DTensor
     or `Shard`. A call plans the transfer from both sides' shards (once), sends from worker to worker, and writes the
-    target's tensors in place when everything has arrived. It then calls the target's `on_weights(version)`, if there is
-    one. After any failure the target has the weights that it had, and the next call works.
+    target's tensors in place when everything has arrived, or replaces their memory where the target returns
+    `ReplaceableWeights`. It then calls the target's `on_weights(version)`, if there is one. After any failure the
+    target has the weights that it had, and the next call works.
 
     Args:
         source: The component whose weights are read.

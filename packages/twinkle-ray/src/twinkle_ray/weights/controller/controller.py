@@ -14,7 +14,7 @@ from twinkle_ray.weights.controller.plan_cache import PlanCache
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
 from twinkle_ray.weights.controller.steps import run_step
 from twinkle_ray.weights.controller.sync_group import SyncGroup
-from twinkle_ray.weights.messages import Side, SyncCommand
+from twinkle_ray.weights.messages import MemoryFile, Side, SyncCommand
 from twinkle_ray.weights.rendezvous.session import Phase
 from twinkle_ray.weights.worker import endpoint
 
@@ -97,6 +97,7 @@ class Controller:
             checksum=self._options.checksum,
             reversible=self._options.keep_old and len(sync_plan.processes) > 1,
             in_flight=in_flight,
+            occupied=self._occupied(reports["target"]),
         )
         attempt = Attempt(self._calls, self._group, sync_plan, command, deadline)
         check = self._options.check
@@ -162,6 +163,14 @@ class Controller:
             target.keep(everyone)
             self.forget()
         self._forgotten = False
+
+    def _occupied(self, reports: Sequence[RankReport]) -> frozenset[MemoryFile] | None:
+        """The memory files in which tensors of the target live; None where a rank that takes no part may have some."""
+        occupied = [report.occupied for report in reports if report.occupied is not None]
+        target = self.target
+        if occupied and isinstance(target, RemoteParticipants) and len(target.living) < len(target.ranks):
+            return None
+        return frozenset[MemoryFile]().union(*occupied)
 
     def _versions(self) -> PublishedVersions:
         assert self._published is not None, "only a component takes versions in flight"

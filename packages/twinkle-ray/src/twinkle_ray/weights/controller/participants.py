@@ -36,6 +36,9 @@ class Pending(Protocol):
             TwinkleError: If a rank failed, died, or did not answer in time.
         """
 
+    def let_go(self) -> None:
+        """Wait for it no more: what becomes of it is nobody's failure."""
+
 
 @runtime_checkable
 class Participants(Protocol):
@@ -196,6 +199,11 @@ class RemotePending:
             lazy.result(None if until is None else max(0.0, until - time.monotonic()))
         return [value for lazy in self._lazies for value in lazy.result()]
 
+    def let_go(self) -> None:
+        """Wait for it no more."""
+        for call in self._calls:
+            call.prefetched = True
+
 
 class LocalParticipant:
     """A plain object of this process: one rank."""
@@ -225,6 +233,9 @@ class _Finished:
 
     def results(self, timeout: float | None = None) -> list[Any]:
         return self._values
+
+    def let_go(self) -> None:
+        pass
 
 
 def participants_of(value: object) -> Participants:

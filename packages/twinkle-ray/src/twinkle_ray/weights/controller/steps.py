@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("twinkle.ray")
 GRACE_SECONDS = 2.0
 _SHORTEST_NAP, _LONGEST_NAP = 0.0003, 0.004
+_NAP_SHARE = 1 / 16  # of the time that a step has taken: it is noticed at most so much too late
 
 StepCall: TypeAlias = tuple[Callable[..., object], Sequence[tuple[object, ...]]]
 
@@ -84,7 +85,10 @@ def run_step(
         watched.session_store.abort(silence or f"a rank failed at the step {name!r}")
         wait_soon(pending.values())
     causes = [] if first is None else causes_of(first)
-    raise first_cause(failed_head(name), causes + gather_causes(pending.values(), late_too=not silence), silence)
+    causes += gather_causes(pending.values(), late_too=not silence)
+    for one in pending.values():
+        one.let_go()
+    raise first_cause(failed_head(name), causes, silence)
 
 
 def run_last_step(
@@ -156,7 +160,7 @@ def _wait(pending: Collection[Pending], deadline: float, watched: Watched | None
         if watched is None
         else LivenessMonitor(watched.session_store, watched.phase, watched.processes, watched.silence)
     )
-    nap = _SHORTEST_NAP
+    began = time.monotonic()
     while time.monotonic() < deadline:
         done = [one.done() for one in pending]
         if all(done) or (not all_of_them and any(one.failed() for one in pending)):
@@ -165,8 +169,7 @@ def _wait(pending: Collection[Pending], deadline: float, watched: Watched | None
             silent = monitor.silent()
             if silent:
                 return ", ".join(watched.who(process) for process in silent)
-        time.sleep(nap)
-        nap = min(nap * 1.5, _LONGEST_NAP)
+        time.sleep(min(max((time.monotonic() - began) * _NAP_SHARE, _SHORTEST_NAP), _LONGEST_NAP))
     return ""
 
 

@@ -63,7 +63,8 @@ class Bucket:
 def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
     """Lay out every transfer of a plan in buckets of at most `bucket_bytes`.
 
-    A block of 1 MiB or more has its own bucket: if it is contiguous at the source, it is sent without a copy.
+    A block of 1 MiB or more has its own bucket: if it is contiguous at the source, it is sent without a copy. So has a
+    smaller one that continues it: the rest of a tensor that was cut.
     """
     wires = [entry.wire for entry in plan.entries]
     buckets: list[Bucket] = []
@@ -80,11 +81,14 @@ def _packed(transfer: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[int, 
     entries: list[int] = []
     pieces: list[SizedBox] = []
     end = 0
+    cut: tuple[int, Box] | None = None
     for entry, piece in zip(transfer.entries, transfer.pieces, strict=True):
         size = piece[1]
-        if size >= SOLO_BYTES:
+        if size >= SOLO_BYTES or (cut is not None and cut[0] == entry and _continues(cut[1], piece.box)):
             yield (entry,), (piece,), size
+            cut = (entry, piece.box) if size >= SOLO_BYTES else None
             continue
+        cut = None
         offset = -(-end // ALIGNMENT) * ALIGNMENT
         if offset + size > bucket_bytes:
             yield tuple(entries), tuple(pieces), end
@@ -94,3 +98,12 @@ def _packed(transfer: Transfer, bucket_bytes: int) -> Iterator[tuple[tuple[int, 
         end = offset + size
     if entries:
         yield tuple(entries), tuple(pieces), end
+
+
+def _continues(box: Box, other: Box) -> bool:
+    """Whether `other` begins where `box` ends, in one dimension, and is as wide in all later ones."""
+    for dim, (start, end) in enumerate(zip(other.offset, box.stop, strict=True)):
+        if start != box.offset[dim]:
+            later = slice(dim + 1, None)
+            return start == end and (other.offset[later], other.shape[later]) == (box.offset[later], box.shape[later])
+    return False

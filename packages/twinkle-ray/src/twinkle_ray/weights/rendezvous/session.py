@@ -84,7 +84,7 @@ class SessionStore:
 
     def beat(self, rank: int, phase: Phase, sign: str) -> None:
         """Write a sign of life of a process in a phase; the sign "done" ends the phase."""
-        self.client.set(self._key(f"beat/{phase.step}/{rank}"), f"{phase.attempt} {sign}")
+        self.client.put(self._key(f"beat/{phase.step}/{rank}"), f"{phase.attempt} {sign}")
 
     def beats(self, phase: Phase, ranks: Iterable[int]) -> dict[int, str]:
         """The last sign of life in this step of each of these processes; those without one are left out."""

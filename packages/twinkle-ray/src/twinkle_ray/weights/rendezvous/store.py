@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import weakref
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
@@ -20,6 +21,8 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch._C._distributed_c10d import Store
+
+from twinkle_ray.cluster.retransmission import send_again_soon
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,6 +43,7 @@ class _Act(IntEnum):
     WAIT = 6
     DELETE = 7
     APPEND = 8
+    PUT = 9
 
 
 _YES, _NO = b"\x01", b"\x00"
@@ -66,6 +70,7 @@ class StoreServer:
         self.address = StoreAddress(host, int(listener.getsockname()[1]), secrets.token_hex(SECRET_BYTES // 2))
         self._values: dict[bytes, bytes] = {}
         self._changed = asyncio.Condition()
+        self._awaited: Counter[bytes] = Counter()
         self._over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, args=(listener,), name="twinkle-store", daemon=True)
@@ -89,6 +94,7 @@ class StoreServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
+            send_again_soon(writer.get_extra_info("socket"))
             secret = await reader.readexactly(SECRET_BYTES)
             if not hmac.compare_digest(secret, self.address.secret.encode()):
                 return
@@ -98,6 +104,8 @@ class StoreServer:
                     return
                 parts = [await reader.readexactly(length) for length in lengths]
                 answer = await self._act(_Act(act), *parts)
+                if act == _Act.PUT:
+                    continue
                 writer.write(struct.pack("!I", len(answer)) + answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError, ValueError):
@@ -117,7 +125,7 @@ class StoreServer:
                 return _YES if await self._wait(names, float(value)) else _NO
             case _Act.DELETE:
                 return _YES if values.pop(key, None) is not None else _NO
-            case _Act.SET:
+            case _Act.SET | _Act.PUT:
                 values[key] = value
             case _Act.APPEND:
                 values[key] = values.get(key, b"") + value
@@ -126,17 +134,20 @@ class StoreServer:
             case _Act.COMPARE_SET:
                 if values.get(key, b"") == value:
                     values[key] = extra
-        async with self._changed:
-            self._changed.notify_all()
+        if key in self._awaited:  # signs of life are written all the time, and nobody waits for them
+            async with self._changed:
+                self._changed.notify_all()
         return values.get(key, b"")
 
     async def _wait(self, names: Sequence[bytes], seconds: float) -> bool:
-        async with self._changed:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait_for(lambda: all(name in self._values for name in names))
-            except TimeoutError:
-                return False
+        self._awaited.update(names)
+        try:
+            async with self._changed, asyncio.timeout(seconds):
+                await self._changed.wait_for(lambda: all(name in self._values for name in names))
+        except TimeoutError:
+            return False
+        finally:
+            self._awaited -= Counter(names)
         return True
 
 
@@ -157,6 +168,7 @@ class StoreClient(Store):
         self._default = DEFAULT_WAIT
         self._socket = socket.create_connection((at.host, at.port), timeout=CONNECT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_again_soon(self._socket)
         self._socket.settimeout(None)
         self._socket.sendall(at.secret.encode())
         weakref.finalize(self, self._socket.close)
@@ -168,6 +180,10 @@ class StoreClient(Store):
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value."""
         self._ask(_Act.SET, key, value)
+
+    def put(self, key: str, value: str | bytes) -> None:
+        """Store a value, without a wait for the server."""
+        self._ask(_Act.PUT, key, value)
 
     def get(self, key: str) -> bytes:
         """A value; waits until it is there."""
@@ -232,6 +248,8 @@ class StoreClient(Store):
         with self._lock:
             try:
                 self._socket.sendall(_HEAD.pack(act, *map(len, parts)) + b"".join(parts))
+                if act is _Act.PUT:
+                    return b""
                 (length,) = struct.unpack("!I", self._receive(4))
                 return self._receive(length)
             except OSError as error:

@@ -47,26 +47,6 @@ Weight: TypeAlias = Tensor | Shard | Sequence[Shard]
 Weights: TypeAlias = Mapping[str, Weight]
 
 
-def fingerprint(weights: Weights) -> object:
-    """Equal for two results of `weights()` with the same memory and the same layout; cheap to compute.
-
-    The caller keeps the tensors of the earlier result alive, so that no other tensor gets their addresses.
-    """
-    if not isinstance(weights, Mapping):
-        return object()  # equal to nothing, so that `hold` raises its error
-    return tuple((name, *_memory(weight)) for name, weight in weights.items())
-
-
-def _memory(weight: object) -> tuple[object, ...]:
-    if is_dtensor(weight):
-        return (*_memory(weight._local_tensor), weight.shape, weight.placements, weight.device_mesh)
-    if isinstance(weight, Tensor):
-        return (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
-    if isinstance(weight, Shard):
-        return (*_memory(weight.tensor), tuple(weight.global_shape), tuple(weight.offset))
-    return tuple(map(_memory, weight)) if isinstance(weight, list | tuple) else (object(),)
-
-
 def hold(weights: Weights, *, written: bool = False) -> LocalShards:
     """Read the result of a component's `weights()` on this rank.
 
@@ -100,7 +80,8 @@ def hold(weights: Weights, *, written: bool = False) -> LocalShards:
         shared = overlaps(own)
         specs = [replace(spec, overlaps=shared.get(spec.tie, ())) for spec in specs]
     rank_specs = tuple(specs)
-    return LocalShards(rank_specs, pieces, digest(rank_specs))
+    devices = frozenset(tensor.device for of_name in pieces.values() for _, tensor in of_name)
+    return LocalShards(rank_specs, pieces, digest(rank_specs), devices)
 
 
 def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:

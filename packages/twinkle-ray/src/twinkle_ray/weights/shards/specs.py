@@ -13,6 +13,8 @@ from twinkle_ray.weights.shards.box import Box
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -43,11 +45,12 @@ Piece: TypeAlias = tuple[Box, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalShards:
-    """The shards of one rank: their specs, and the memory of their blocks."""
+    """The shards of one rank: their specs, the memory of their blocks, and its devices."""
 
     rank_specs: RankSpecs
     pieces: Mapping[str, tuple[Piece, ...]]
     digest: str
+    devices: frozenset[torch.device]
 
     def view(self, name: str, box: Box) -> Tensor:
         """The elements of `box`, a view of the user's memory."""

@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING
 from twinkle_ray.weights.transport.protocol import BlockStore, Link, LinkMessage, Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from twinkle_ray.weights.messages import Route
+    from twinkle_ray.weights.planning.buckets import Bucket
     from twinkle_ray.weights.rendezvous.session import Session, SessionStore
 
 __all__ = ["BlockStore", "Link", "LinkMessage", "Work", "block_store_for", "link_for"]
 
 
-def block_store_for(route: Route, sync: str) -> BlockStore:
-    """The block store of a route, for one rank of a sync."""
+def block_store_for(route: Route, sync: str, buckets: Iterable[Bucket], *, private: bool) -> BlockStore:
+    """The block store of a route, for one rank of a sync.
+
+    Args:
+        route: The route.
+        sync: Id of the sync.
+        buckets: Those of the rank that take this route.
+        private: Whether tensors of the rank may live in memory that is mapped from other processes.
+    """
     if route == "process":
         from twinkle_ray.weights.transport.inprocess import ProcessBlockStore
 
@@ -27,7 +37,7 @@ def block_store_for(route: Route, sync: str) -> BlockStore:
     if route == "shared":
         from twinkle_ray.weights.transport.shared import SharedBlockStore
 
-        return SharedBlockStore()
+        return SharedBlockStore(buckets, private=private)
     if route == "cuda_ipc":
         from twinkle_ray.weights.transport.cuda_ipc import CudaBlockStore
 

@@ -14,7 +14,9 @@ from twinkle_ray.weights.transport.packing import copy_all, empty_bytes, slot_vi
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.transport.home import Home
 
 _reduce: Any = reductions.reduce_tensor
 # position of the device in the arguments of torch's rebuild_cuda_tensor: each process has its own numbers
@@ -37,6 +39,9 @@ class CudaBlockStore:
     def __init__(self) -> None:
         self._offered: dict[int, tuple[Sequence[Tensor], DeviceMemory]] = {}
         self._opened: dict[tuple[int, int], Sequence[Tensor]] = {}
+
+    def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
+        """No tensor lives in the memory of this block store."""
 
     def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         """Copy the blocks into shared GPU memory, whatever `copy` is."""
@@ -68,6 +73,10 @@ class CudaBlockStore:
             arguments[_DEVICE_ARGUMENT] = uuids.index(handle.uuid)
             self._opened[key] = slot_views(bucket, handle.rebuild(*arguments))
         return self._opened[key]
+
+    def homes(self) -> Sequence[Home]:
+        """None."""
+        return ()
 
     def clear(self) -> None:
         """Keep the memory for the next sync."""

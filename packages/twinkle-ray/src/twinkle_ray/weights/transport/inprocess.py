@@ -15,7 +15,9 @@ from twinkle_ray.weights.transport.packing import copy_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.transport.home import Home
 
 _OFFERED: dict[int, Sequence[Tensor]] = {}
 _TICKETS = count(1)
@@ -27,6 +29,9 @@ class ProcessBlockStore:
 
     def __init__(self) -> None:
         self._tickets: list[int] = []
+
+    def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
+        """No tensor lives in the memory of this block store."""
 
     def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         """Offer the blocks themselves; with `copy`, copies of them in the dtype in transit."""
@@ -47,6 +52,10 @@ class ProcessBlockStore:
         """The blocks of a ticket."""
         assert isinstance(handle, int)
         return _OFFERED[handle]
+
+    def homes(self) -> Sequence[Home]:
+        """None."""
+        return ()
 
     def clear(self) -> None:
         """Forget the tickets of this block store."""

@@ -16,7 +16,9 @@ from twinkle_ray.weights.transport.packing import copy_all, slot_views
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.transport.home import Home
 
 GET_SECONDS = 60.0
 
@@ -55,6 +57,9 @@ class RayBlockStore:
         self._mailbox = self._open()
         self._keys: list[str] = []
 
+    def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
+        """No tensor lives in the memory of this block store."""
+
     def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         """Copy the blocks into an object, whatever `copy` is."""
         packed = np.empty(bucket.nbytes, dtype=np.uint8)
@@ -73,6 +78,10 @@ class RayBlockStore:
         (ref,) = self._call("get", handle)
         packed = ray.get(ref, timeout=GET_SECONDS)
         return slot_views(bucket, torch.from_numpy(_Writable(packed).array()))
+
+    def homes(self) -> Sequence[Home]:
+        """None."""
+        return ()
 
     def clear(self) -> None:
         """Have Ray free the objects."""

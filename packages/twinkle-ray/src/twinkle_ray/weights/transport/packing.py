@@ -31,9 +31,12 @@ def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy block by block; a copy converts if the dtypes differ, and keeps the bits otherwise."""
-    if targets:
-        with torch.no_grad():
-            torch._foreach_copy_([*map(_bits, targets, sources)], [*map(_bits, sources, targets)])
+    if not targets:
+        return
+    if any(dtype.itemsize == 1 for dtype in {target.dtype for target in targets}):
+        targets, sources = list(map(_bits, targets, sources)), list(map(_bits, sources, targets))
+    with torch.no_grad():
+        torch._foreach_copy_([*targets], [*sources])
 
 
 def _bits(tensor: Tensor, other: Tensor) -> Tensor:

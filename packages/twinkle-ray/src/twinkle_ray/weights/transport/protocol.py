@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.transport.home import Home
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +59,13 @@ class Link(Protocol):
 class BlockStore(Protocol):
     """Buckets that stay at their source until a target gets them (process, host memory, CUDA IPC, object store)."""
 
+    def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
+        """Begin a sync at this end.
+
+        Args:
+            occupied: Memory files that must not be written, because tensors of a target live there; None: all.
+        """
+
     def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         """Offer a bucket's blocks to its targets.
 
@@ -71,6 +80,9 @@ class BlockStore(Protocol):
 
     def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """The blocks of a bucket, one tensor for each slot, readable until `clear`."""
+
+    def homes(self) -> Sequence[Home]:
+        """Memory in which blocks have arrived, and in which tensors of this rank may live."""
 
     def clear(self) -> None:
         """Drop the blocks of a sync that is over; both ends call it."""

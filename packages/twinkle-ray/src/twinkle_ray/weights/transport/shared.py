@@ -5,18 +5,28 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from dataclasses import dataclass
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from twinkle_ray.weights.planning.offsets import bucket_offsets
+from twinkle_ray.weights.transport.home import Home
 from twinkle_ray.weights.transport.packing import copy_all, slot_views
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
+
+_PAGE = mmap.PAGESIZE
+_PAGEMAP = "/proc/self/pagemap"
+_OF_FILE, _IN_MEMORY_OR_SWAP = np.uint64(1 << 61), np.uint64(3 << 62)  # bits of an entry in it
 
 
 def available() -> bool:
@@ -26,30 +36,90 @@ def available() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A memory file of another process: `fd` in process `pid`; the inode tells it from a later file of that number."""
+    """A part of a memory file of another process.
+
+    Attributes:
+        pid: The process.
+        fd: Its descriptor of the file.
+        inode: Of the file; it tells the file from a later one of that descriptor.
+        size: Of the file in bytes.
+        offset: Of the part.
+    """
 
     pid: int
     fd: int
     inode: int
     size: int
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class _Mapping:
+    """A mapped memory file.
+
+    Attributes:
+        memory: The mapping.
+        home: Its bytes, and the file.
+        fd: The open file; -1 where another process keeps it.
+        blocks: The blocks of each bucket that was asked for.
+        used: Number of the latest sync that used it.
+    """
+
+    memory: mmap.mmap
+    home: Home
+    fd: int = -1
+    blocks: dict[int, Sequence[Tensor]] = field(default_factory=dict)
+    used: int = 0
+
+    def views(self, bucket: Bucket, offset: int) -> Sequence[Tensor]:
+        """The blocks of a bucket that starts at an offset."""
+        if bucket.index not in self.blocks:
+            self.blocks[bucket.index] = slot_views(bucket, self.home.buffer[offset : offset + bucket.nbytes])
+        return self.blocks[bucket.index]
 
 
 class SharedBlockStore:
-    """Packs each bucket into its own memory file, which the next sync fills again.
+    """Packs the buckets for the same targets into one memory file, which a later sync fills again.
 
     An anonymous file (memfd) has no name: it ends with the processes that hold it, and the size of /dev/shm does not
-    limit it.
+    limit it. A file in which tensors of a target live is not written; there are two then, in turns.
+
+    Args:
+        buckets: Those of this rank that travel through shared memory.
+        private: Map files of other processes such that this process's writes reach neither the file nor another
+            process, so that its tensors may live there.
     """
 
-    def __init__(self) -> None:
-        self._files: dict[tuple[int, int], tuple[int, Sequence[Tensor]]] = {}
-        self._maps: dict[tuple[int, Segment], Sequence[Tensor]] = {}
+    def __init__(self, buckets: Iterable[Bucket], *, private: bool = False) -> None:
+        self._private = private
+        self._together: defaultdict[tuple[int, ...], list[Bucket]] = defaultdict(list)
+        for bucket in buckets:
+            self._together[bucket.targets].append(bucket)
+        self._offsets: dict[tuple[int, ...], tuple[dict[int, int], int]] = {}
+        self._files: dict[tuple[int, ...], list[_Mapping]] = {}
+        self._chosen: dict[tuple[int, ...], _Mapping] = {}
+        self._occupied: frozenset[MemoryFile] | None = frozenset()
+        self._maps: dict[MemoryFile, _Mapping] = {}
+        self._sync = 0
+
+    def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
+        """Begin a sync: no file in which a tensor of a target lives is written."""
+        self._sync += 1
+        self._occupied = occupied
+        self._chosen.clear()
+        self._maps = {file: mapping for file, mapping in self._maps.items() if mapping.used >= self._sync - 2}
+        for file, mapping in self._maps.items():
+            if self._private and occupied is not None and file not in occupied:
+                _forget_writes(mapping)  # while the source packs
 
     def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         """Copy the blocks into shared memory, whatever `copy` is."""
-        fd, views = self._file(bucket)
-        copy_all(views, blocks)
-        return Segment(os.getpid(), fd, os.fstat(fd).st_ino, bucket.nbytes)
+        mapping = self._chosen.get(bucket.targets) or self._choose(bucket.targets)
+        offset = self._offsets[bucket.targets][0][bucket.index]
+        copy_all(mapping.views(bucket, offset), blocks)
+        assert mapping.home.file is not None
+        pid, inode = mapping.home.file
+        return Segment(pid, mapping.fd, inode, mapping.home.buffer.numel(), offset)
 
     def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """Map the source's memory.
@@ -58,40 +128,79 @@ class SharedBlockStore:
             OSError: If the source is gone, or belongs to another user.
         """
         assert isinstance(handle, Segment)
-        blocks = self._maps.get((bucket.index, handle))
-        if blocks is None:
-            fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDWR)
-            try:
-                if os.fstat(fd).st_ino != handle.inode:
-                    raise OSError(f"process {handle.pid} has closed the memory file that it offered")
-                buffer = _mapped(fd, handle.size)
-            finally:
-                os.close(fd)
-            blocks = self._maps[bucket.index, handle] = slot_views(bucket, buffer)
-        return blocks
+        mapping = self._maps.get((handle.pid, handle.inode))
+        if mapping is None:
+            mapping = self._maps[handle.pid, handle.inode] = self._opened(handle)
+        mapping.used = self._sync
+        return mapping.views(bucket, handle.offset)
+
+    def homes(self) -> list[Home]:
+        """The memory of other processes that is mapped, where tensors may live in it."""
+        return [mapping.home for mapping in self._maps.values()] if self._private else []
 
     def clear(self) -> None:
         """Keep the memory for the next sync."""
 
     def close(self) -> None:
-        """Unmap and close everything."""
-        for fd, _ in self._files.values():
+        """Close everything; memory in which tensors live ends with them."""
+        for mapping in (mapping for files in self._files.values() for mapping in files):
+            os.close(mapping.fd)
+        for kept in (self._files, self._chosen, self._maps):
+            kept.clear()
+
+    def _choose(self, targets: tuple[int, ...]) -> _Mapping:
+        """A file for the buckets of these targets, in which no tensor lives; others that are free are closed."""
+        files = self._files.setdefault(targets, [])
+        free = [] if self._occupied is None else [one for one in files if one.home.file not in self._occupied]
+        if targets not in self._offsets:
+            self._offsets[targets] = bucket_offsets(self._together[targets])
+        chosen = free[0] if free else _created(self._offsets[targets][1])
+        kept = [one for one in files if one not in free[1:] and self._occupied is not None]
+        for mapping in files:
+            if mapping not in kept:
+                os.close(mapping.fd)
+        self._files[targets] = kept if free else [*kept, chosen]
+        self._chosen[targets] = chosen
+        return chosen
+
+    def _opened(self, handle: Segment) -> _Mapping:
+        fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDONLY if self._private else os.O_RDWR)
+        try:
+            if os.fstat(fd).st_ino != handle.inode:
+                raise OSError(f"process {handle.pid} has closed the memory file that it offered")
+            flags = mmap.MAP_PRIVATE if self._private else mmap.MAP_SHARED
+            memory = mmap.mmap(fd, handle.size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
             os.close(fd)
-        self._files.clear()
-        self._maps.clear()
-
-    def _file(self, bucket: Bucket) -> tuple[int, Sequence[Tensor]]:
-        key = (bucket.index, bucket.nbytes)
-        if key not in self._files:
-            fd = os.memfd_create("twinkle-weights", os.MFD_CLOEXEC)
-            try:
-                os.posix_fallocate(fd, 0, bucket.nbytes)
-                self._files[key] = (fd, slot_views(bucket, _mapped(fd, bucket.nbytes)))
-            except OSError:
-                os.close(fd)
-                raise
-        return self._files[key]
+        return _Mapping(memory, Home(_bytes(memory), (handle.pid, handle.inode)))
 
 
-def _mapped(fd: int, size: int) -> Tensor:
-    return torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
+def _created(size: int) -> _Mapping:
+    fd = os.memfd_create("twinkle-weights", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        memory = mmap.mmap(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return _Mapping(memory, Home(_bytes(memory), (os.getpid(), os.fstat(fd).st_ino)), fd)
+
+
+def _bytes(memory: mmap.mmap) -> Tensor:
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _forget_writes(mapping: _Mapping) -> None:
+    """Have a private mapping show the file again where this process has written to it.
+
+    A page that was written is a copy of this process. Pages that are as in the file stay mapped: to map them again
+    costs a quarter of the copy of the values.
+    """
+    pages = -(-mapping.home.buffer.numel() // _PAGE)
+    with suppress(OSError), open(_PAGEMAP, "rb", buffering=0) as file:
+        read = os.pread(file.fileno(), 8 * pages, mapping.home.buffer.data_ptr() // _PAGE * 8)
+        entries = np.frombuffer(read, dtype=np.uint64)
+        written = (entries & _OF_FILE == 0) & (entries & _IN_MEMORY_OR_SWAP != 0)
+        if len(entries) == pages and not written.any():
+            return
+    mapping.memory.madvise(mmap.MADV_DONTNEED)

@@ -131,7 +131,7 @@ def _alike(write: Write) -> bool:
 
 def _pieces(write: Write) -> list[tuple[Tensor, Tensor]]:
     """Both ends of a write as integers, cut into pieces."""
-    target, source = _bits(write.target.reshape(-1)), _bits(write.source.reshape(-1))
+    target, source = as_integers(write.target.reshape(-1)), as_integers(write.source.reshape(-1))
     size = _piece(target)
     return list(zip(torch.split(target, size), torch.split(source, size), strict=True))
 
@@ -140,7 +140,7 @@ def _slabs(write: Write) -> list[tuple[Tensor, Tensor]]:
     """Both ends of a write, cut along the first dimension; as integers if the dtypes are equal."""
     target, source = write.target, write.source
     if target.dtype == source.dtype:
-        target, source = _bits(target), _bits(source)
+        target, source = as_integers(target), as_integers(source)
     if not target.ndim:
         target, source = target[None], source[None]
     rows = max(1, _piece(target) * len(target) // max(1, target.numel()))
@@ -149,6 +149,11 @@ def _slabs(write: Write) -> list[tuple[Tensor, Tensor]]:
 
 def _piece(tensor: Tensor) -> int:
     return PIECE_ELEMENTS if tensor.device.type == "cpu" else DEVICE_PIECE_ELEMENTS
+
+
+def differing(writes: Sequence[Write]) -> Iterator[bool]:
+    """Whether each write would change a bit of its target."""
+    return _differing([_slabs(write) for write in writes])
 
 
 def _differing(writes: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> Iterator[bool]:
@@ -176,10 +181,10 @@ def _comparable(piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     target, source = piece
     if target.dtype is source.dtype and target.device == source.device:
         return piece
-    return _bits(target), _bits(source.to(target))
+    return as_integers(target), as_integers(source.to(target))
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def as_integers(tensor: Tensor) -> Tensor:
     """The tensor as integers of the same size: -0.0 and 0.0 differ, a NaN is equal to itself."""
     if tensor.itemsize > MAX_INTEGER_BYTES:
         return torch.view_as_real(tensor).view(torch.int64)

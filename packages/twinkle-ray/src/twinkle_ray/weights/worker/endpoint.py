@@ -64,6 +64,8 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
     if not (beside and rank_state.is_read):
         rank_state.read(instance.weights(), written=address.side == "target")
+    with rank_state.held.lock:
+        rank_state.begin()
     local_shards = rank_state.local_shards
     host = host_identity()
     return RankReport(
@@ -76,6 +78,7 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         device=_device_name(local_shards),
         prepared=None if rank_state.rank_plan is None else rank_state.rank_plan.digest,
         generation=None if process_state.session is None else process_state.session.generation,
+        occupied=None if rank_state.replacer is None else rank_state.replacer.occupied(),
     )
 
 
@@ -158,7 +161,7 @@ def commit(instance: HasWeights, address: RankAddress, command: SyncCommand) -> 
     process_state, rank_state = rank_at(address)
     rank_plan = rank_state.running(command)
     with process_state.watching(address, command.phase("commit")):
-        changed = rank_state.commit(rank_plan, reversible=command.reversible).apply()
+        changed = rank_state.apply(rank_plan, instance.weights, reversible=command.reversible)
         rank_state.synchronize()
     return changed
 
@@ -223,7 +226,7 @@ def _nbytes(rank_state: RankState) -> int:
 
 
 def _device_name(local_shards: LocalShards) -> str:
-    devices = {tensor.device for pieces in local_shards.pieces.values() for _, tensor in pieces}
+    devices = local_shards.devices
     if not devices or all(device.type == "cpu" for device in devices):
         return "cpu"
     if len(devices) > 1:

@@ -123,6 +123,7 @@ class ProcessState:
         rank_state.arrived.clear()
         rank_state.checksums.clear()
         rank_state.handles.clear()
+        rank_state.begin_block_stores(command.occupied)
         if address.side == "source":
             for index, bucket in rank_plan.buckets.items():
                 route = rank_plan.routes[index]

@@ -12,17 +12,21 @@ from torch import Tensor
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.planning.manifest import torch_dtype
 from twinkle_ray.weights.planning.transfer_plan import Move
-from twinkle_ray.weights.shards.shard import Weights, fingerprint, hold
+from twinkle_ray.weights.replaceable import ReplaceableWeights
+from twinkle_ray.weights.shards.fingerprint import Fingerprint
+from twinkle_ray.weights.shards.shard import Weights, hold
 from twinkle_ray.weights.shards.value_digest import digest_values
 from twinkle_ray.weights.transport import BlockStore, block_store_for
 from twinkle_ray.weights.transport.packing import empty_bytes, slot_views
 from twinkle_ray.weights.worker.commit import Commit, Write
 from twinkle_ray.weights.worker.held import HeldVersions
+from twinkle_ray.weights.worker.replacement import replacements_made
+from twinkle_ray.weights.worker.replacer import Replacer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_ray.weights.messages import Route, Side, SyncCommand
+    from twinkle_ray.weights.messages import MemoryFile, Route, Side, SyncCommand
     from twinkle_ray.weights.planning.rank_plan import RankPlan
     from twinkle_ray.weights.planning.transfer_plan import Digests
     from twinkle_ray.weights.shards.specs import LocalShards
@@ -60,20 +64,36 @@ class RankState:
         self.handles: dict[int, object] = {}
         self.checksums: dict[int, int] = {}
         self._block_stores: dict[Route, BlockStore] = {}
-        self._fingerprint: object = None
+        self._fingerprint: Fingerprint | None = None
         self._blocks: dict[int, list[Tensor]] = {}
         self._staging: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
         self._commit: _KeptCommit | None = None
+        self._before: tuple[Fingerprint | None, LocalShards] | None = None
         self.held = HeldVersions()
+        self.replacer: Replacer | None = None
 
     def read(self, weights: Weights, *, written: bool) -> None:
         """Read what `weights()` returned, unless it is the same memory as before."""
-        seen = fingerprint(weights)
-        if seen != self._fingerprint:
+        replaced = replacements_made()
+        replaceable = written and isinstance(weights, ReplaceableWeights)
+        if replaceable is (self.replacer is None):
+            self.forget()
+            self.replacer = Replacer() if replaceable else None
+            self._fingerprint = None
+        if self._fingerprint is None or not self._fingerprint.matches(weights, same_parameters=replaceable):
             self.local_shards = hold(weights, written=written)
-            self._fingerprint = seen
+            self._fingerprint = Fingerprint(weights)
             self._blocks.clear()
             self._commit = None
+            if self.replacer is not None:
+                self.replacer.read(weights, self.local_shards)
+        if self.replacer is not None:
+            self.replacer.read_at = replaced
+
+    def begin(self) -> None:
+        """Begin a sync: memory in which no tensor lives is free."""
+        if self.replacer is not None:
+            self.replacer.begin()
 
     def running(self, command: SyncCommand) -> RankPlan:
         """The plan that a command is for."""
@@ -106,17 +126,25 @@ class RankState:
 
     def synchronize(self) -> None:
         """Wait for the work on the GPUs of this rank's tensors."""
-        devices = {
-            tensor.device for pieces in self.local_shards.pieces.values() for _, tensor in pieces if tensor.is_cuda
-        }
-        for device in devices:
-            torch.cuda.synchronize(device)
+        for device in self.local_shards.devices:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
 
     def block_store(self, route: Route) -> BlockStore:
         """The block store of a route, made on first use."""
         if route not in self._block_stores:
-            self._block_stores[route] = block_store_for(route, self._sync)
+            rank_plan = self.rank_plan
+            assert rank_plan is not None, "prepare comes first"
+            buckets = [bucket for index, bucket in rank_plan.buckets.items() if rank_plan.routes[index] == route]
+            private = self.replacer is not None
+            self._block_stores[route] = block_store_for(route, self._sync, buckets, private=private)
         return self._block_stores[route]
+
+    def begin_block_stores(self, occupied: frozenset[MemoryFile] | None) -> None:
+        """Have all block stores of the plan begin a sync."""
+        assert self.rank_plan is not None, "prepare comes first"
+        for route in set(self.rank_plan.routes.values()) - {"link"}:
+            self.block_store(route).begin(occupied)
 
     def blocks(self, rank_plan: RankPlan, index: int) -> list[Tensor]:
         """The source's tensors for a bucket, one for each slot."""
@@ -128,6 +156,8 @@ class RankState:
 
     def staging(self, rank_plan: RankPlan, index: int) -> Tensor:
         """The buffer in which a bucket of a link arrives; kept from sync to sync."""
+        if self.replacer is not None:
+            return self.replacer.staging(rank_plan, index, self.device())
         if index not in self._staging:
             bucket = rank_plan.buckets[index]
             buffer = empty_bytes(bucket.nbytes, self.device())
@@ -137,11 +167,44 @@ class RankState:
     def arrivals(self, rank_plan: RankPlan) -> dict[int, Sequence[Tensor]]:
         """The arrived blocks of every bucket of a target rank, by the bucket's index."""
         return {
-            index: self._staging[index][1] if rank_plan.routes[index] == "link" else self.arrived[index]
+            index: self._staged(index) if rank_plan.routes[index] == "link" else self.arrived[index]
             for index in rank_plan.buckets
         }
 
-    def commit(self, rank_plan: RankPlan, *, reversible: bool) -> Commit:
+    def _staged(self, index: int) -> Sequence[Tensor]:
+        return self._staging[index][1] if self.replacer is None else self.replacer.staged(index)
+
+    def apply(self, rank_plan: RankPlan, weights: Callable[[], Weights], *, reversible: bool) -> int:
+        """Write the arrivals, or make them the memory of the parameters that may be replaced.
+
+        Args:
+            rank_plan: The rank's plan.
+            weights: Of the component.
+            reversible: Have `rollback` restore the old values.
+
+        Returns:
+            The entries whose values have changed, as a set of bits.
+
+        Raises:
+            WeightSyncError: If the component's weights are others than before.
+        """
+        if self.replacer is None:
+            return self._kept_commit(rank_plan, reversible=reversible).apply()
+        if self.replacer.outdated():
+            self.read(weights(), written=True)
+            self.check_shards(rank_plan)
+        self._before = (self._fingerprint, self.local_shards)
+        shared = [home for block_store in self._block_stores.values() for home in block_store.homes()]
+        arrivals = self.arrivals(rank_plan)
+        try:
+            changed = self.replacer.apply(rank_plan, arrivals, self.local_shards, shared, reversible=reversible)
+            self._fingerprint, self.local_shards, _ = self.replacer.after(weights)
+        except BaseException:
+            self.rollback()
+            raise
+        return changed
+
+    def _kept_commit(self, rank_plan: RankPlan, *, reversible: bool) -> Commit:
         """The commit that writes the arrivals; a block whose tensors are tied at the source has several writes."""
         arrivals = self.arrivals(rank_plan)
         kept = self._commit
@@ -200,11 +263,17 @@ class RankState:
         """Restore the values from before the latest commit, complete or not."""
         if self._commit is not None:
             self._commit.commit.rollback()
+        if self.replacer is not None and self.replacer.rollback() and self._before is not None:
+            self._fingerprint, self.local_shards = self._before
+            self._before = None
 
     def finalize(self) -> None:
         """Make the latest commit final, and drop the buffers that only this sync needed."""
         if self._commit is not None:
             self._commit.commit.finalize()
+        if self.replacer is not None:
+            self.replacer.finalize()
+            self._before = None
         self.clear()
 
     def drop_packed(self, index: int) -> None:
@@ -217,6 +286,8 @@ class RankState:
         self.packed.clear()
         if self.rank_plan is None or not set(self.rank_plan.routes.values()) <= _LASTING:
             self._commit = None
+            if self.replacer is not None:
+                self.replacer.drop()
         for block_store in self._block_stores.values():
             block_store.clear()
 
@@ -225,6 +296,8 @@ class RankState:
         for block_store in self._block_stores.values():
             block_store.close()
         self.rank_plan = self._commit = None
+        if self.replacer is not None:
+            self.replacer.forget()
         for kept in (self._block_stores, self._staging, self._blocks, self.packed, self.arrived, self.handles):
             kept.clear()
 
