@@ -1,0 +1,33 @@
+"""Start a node of a Ray cluster whose workers are forks: python -m twinkle_ray.forkserver start --head ...
+
+The arguments are those of the command `ray`. The server of each job loads numpy and torch beside Ray; the variable
+TWINKLE_FORKSERVER_MODULES names other modules, or none.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import sysconfig
+from pathlib import Path
+
+from twinkle_ray.forkserver.interpreter import SHARED, check_start_method, forking, node_folder
+from twinkle_ray.forkserver.server import MODULES
+
+
+def main() -> None:
+    """Run `ray` with these arguments."""
+    if check_start_method("forkserver") == "spawn":
+        raise SystemExit(
+            "a fork server needs Linux 5.3 or newer and its os.pidfd_open; start the node with `ray start`"
+        )
+    command = Path(sysconfig.get_path("scripts")) / "ray"
+    sys.argv[0] = str(command)
+    modules = os.environ.get(MODULES)
+    with forking(node_folder(), SHARED if modules is None else modules.split(",")):
+        runpy.run_path(str(command), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The interpreter that a node starts workers with: a file that runs the launcher."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast, get_args
+from zlib import crc32
+
+from twinkle_ray.forkserver.server import MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+StartMethod = Literal["forkserver", "spawn"]
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+SHARED = ("numpy", "torch")  # large, without threads, and without a device before its first use
+
+
+def check_start_method(start_method: str) -> StartMethod:
+    """Return how workers start.
+
+    Raises:
+        ValueError: It is none of the ways.
+    """
+    known = get_args(StartMethod)
+    if start_method not in known:
+        raise ValueError(f"start_method={start_method!r} must be {' or '.join(map(repr, known))}")
+    return cast("StartMethod", start_method) if hasattr(os, "pidfd_open") else "spawn"
+
+
+def node_folder() -> Path:
+    """A folder for the nodes of this user and this interpreter, which outlives them.
+
+    Raises:
+        PermissionError: Another user could enter it, or has made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"twinkle-forkserver-{os.getuid()}-{crc32(sys.executable.encode()):08x}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{folder} must be a folder of this user that nobody else can enter: remove it")
+    return folder
+
+
+@contextmanager
+def forking(folder: Path, modules: Iterable[str]) -> Iterator[None]:
+    """A node that this process starts meanwhile has a fork server: its interpreter is the launcher.
+
+    Args:
+        folder: A folder that only this user can enter; it stays as long as the node.
+        modules: Names of modules that the server loads beside Ray.
+    """
+    interpreter = folder / "python"
+    command = shlex.join([sys.executable, "-I", "-S", str(_LAUNCHER), str(folder)])
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+        file.write(f'#!/bin/sh\nexec {command} "$@"\n')
+    os.chmod(file.name, 0o700)
+    os.replace(file.name, interpreter)  # another node may be reading it
+    executable, sys.executable = sys.executable, str(interpreter)
+    before, os.environ[MODULES] = os.environ.get(MODULES), ",".join(modules)
+    try:
+        yield
+    finally:
+        sys.executable = executable
+        del os.environ[MODULES]
+        if before is not None:
+            os.environ[MODULES] = before

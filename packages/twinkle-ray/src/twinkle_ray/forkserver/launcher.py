@@ -1,0 +1,97 @@
+"""Stands in for the interpreter where Ray starts workers: it asks the fork server, or becomes the interpreter itself.
+
+Run as `python -I -S launcher.py FOLDER ARGUMENTS`, it imports little: it runs once for each worker.
+"""
+
+import fcntl
+import os
+import socket
+import sys
+import time
+from zlib import crc32
+
+# Ray's script of a worker. If it had another name in some version, workers would start as without this package.
+_SCRIPT = "default_worker.py"
+_START_SECONDS = 30.0  # for a server to load its modules
+_ANSWER_SECONDS = 30.0
+_POLL_SECONDS = 0.01
+_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
+
+
+def main() -> None:
+    """Have the fork server start the process, or become it."""
+    folder, arguments = sys.argv[1], sys.argv[2:]
+    if arguments and os.path.basename(arguments[0]) == _SCRIPT:
+        _fork(folder, arguments)
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _fork(folder: str, arguments: list[str]) -> None:
+    """End with status 0 after the server has made the process; return if there is none, and none will be."""
+    environment = sorted(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
+    asker = os.getppid()
+    request = b"\0".join([os.getcwdb(), b"%d" % len(arguments), *map(os.fsencode, arguments), *environment])
+    path = os.path.join(folder, f"{asker}-{crc32(b'0'.join(environment)):08x}")
+    connection = _connect(folder, path, [path, str(asker), os.path.dirname(arguments[0])])
+    if connection is None:
+        return
+    with connection:
+        try:
+            socket.send_fds(connection, [request], [0, 1, 2])
+        except OSError:  # too long, or a standard stream is closed: nothing was sent
+            return
+        try:
+            answer = connection.recv(1)
+        except TimeoutError:  # it may start later: whoever asked for a worker asks for another one in its own time
+            os._exit(1)
+        except OSError:
+            return
+    if answer:
+        os._exit(0)
+
+
+def _connect(folder: str, path: str, served: list[str]) -> socket.socket | None:
+    """A connection to the server, which is started if there is none; None if it does not start."""
+    connection = _open(path)
+    if connection is not None:
+        return connection
+    until = time.monotonic() + _START_SECONDS
+    server = 0
+    failed = f"{path}.failed"
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # its end ends the lock
+    while connection is None and time.monotonic() < until and not os.path.exists(failed):
+        if server == 0 and _locked(lock):
+            connection = _open(path)  # another launcher had the lock before
+            if connection is None:
+                command = [sys.executable, _SERVER, *served]
+                server = os.posix_spawn(sys.executable, command, os.environ, setsid=True)
+        elif server and os.waitpid(server, os.WNOHANG)[0]:
+            open(failed, "w").close()  # the others need not try
+            break
+        time.sleep(_POLL_SECONDS)
+        connection = connection or _open(path)
+    os.close(lock)
+    return connection
+
+
+def _open(path: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(_ANSWER_SECONDS)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The fork server of a node: it loads the libraries of workers once, and becomes a worker for each request.
+
+A request is for a process with exactly this process's environment; others are refused. The server ends when the process
+that asks for workers ends, or when it has had no child for some seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import select
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from importlib import import_module
+
+MODULES = "TWINKLE_FORKSERVER_MODULES"  # what is loaded beside Ray and the worker's own modules, as "numpy,torch"
+_OWN_MODULES = ("ray", "twinkle_ray.workers.rank_actor", "twinkle_remote.component.construct")
+# Ray's worker loads these where they are installed, to be able to serialize their objects.
+_OF_RAYS_WORKER = ("argparse", "numpy", "pyarrow", "pydantic", "pydantic.v1", "starlette.datastructures")
+_IDLE_SECONDS = 5.0
+_READ_SECONDS = 5.0
+_LONGEST_REQUEST = 1 << 20  # bytes
+_THREADS = "OMP_NUM_THREADS"
+
+
+class _Server:
+    """Serves until nobody needs it.
+
+    Args:
+        path: Path of its socket.
+        asker: Id of the process that asks for workers.
+        scripts: Folder of the scripts that it runs.
+    """
+
+    def __init__(self, path: str, asker: int, scripts: str) -> None:
+        self._path, self._scripts = path, scripts
+        self._environment = _environment()
+        self._asker = os.pidfd_open(asker)
+        self._children: dict[int, int] = {}  # process ids by their descriptors
+        _load(os.environ.get(MODULES, ""))
+        import_module("twinkle_ray.forkserver.forked").set_asker(self._asker)
+        if threading.active_count() > 1:
+            raise RuntimeError(f"a module has started threads, which a fork would lack: {threading.enumerate()}")
+        gc.collect()
+        gc.freeze()  # a pass of the collector would copy every page
+        _let_go_of_streams()
+        _remove_old(os.path.dirname(path))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(f"{path}.new")
+        self._listener.listen(128)
+        os.rename(f"{path}.new", path)  # who can connect is served
+
+    def serve(self) -> list[str] | None:
+        """Serve requests; return the arguments in each new process, and None in the server at its end."""
+        poll = select.poll()
+        for descriptor in (self._asker, self._listener.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        since = time.monotonic()
+        while self._children or time.monotonic() < since + _IDLE_SECONDS:
+            for descriptor, _ in poll.poll(1000 * _IDLE_SECONDS):
+                if descriptor == self._asker:
+                    os.unlink(self._path)
+                    return None
+                if descriptor == self._listener.fileno():
+                    arguments = self._answer(poll)
+                    if arguments is not None:
+                        return arguments
+                    since = time.monotonic()
+                else:
+                    poll.unregister(descriptor)
+                    os.waitpid(self._children.pop(descriptor), 0)
+                    os.close(descriptor)
+                    since = time.monotonic()
+        os.unlink(self._path)
+        return None
+
+    def _answer(self, poll: select.poll) -> list[str] | None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(_READ_SECONDS)
+            streams: list[int] = []
+            with suppress(OSError):  # the launcher has gone
+                request, streams, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 3)
+                folder, count, *rest = request.split(b"\0")
+                arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
+                if len(streams) == 3 and rest[int(count) :] == self._environment and self._runs(arguments[0]):
+                    child = os.fork()
+                    if child == 0:
+                        self._become(streams, folder)
+                        connection.send(b"1")
+                        return arguments
+                    descriptor = os.pidfd_open(child)
+                    self._children[descriptor] = child
+                    poll.register(descriptor, select.POLLIN)
+            for stream in streams:
+                os.close(stream)
+        return None
+
+    def _runs(self, script: str) -> bool:
+        return os.path.dirname(script) == self._scripts
+
+    def _become(self, streams: list[int], folder: bytes) -> None:
+        """Become a process as one that the asker has started itself."""
+        os.setpgid(0, 0)  # Ray ends the group of a worker with it
+        self._listener.close()
+        for descriptor in self._children:
+            os.close(descriptor)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.chdir(folder)
+        if "numpy.random" in sys.modules:  # random draws anew by itself
+            sys.modules["numpy.random"].seed()
+
+
+def _let_go_of_streams() -> None:
+    """Hold the standard streams of who asked first no longer: somebody may wait for their end."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _remove_old(folder: str) -> None:
+    """Remove the sockets of servers whose asker has ended, and which were killed before they could."""
+    for entry in list(os.scandir(folder)):
+        asker = entry.name.partition("-")[0]
+        if asker.isdecimal() and not os.path.exists(f"/proc/{asker}"):
+            with suppress(FileNotFoundError):  # another server has removed it
+                os.unlink(entry.path)
+
+
+def _environment() -> list[bytes]:
+    return sorted(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
+
+
+def _load(names: str) -> None:
+    """Import modules as a worker does: those of `names` after Ray has set one thread."""
+    for name in _OWN_MODULES:
+        import_module(name)
+    for name in _OF_RAYS_WORKER:
+        with suppress(ImportError):
+            import_module(name)
+    given = os.environ.get(_THREADS)
+    os.environ.setdefault(_THREADS, "1")
+    for name in filter(None, names.split(",")):
+        import_module(name)
+    if given is None:
+        del os.environ[_THREADS]
+
+
+def main() -> None:
+    """Serve; in a new process, run what was asked for."""
+    path, asker, scripts = sys.argv[1:]
+    if not sys.flags.safe_path:
+        sys.path[0] = scripts  # where a script is run, its folder stands there
+    arguments = _Server(path, int(asker), scripts).serve()
+    if arguments is not None:
+        sys.argv[:] = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""A script that the launcher runs cannot tell a fork from a start, wherever it looks; without a server it is started.
+
+The scripts have the name of Ray's, for which the launcher asks the server; no Ray runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twinkle_ray.forkserver.interpreter import check_start_method, forking, node_folder
+from twinkle_ray.forkserver.server import MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+LIMIT = 120  # seconds
+# Prints what it finds around itself, as one line of JSON.
+REPORT = """
+    import ray, twinkle_ray.workers.rank_actor  # as a worker does, whose script stays in front
+    import faulthandler, gc, json, os, signal, sys, threading, __main__
+    found = {
+        "argv": sys.argv, "path": sys.path, "flags": list(sys.flags), "executable": sys.executable,
+        "environment": dict(os.environ), "folder": os.getcwd(), "niceness": os.nice(0),
+        "umask": os.umask(0o22), "main": sorted({*vars(__main__)} - {"__annotations__"}), "file": __main__.__file__,
+        "is_main": __name__ == "__main__", "threads": threading.active_count(),
+        "handlers": [str(signal.getsignal(one)) for one in signal.valid_signals()],
+        "blocked": sorted(map(str, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
+        "leads_group": os.getpgid(0) == os.getpid(), "collects": gc.isenabled(), "input": sys.stdin.read(),
+    }
+    import numpy, random, torch, uuid
+    from ray import ObjectRef
+    own = {
+        "pid": os.getpid(), "parent": os.getppid(), "numpy": numpy.random.rand(), "random": random.random(),
+        "uuid": uuid.uuid4().hex, "ref": ray._raylet.ObjectRef.from_random().hex(),
+        "threads": torch.get_num_threads(),
+    }
+    print("own " + json.dumps(own), file=sys.stderr, flush=True)
+    print("found " + json.dumps(found), flush=True)
+"""
+
+
+class Node:
+    """Stands in for the process that starts workers.
+
+    Args:
+        folder: Where its interpreter and its scripts are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scripts = folder / "scripts"
+        self.scripts.mkdir()
+
+    def start(
+        self, script: str, *arguments: str, name: str = "default_worker.py", **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start the interpreter with a script."""
+        path = self.scripts / name
+        path.write_text(textwrap.dedent(script))
+        return self.run(str(path), *arguments, **environment)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start the interpreter."""
+        return subprocess.Popen(
+            [str(self.folder / "python"), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, MODULES: "numpy,torch", **environment},
+            process_group=0,
+        )
+
+    def servers(self) -> list[int]:
+        """Process ids of its fork servers, the first to start first; their forks look as they do."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (entry / "cmdline").read_text().split("\0")
+                if len(words) > 2 and words[1].endswith("server.py") and words[2].startswith(str(self.folder)):
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()
+                    found[int(entry.name)] = int(state[1]), int(state[19])
+        return sorted((pid for pid, (parent, _) in found.items() if parent not in found), key=lambda pid: found[pid][1])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with forking(tmp_path, []):
+        pass
+    made = Node(tmp_path)
+    yield made
+    for pid in made.servers():  # a server without a child is there for some seconds
+        os.kill(pid, signal.SIGKILL)
+
+
+def finish(process: subprocess.Popen[str], text: str = "") -> tuple[str, str]:
+    """What a process and its forks have printed and told, after all of them have ended."""
+    out, errors = process.communicate(text, timeout=LIMIT)
+    assert process.returncode == 0, errors
+    return out, errors
+
+
+def reports(process: subprocess.Popen[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    out, errors = finish(process, "words\n")
+    found, own = ([line for line in text.splitlines() if line.startswith(name)] for text, name in
+                  ((out, "found "), (errors, "own ")))  # fmt: skip
+    return json.loads(found[0].removeprefix("found ")), json.loads(own[0].removeprefix("own "))
+
+
+def test_a_fork_finds_what_a_start_finds(node: Node) -> None:
+    first, second = (reports(node.start(REPORT, "--some", "x y", "")) for _ in range(2))
+    (server,) = node.servers()
+    started = reports(node.start(REPORT, "--some", "x y", "", name="other.py"))
+    assert first[1]["parent"] == second[1]["parent"] == server and started[1]["parent"] == os.getpid()
+    as_default = json.loads(json.dumps(started[0]).replace("other.py", "default_worker.py"))
+    assert first[0] == second[0] == as_default
+    assert first[0]["leads_group"] and first[0]["input"] == "words\n" and first[0]["threads"] == 1
+    for name in ("pid", "numpy", "random", "uuid", "ref"):
+        assert len({own[name] for _, own in (first, second, started)}) == 3, name
+
+
+def test_many_at_once_are_forks_of_one_server(node: Node) -> None:
+    script = "import os, sys; print(os.getppid(), sys.argv[1], sys.stdin.read())"
+    processes = [node.start(script, str(number)) for number in range(12)]
+    printed = [finish(process, f"to {number}")[0].split() for number, process in enumerate(processes)]
+    assert printed == [[str(node.servers()[0]), str(number), "to", str(number)] for number in range(12)]
+
+
+def test_another_environment_has_another_server(node: Node) -> None:
+    script = "import os; print(os.getppid(), os.environ['COLOUR'])"
+    printed = [finish(node.start(script, COLOUR=colour))[0].split() for colour in ("red", "blue", "red")]
+    assert [colour for _, colour in printed] == ["red", "blue", "red"]
+    assert [parent for parent, _ in printed] == [str(node.servers()[at]) for at in (0, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-c", "import os; print(os.getppid())"], ""),
+        (["-"], "import os; print(os.getppid())"),
+        (["-m", "timeit", "-n", "1", "-r", "1", "-s", "import os; print(os.getppid())"], ""),
+    ],
+)
+def test_all_else_is_started(node: Node, arguments: Sequence[str], text: str) -> None:
+    assert finish(node.run(*arguments), text)[0].split()[0] == str(os.getpid())
+    assert not node.servers()
+
+
+def test_a_status_of_an_interpreter_is_its_own(node: Node) -> None:
+    process = node.run("-c", "raise SystemExit(7)")
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["import threading; threading.Thread(target=input, daemon=True).start()", "raise ImportError('not here')"],
+)
+def test_without_a_server_workers_are_started(node: Node, module: str) -> None:
+    """A server refuses to fork a process with threads; the next worker does not try again."""
+    (node.folder / "bad_module.py").write_text(f"print('loaded', flush=True)\n{module}\n")
+    environment = {MODULES: "bad_module", "PYTHONPATH": str(node.folder)}
+    script = "import os; print(os.getppid())"
+    for times in (1, 0):
+        out, errors = finish(node.start(script, **environment))
+        assert out.split() == ["loaded"] * times + [str(os.getpid())]
+        assert ("has started threads" in errors or "not here" in errors) == bool(times)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_after_a_killed_server_comes_another(node: Node, number: signal.Signals) -> None:
+    script = "import os; print(os.getppid(), flush=True); input()"
+    with node.start(script) as held:
+        assert held.stdout is not None and held.stdin is not None
+        first = int(held.stdout.readline())
+        os.kill(first, number)
+        wait_until(lambda: first not in node.servers())
+        second = int(finish(node.start(script), "\n")[0])
+        assert second in node.servers() and second != first
+        held.stdin.write("\n")
+        held.stdin.flush()
+        assert held.stdout.read() == ""  # it had gone on
+
+
+def test_a_server_without_children_ends(node: Node) -> None:
+    script = "import os, sys, time; print(os.getppid(), flush=True); time.sleep(float(sys.argv[1]))"
+    parents = {finish(node.start(script, pause))[0] for pause in ("6", "0")}
+    assert len(parents) == 1  # the first child kept it for longer than it is idle
+    wait_until(lambda: not node.servers(), 20)
+    assert sorted(path.name for path in node.folder.iterdir()) == ["python", "scripts"]
+
+
+def test_a_server_ends_with_who_asked_for_it(node: Node) -> None:
+    script = "import time; print('up', flush=True); time.sleep(3)"
+    (node.scripts / "default_worker.py").write_text(script)
+    asker = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:]); input()",
+         str(node.folder / "python"), str(node.scripts / "default_worker.py")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+    with asker:
+        assert asker.stdout is not None and asker.stdout.readline() == b"up\n"
+        assert len(node.servers()) == 1
+        asker.kill()
+        wait_until(lambda: not node.servers(), 10)
+    assert [path.name for path in node.folder.iterdir() if path.is_socket()] == []
+
+
+def test_the_folder_of_nodes_is_this_user_s_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = node_folder()
+    assert folder == node_folder() and folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(PermissionError, match="that nobody else can enter: remove it"):
+        node_folder()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="that nobody else can enter: remove it"):
+        node_folder()
+
+
+def test_a_start_method_is_known_or_refused() -> None:
+    assert check_start_method("forkserver") == "forkserver" and check_start_method("spawn") == "spawn"
+    with pytest.raises(ValueError, match=r"^start_method='fork' must be 'forkserver' or 'spawn'$"):
+        check_start_method("fork")
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in its time"
+        time.sleep(0.05)
