@@ -1,11 +1,11 @@
-"""Helpers that the `program` fixtures put beside each program: the outcome of a call as a line, and raylets."""
+"""Helpers that the `program` fixtures put beside each program: the outcome of a call as a line, clusters, raylets."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -13,6 +13,8 @@ import twinkle_remote as twinkle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ray.cluster_utils import Cluster
 
 
 def outcome(function: Callable[[], object]) -> str:
@@ -29,6 +31,14 @@ def outcome(function: Callable[[], object]) -> str:
 def report(name: str, function: Callable[[], object]) -> None:
     """Print the outcome of a function; `Program.report` reads it."""
     print(f"{name} {outcome(function)}\n", end="", flush=True)  # one write: Ray's threads print between two
+
+
+def start_cluster(**head: Any) -> Cluster:
+    """A cluster that more nodes can be added to; its head has no process that only a person would read of."""
+    from ray.cluster_utils import Cluster
+
+    unused = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+    return Cluster(initialize_head=True, head_node_args={**head, **unused})
 
 
 def raylets(address: str | None = None) -> list[int]:

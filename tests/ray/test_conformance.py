@@ -1,12 +1,15 @@
-"""The public suite of twinkle-remote over Ray: fifteen workers on a cluster of their own."""
+"""The public suite of twinkle-remote over Ray: fifteen workers, called directly and through a tree of agents."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from twinkle_remote.conformance import CHECKS
+from twinkle_mesh import DeviceGroup
+from twinkle_ray.by_node import choice
+from twinkle_remote import session
+from twinkle_remote.conformance import CHECKS, SIZES, Harness
 from twinkle_remote.conformance.checks import (
     collecting,
     coroutines,
@@ -21,41 +24,9 @@ from twinkle_remote.conformance.checks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from twinkle_remote.conformance import Harness
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.long
-
-SOURCE = """
-    import sys
-    import traceback
-
-    from twinkle_mesh import DeviceGroup
-    from twinkle_ray.by_node import choice
-    from twinkle_remote import session
-    from twinkle_remote.conformance import SIZES, Harness, checks_for
-
-    chosen = sys.argv[3:]
-    if sys.argv[2] == "in a tree":  # each rank of a group has an agent, and two agents stand below each
-        vars(choice).update(FAN_OUT=2, RANKS_OF_AGENT=1)
-    options = {"calls": "direct" if sys.argv[2] == "direct" else "by_node"}
-    groups = [DeviceGroup(f"of-{size}", size, "CPU") for size in SIZES]
-    with session("ray", groups=groups, **options):
-        harness = Harness("ray", {size: f"of-{size}" for size in SIZES}, sys.argv[1], options)
-        for check in checks_for(harness):
-            if check.__name__ not in chosen:
-                continue
-            try:
-                check(harness)
-            except Exception:
-                traceback.print_exc()
-                print("failed:", check.__name__)
-            else:
-                print("passed:", check.__name__)
-"""
-
 
 # What agents gather and tell, beyond what test_calls_by_node.py breaks: order, failures, limits, hand-over, items, and
 # what workers call. Values are split and joined as in direct calls.
@@ -68,12 +39,32 @@ BY_AGENTS = (
 )
 
 
+@pytest.fixture(scope="module")
+def harness(
+    ray_cluster: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    calls: Literal["direct", "by_node"] = "direct" if request.param == "direct" else "by_node"
+    groups = [DeviceGroup(f"of-{size}", size, "CPU") for size in SIZES]
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "tree":  # each rank of a group has an agent, and two agents stand below each
+            patch.setattr(choice, "FAN_OUT", 2)
+            patch.setattr(choice, "RANKS_OF_AGENT", 1)
+        with session("ray", groups=groups, calls=calls):
+            folder = tmp_path_factory.mktemp("gates")
+            yield Harness("ray", {size: f"of-{size}" for size in SIZES}, str(folder), {"calls": calls})
+
+
 @pytest.mark.ray
-@pytest.mark.parametrize(("calls", "checks"), [("direct", CHECKS), ("in a tree", BY_AGENTS)], ids=["direct", "tree"])
-def test_conformance(
-    program: Callable[..., Any], tmp_path: Any, calls: str, checks: Sequence[Callable[[Harness], None]]
-) -> None:
-    chosen = {check.__name__ for check in checks}
-    out = program(SOURCE, str(tmp_path), calls, *chosen, OMP_NUM_THREADS="1").finish(timeout=290)
-    passed = {line.removeprefix("passed: ") for line in out.splitlines() if line.startswith("passed: ")}
-    assert passed == chosen, out
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("harness", ["direct"], indirect=True)
+def test_direct_calls(harness: Harness, check: Callable[[Harness], None]) -> None:
+    assert harness.takes(check)
+    check(harness)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("check", BY_AGENTS, ids=[check.__name__ for check in BY_AGENTS])
+@pytest.mark.parametrize("harness", ["tree"], indirect=True)
+def test_calls_through_a_tree_of_agents(harness: Harness, check: Callable[[Harness], None]) -> None:
+    assert harness.takes(check)
+    check(harness)

@@ -267,7 +267,7 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
         import time
         from pathlib import Path
         import ray
-        from ray.cluster_utils import Cluster
+        from program_tools import start_cluster
         import twinkle_remote as twinkle
         from twinkle_mesh import DeviceGroup
 
@@ -285,8 +285,7 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
         if __name__ == "__main__":
             for name in [name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_"))]:
                 del os.environ[name]  # another test may have set it, and the cluster's processes inherit it
-            head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
-            cluster = Cluster(initialize_head=True, head_node_args=head)
+            cluster = start_cluster(num_cpus=2)
             mine = {"HF_HOME": "canary-1", "HF_TOKEN": "canary-2", "MY_VAR": "canary-3", "NCCL_DEBUG": "canary-4"}
             os.environ.update(mine, PYTHONHASHSEED="0")
             for by in ("address", "variable", "connection"):

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.ray
 PROGRAM = """
     import os, select, signal, threading
     import twinkle_remote as twinkle
-    from program_tools import raylets, report
-    from ray.cluster_utils import Cluster
+    from program_tools import raylets, report, start_cluster
     from twinkle_mesh import DeviceGroup
 
     @twinkle.remote_class()
@@ -32,8 +31,7 @@ PROGRAM = """
         return all(select.select([worker], [], [], 30)[0] for worker in workers)
 
     if __name__ == "__main__":
-        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = start_cluster(num_cpus=2)
         workers = [os.pidfd_open(pid) for pid in session()]
         (raylet,) = raylets()
         print("RAYLET", raylet, flush=True)

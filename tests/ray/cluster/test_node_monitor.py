@@ -83,7 +83,7 @@ PROGRAM = """
     from pathlib import Path
     import ray
     import twinkle_remote as twinkle
-    from program_tools import report
+    from program_tools import report, start_cluster
     from twinkle_mesh import DeviceGroup
 
     @twinkle.remote_class()
@@ -155,9 +155,7 @@ def test_a_cluster_that_was_joined_loses_its_head(program: Callable[..., Any]) -
         PROGRAM
         + """
     if __name__ == "__main__":
-        from ray.cluster_utils import Cluster
-        head = {"num_cpus": 1, "include_dashboard": False, "no_monitor": True}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = start_cluster(num_cpus=1)
         cluster.add_node(num_cpus=0, resources={"far": 2})
         groups = [DeviceGroup("near", 1, "CPU"), DeviceGroup("far", 2, "far")]
         twinkle.initialize("ray", groups=groups, address=cluster.address)

@@ -16,7 +16,7 @@ HEAD = """
     import os, select, signal, time
     import numpy as np
     import twinkle_remote as twinkle
-    from program_tools import raylets, report
+    from program_tools import raylets, report, start_cluster
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -66,9 +66,7 @@ FAR = (
     HEAD
     + """
     if __name__ == "__main__":
-        from ray.cluster_utils import Cluster
-        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = start_cluster(num_cpus=2)
         cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
         groups = [DeviceGroup("near", 2, "CPU"), DeviceGroup("maker", 2, "far")]
         twinkle.initialize("ray", groups=groups, address=cluster.address)

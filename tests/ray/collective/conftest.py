@@ -87,6 +87,6 @@ def run_in_processes(
     return [None if rank in late else results.get(rank) for rank in range(world_size)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_ranks(fork_server: None) -> RunRanks:
     return run_in_processes

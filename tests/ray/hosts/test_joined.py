@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ PROGRAM = """
     class Rank:  # its workers do not import torch
         def __init__(self, device_mesh=None):
             worker = twinkle.current_worker()
-            self.rank, self.size = worker.rank, worker.world_size
+            self.rank, self.size, self.count = worker.rank, worker.world_size, 0
 
         @twinkle.remote_function(dispatch="all")
         def where(self):
@@ -54,6 +55,11 @@ PROGRAM = """
         @twinkle.remote_function(dispatch="all")
         def take(self, value):
             return len(value)
+
+        @twinkle.remote_function(dispatch="all")
+        def add(self):
+            self.count += 1
+            return self.count
 
     @twinkle.remote_class()
     class Part(Rank):
@@ -115,6 +121,10 @@ PROGRAM = """
         with WeightSync(wide, far) as sync:
             return [sync(), sync(), *far.received().result()]
 
+    def counted():
+        calls = [far.add() for _ in range(50)]
+        return [call.result() for call in calls][-1]
+
     def wait_for(what):
         print(what, flush=True)
         sys.stdin.readline()
@@ -138,6 +148,15 @@ PROGRAM = """
         report("SYNCED", synced)
         wait_for("SLOW?")
         report("SLOW", handed)
+        wait_for("LOSSY?")
+        report("LOSSY", lambda: [handed(), loaded(), synced(), counted()])
+        for name, work in {"OUT_HANDED": handed, "OUT_SYNCED": synced, "OUT_COUNTED": counted}.items():
+            wait_for("OUT?")
+            if work is counted:
+                time.sleep(1.0)
+            report(name, work)
+        wait_for("PARTED?")
+        report("PARTED", handed)
         wait_for("QUICK?")
         report("KILLED", lambda: twins.work(600.0, killed=1).result())
         made = far.make(list(range(ROWS)))
@@ -159,9 +178,12 @@ PROGRAM = """
         report("LEFT", lambda: left.where().result())
         report("LAST", twinkle.shutdown)
 """
-NAMES = ("WHERE", "REDUCE", "HANDED", "EXPLAINED", "LOADED", "SYNCED", "SLOW", "KILLED")
+BEFORE = ("WHERE", "REDUCE", "HANDED", "EXPLAINED", "LOADED", "SYNCED")
+OUT = ("OUT_HANDED", "OUT_SYNCED", "OUT_COUNTED")
 AFTER = ("CUT", "NEXT", "OVER", "ASKS", "GATE", "READS", "HERE", "OTHER", "END", "TOO_FEW", "AGAIN", "LEFT", "LAST")
-"""The reports before the link is cut, and after it."""
+"""The reports on quiet links, while a link is down for some seconds, and after it is cut."""
+OUTAGE = 3.0
+BEGUN = 0.5  # seconds until then, of a hand-over or sync that takes longer
 PAYLOAD = 30 * 50_000 * 8
 
 
@@ -174,13 +196,33 @@ def told(
     variables = environment(hosts, secrets.token_hex(32))
     head = start_nodes(hosts, list(hosts.addresses), variables, tmp_path_factory.mktemp("logs"))
     running = programs(PROGRAM, head, inside=hosts.inside("one"), **variables)
-    out = {name: running.report(name, 120) for name in NAMES[:6]}
+    out = {name: running.report(name, 120) for name in BEFORE}
     running.line("SLOW?", 10)
     hosts.set_rate("two", "40mbit")
     running.say("slow")
     out["SLOW"] = running.report("SLOW", 60)
-    running.line("QUICK?", 10)
+    running.line("LOSSY?", 10)
     hosts.set_rate("two", "500mbit")
+    hosts.set_loss("three", sent=0.05, received=0.05)
+    running.say("lossy")
+    out["LOSSY"] = running.report("LOSSY", 120)
+    hosts.set_rate("three", "40mbit")
+    for name in OUT:
+        running.line("OUT?", 10)
+        running.say("out")
+        time.sleep(BEGUN)
+        hosts.cut("three")
+        time.sleep(OUTAGE)
+        hosts.mend("three")
+        out[name] = running.report(name, 60)
+    hosts.set_rate("three", "500mbit")
+    running.line("PARTED?", 10)
+    to_three = ["blackhole", f"{hosts.addresses['three']}/32"]
+    hosts.run("two", "ip", "route", "add", *to_three)
+    running.say("parted")
+    out["PARTED"] = running.report("PARTED", 60)
+    running.line("QUICK?", 10)
+    hosts.run("two", "ip", "route", "delete", *to_three)
     running.say("quick")
     out["KILLED"] = running.report("KILLED", 30)
     running.line("CUT?", 10)
@@ -204,12 +246,15 @@ def test_a_component_uses_torch_distributed_across_hosts(told: dict[str, Any]) -
     assert told["REDUCE"]["value"] == [6.0] * 3, told["REDUCE"]
 
 
-@pytest.mark.parametrize("name", ["HANDED", "SLOW"])
-def test_a_hand_over_moves_each_byte_once_and_none_through_the_driver(told: dict[str, Any], name: str) -> None:
-    found = told[name]["value"]
+def check_handed(found: dict[str, Any]) -> None:
     assert found["values"] == list(map(float, range(30)))
     assert found["produced"] >= PAYLOAD and found["fetched"] < 1.05 * PAYLOAD
     assert found["driver"][:2] == [0, found["driver"][1]] and found["driver"][1] < 10_000 > found["driver"][2]
+
+
+@pytest.mark.parametrize("name", ["HANDED", "SLOW"])
+def test_a_hand_over_moves_each_byte_once_and_none_through_the_driver(told: dict[str, Any], name: str) -> None:
+    check_handed(told[name]["value"])
 
 
 def test_explain_says_what_crosses_hosts(told: dict[str, Any]) -> None:
@@ -226,16 +271,47 @@ def test_a_slow_host_is_slow_and_not_lost(told: dict[str, Any]) -> None:
     assert told["SLOW"]["seconds"] > PAYLOAD / 3 / 5e6 * 0.9  # a third of the payload at 40 Mbit/s
 
 
-def test_a_loader_on_a_group_over_hosts(told: dict[str, Any]) -> None:
-    batches = told["LOADED"]["value"]
+def check_loaded(batches: list[list[list[int]]]) -> None:
     assert [[row for _, row in batch] for batch in batches] == [list(range(12)), list(range(12, 24)), [24, 25]]
     assert [len([rank for rank, _ in batch if rank == 0]) for batch in batches] == [6, 6, 1]
 
 
+def check_synced(found: list[Any]) -> None:
+    assert found == [1, 2, *[[*map(float, range(30)), 0.0]] * 2]
+
+
+def test_a_loader_on_a_group_over_hosts(told: dict[str, Any]) -> None:
+    check_loaded(told["LOADED"]["value"])
+
+
 def test_weights_cross_hosts_that_have_no_default_route(told: dict[str, Any]) -> None:
-    versions, received = told["SYNCED"]["value"][:2], told["SYNCED"]["value"][2:]
-    assert versions == [1, 2]
-    assert received == [[*map(float, range(30)), 0.0]] * 2
+    check_synced(told["SYNCED"]["value"])
+
+
+def test_on_a_link_that_loses_packets_all_is_right_and_each_call_has_run_once(told: dict[str, Any]) -> None:
+    assert told["LOSSY"]["kind"] == "", told["LOSSY"]
+    handed, loaded, synced, counted = told["LOSSY"]["value"]
+    check_handed(handed)
+    check_loaded(loaded)
+    check_synced(synced)
+    assert counted == [50, 50]
+
+
+def test_a_link_that_is_down_for_3_seconds_ends_nothing(told: dict[str, Any]) -> None:
+    for name in OUT:
+        assert told[name]["kind"] == "" and told[name]["seconds"] > OUTAGE / 2, told[name]
+    check_handed(told["OUT_HANDED"]["value"])
+    check_synced(told["OUT_SYNCED"]["value"])
+    assert told["OUT_COUNTED"]["value"] == [100, 100]
+
+
+def test_a_host_that_one_other_host_cannot_reach_is_named_within_15_seconds(told: dict[str, Any]) -> None:
+    parted = told["PARTED"]
+    assert parted["kind"] == "WorkerDiedError" and parted["seconds"] < 15, parted
+    gone = (
+        r"\d+ bytes of wide\[1/3\] cannot be read: its node at 10.77.0.2:\d+ cannot be reached from three: it does not"
+    )
+    assert re.search(gone, parted["text"]) and "far[" in parted["text"].splitlines()[0], parted
 
 
 def test_a_worker_that_is_killed_on_another_host(told: dict[str, Any]) -> None:

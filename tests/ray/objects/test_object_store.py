@@ -164,7 +164,7 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
         import numpy as np
         import torch
         import ray
-        from ray.cluster_utils import Cluster
+        from program_tools import start_cluster
         import twinkle_remote as twinkle
         from twinkle_mesh import DeviceGroup, DeviceMesh
         from twinkle_remote.backends.support import call_of
@@ -183,8 +183,7 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
                 return [numbers[i] for i, row in enumerate(batch["rows"])]
 
         if __name__ == "__main__":
-            head = {"num_cpus": 1, "include_dashboard": False, "no_monitor": True, "object_store_memory": 300 << 20}
-            cluster = Cluster(initialize_head=True, head_node_args=head)
+            cluster = start_cluster(num_cpus=1, object_store_memory=300 << 20)
             cluster.add_node(num_cpus=0, resources={"far": 4}, object_store_memory=300 << 20)
             groups = [DeviceGroup("near", 1, "CPU"), DeviceGroup("far", 4, "far")]
             with twinkle.session("ray", groups=groups, address=cluster.address):

@@ -15,7 +15,7 @@ HEAD = """
     import os, signal
     import numpy as np
     import twinkle_remote as twinkle
-    from program_tools import raylets, report
+    from program_tools import raylets, report, start_cluster
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -67,9 +67,7 @@ FAR = (
     HEAD
     + """
     if __name__ == "__main__":
-        from ray.cluster_utils import Cluster
-        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = start_cluster(num_cpus=2)
         cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
         twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "far")], address=cluster.address)
         maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,29 @@ def test_a_workers_devices_are_on_one_node() -> None:
     assert nodes_of(found["a"]) == [0, 1, 1]
 
 
+def on(nodes: int | None, workers: int, per: int = 1, name: str = "a") -> DeviceGroup:
+    return DeviceGroup(name, workers * per, "GPU", gpus_per_worker=per, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("groups", "totals", "expected"),
+    [
+        ([on(2, 4)], (8, 8), {"a": [0, 0, 1, 1]}),
+        ([on(4, 4)], (8, 8, 8, 8), {"a": [0, 1, 2, 3]}),
+        ([on(1, 4)], (2, 2, 4), {"a": [2] * 4}),
+        ([on(2, 4)], (8, 1, 4, 2), {"a": [2, 2, 3, 3]}),  # the tightest nodes
+        ([on(2, 2, 2)], (5, 3, 1), {"a": [0, 1]}),  # devices of a worker are on one node
+        ([on(None, 4, name="b"), on(3, 3)], (4, 4, 4), {"a": [0, 1, 2], "b": [0, 0, 0, 1]}),  # shares are taken first
+        ([on(2, 2, name="b"), on(2, 4)], (3, 2, 1), {"a": [0, 0, 1, 1], "b": [0, 2]}),  # and the larger ones before
+    ],
+)
+def test_a_group_is_on_as_many_nodes_as_it_asks_for(
+    groups: list[DeviceGroup], totals: tuple[int, ...], expected: dict[str, list[int]]
+) -> None:
+    found = assign(groups, gpus(*totals))
+    assert {name: nodes_of(assigned) for name, assigned in found.items()} == expected
+
+
 def test_named_devices_are_counted_from_the_first_node_on() -> None:
     groups = [
         DeviceGroup("a", [9, 2], "GPU"),
@@ -76,6 +101,15 @@ def test_visible_devices(ranks: int | list[int], visible: str | None, expected: 
         ([DeviceGroup("a", [0, 1, 2, 3], "GPU", gpus_per_worker=2)], (3, 3), r"devices \[2, 3\] are on several nodes"),
         ([DeviceGroup("a", [5], "GPU", visible_devices="2,3")], (8,), "0 to 1 would do"),
         ([DeviceGroup("a", 1, "CPU")], (), "the cluster has no nodes"),
+        (
+            [on(2, 8)],
+            (8,),
+            "'a' asks for 8 workers x 1 GPU on 2 nodes, and 1 node has room for 4 of them; nodes=1 would do",
+        ),
+        ([on(3, 6)], (4, 4), "on 3 nodes, and 2 nodes have room for 2 of them; nodes=2 would do\n"),
+        ([on(1, 6)], (4, 3, 3), "on 1 node, and 0 nodes have room for 6 of them; nodes=2 or 3 would do\n"),
+        ([on(2, 4)], (3, 1), "1 node has room for 2 of them; without nodes= it finds its places\n"),
+        ([on(2, 4)], (2, 1), "1 node has room for 2 of them\n"),
     ],
 )
 def test_what_never_fits_is_said(groups: list[DeviceGroup], totals: tuple[int, ...], message: str) -> None:
@@ -106,10 +140,14 @@ def test_custom_resources_are_found_whatever_their_case() -> None:
 @settings(max_examples=100)
 @given(
     st.lists(st.integers(0, 8), min_size=1, max_size=5),
-    st.lists(st.tuples(st.integers(1, 8), st.sampled_from([1, 2, 4])), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.integers(1, 8), st.sampled_from([1, 2, 4]), st.sampled_from([None, 1, 2, 3])),
+        min_size=1,
+        max_size=4,
+    ),
 )
-def test_no_node_gives_more_than_it_has(totals: list[int], asked: list[tuple[int, int]]) -> None:
-    groups = [DeviceGroup(f"g{i}", workers * per, "GPU", gpus_per_worker=per) for i, (workers, per) in enumerate(asked)]
+def test_no_node_gives_more_than_it_has(totals: list[int], asked: list[tuple[int, int, int | None]]) -> None:
+    groups = [on(nodes, workers * (nodes or 1), per, f"g{i}") for i, (workers, per, nodes) in enumerate(asked)]
     try:
         found = assign(groups, gpus(*totals))
     except InfeasibleError:
@@ -119,6 +157,8 @@ def test_no_node_gives_more_than_it_has(totals: list[int], asked: list[tuple[int
         assigned = found[group.name]
         assert len(assigned) == group.num_workers
         assert [one.node for one in assigned] == sorted(one.node for one in assigned)
+        if group.nodes is not None:
+            assert list(Counter(nodes_of(assigned)).values()) == [group.num_workers // group.nodes] * group.nodes
         for one in assigned:
             used[one.node] += group.gpus_per_worker
     assert all(taken <= has for taken, has in zip(used, totals, strict=True))

@@ -42,6 +42,15 @@ def test_several_nodes_take_the_same_part_of_each() -> None:
     assert [[one.node for one in apart[name]] for name in "ab"] == [[0] * 4, [1] * 2]
 
 
+def test_a_set_is_on_as_many_nodes_as_one_of_its_groups_asks_for() -> None:
+    for sizes in ((None, 2), (2, None), (2, 2)):
+        groups = [DeviceGroup(name, 4, "GPU", nodes=nodes) for name, nodes in zip("ab", sizes, strict=True)]
+        found = assign(groups, gpus(8, 8), PAIR)
+        assert [[one.node for one in found[name]] for name in "ab"] == [[0, 0, 1, 1]] * 2
+    with pytest.raises(InfeasibleError, match="4 workers x 1 GPU on 2 nodes: no nodes hold them so"):
+        assign(groups, gpus(8), PAIR)
+
+
 def test_what_cannot_share_is_said() -> None:
     with pytest.raises(InfeasibleError, match="groups a, b are to share their nodes, and ask for 4 workers x 1 GPU, 1"):
         placed(4, 1, gpus(4, 4))
@@ -53,13 +62,20 @@ def test_what_cannot_share_is_said() -> None:
     ("colocate", "error", "message"),
     [
         (["a", "b"], TypeError, "must hold sets of names"),
-        ([("a", "c")], ValueError, "names 'c'; the groups are a, b, named"),
+        ([("a", "c")], ValueError, "names 'c'; the groups are a, b, named, two, four"),
         ([("a", "b"), ("b", "a")], ValueError, "names 'b' twice"),
         ([("a", "named")], ValueError, "group 'named' names its devices"),
+        (
+            [("two", "four")],
+            ValueError,
+            "'two' has nodes=2 and group 'four' has nodes=4; groups of a set are on the same",
+        ),
+        ([("a", "four")], ValueError, "'four' has nodes=4 and group 'a' has 1 workers, .* nodes=1 would do"),
     ],
 )
 def test_bad_sets(colocate: Any, error: type[Exception], message: str) -> None:
     groups = [DeviceGroup("a", 1, "GPU"), DeviceGroup("b", 1, "GPU"), DeviceGroup("named", [0], "GPU")]
+    groups += [DeviceGroup("two", 4, "GPU", nodes=2), DeviceGroup("four", 4, "GPU", nodes=4)]
     with pytest.raises(error, match=message):
         check_colocate(colocate, groups)
 

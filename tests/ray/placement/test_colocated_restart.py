@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.long]
 PROGRAM = """
     import ray
     import twinkle_remote as twinkle
-    from program_tools import report
-    from ray.cluster_utils import Cluster
+    from program_tools import report, start_cluster
     from twinkle_mesh import DeviceGroup
     from twinkle_ray import restart
 
@@ -26,7 +25,7 @@ PROGRAM = """
             return ray.get_runtime_context().get_node_id()
 
     if __name__ == "__main__":
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster = start_cluster(num_cpus=1)
         rooms = [cluster.add_node(num_cpus=1, resources={"room": 3}) for _ in range(2)]
         ray.init(address=cluster.address, logging_level="ERROR")
         groups = [DeviceGroup(name, 2, "room") for name in ("actor", "sampler")]

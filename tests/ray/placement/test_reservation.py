@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.long]
 PROGRAM = """
     import json, os, sys
     import ray
-    from ray.cluster_utils import Cluster
+    from program_tools import start_cluster
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
@@ -28,17 +29,32 @@ PROGRAM = """
             node = ray.get_runtime_context().get_node_id()
             return {**{name: os.environ.get(name) for name in NAMES}, "node": node, "pid": os.getpid()}
 
+    held = []
+
+    def hold_or_free():
+        if held:
+            ray.util.remove_placement_group(held.pop())
+        else:
+            held.append(ray.util.placement_group([{"GPU": 4}, {"GPU": 2}]))
+            assert held[0].wait(30)
+        own = [group.id.hex() for group in held]
+        table = ray.util.placement_group_table()
+        return sorted({table[name]["state"] for name in table if name not in own})
+
     if __name__ == "__main__":
-        head = {"num_cpus": 2, "num_gpus": 4, "include_dashboard": False, "no_monitor": True}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = start_cluster(num_cpus=2, num_gpus=4)
         cluster.add_node(num_cpus=1, num_gpus=2, resources={"accel": 2})
         ray.init(address=cluster.address, logging_level="ERROR")
         order = {cluster.head_node.node_id: 0}
         print("READY", flush=True)
         for line in sys.stdin:
-            groups = [DeviceGroup(**asked) for asked in json.loads(line)]
+            seconds, *asked = json.loads(line)
+            groups = [DeviceGroup(**one) for one in asked]
+            if not groups:
+                print("HELD", json.dumps(hold_or_free()), flush=True)
+                continue
             try:
-                with twinkle.session("ray", groups=groups, lazy_collect=False, placement_timeout=20):
+                with twinkle.session("ray", groups=groups, lazy_collect=False, placement_timeout=seconds):
                     seen = {group.name: Probe(remote_group=group.name).look() for group in groups}
                     first = Probe(remote_group=groups[0].name).look()
                     assert [one["pid"] for one in first] == [one["pid"] for one in seen[groups[0].name]]
@@ -61,17 +77,24 @@ def cluster(programs: Callable[..., Any]) -> Any:
 
 
 def look(cluster: Any, *groups: dict[str, Any]) -> Any:
-    cluster.say(json.dumps(groups))
+    cluster.say(json.dumps([20, *groups]))
     seen = json.loads(cluster.line("SEEN", 60))
     assert isinstance(seen, dict), seen
     return seen
 
 
-def refusal(cluster: Any, *groups: dict[str, Any]) -> str:
-    cluster.say(json.dumps(groups))
+def refusal(cluster: Any, *groups: dict[str, Any], seconds: float = 20) -> str:
+    cluster.say(json.dumps([seconds, *groups]))
     told = json.loads(cluster.line("SEEN", 60))
     assert isinstance(told, str)
     return told
+
+
+def hold_or_free(cluster: Any) -> list[str]:
+    """Hold all GPUs from outside of sessions, or free them: the states of all other reservations."""
+    cluster.say("[0]")
+    states: list[str] = json.loads(cluster.line("HELD", 60))
+    return states
 
 
 def gpu(name: str, ranks: int | list[int], **more: Any) -> dict[str, Any]:
@@ -95,6 +118,29 @@ def test_what_cannot_be_is_said_and_given_back_and_ranks_go_by_node_and_device_o
     assert [row["LOCAL_WORLD_SIZE"] for row in seen] == list("444422")
     assert {row["WORLD_SIZE"] for row in seen} == {"6"}
     assert len({row["MASTER_PORT"] for row in seen}) == 1
+
+
+def test_a_group_is_on_as_many_nodes_as_it_asks_for(cluster: Any) -> None:
+    seen = look(cluster, gpu("apart", 2, nodes=2))["apart"]
+    assert [node for node, _ in places(seen)] == [0, 1]
+    assert [row["LOCAL_WORLD_SIZE"] for row in seen] == ["1", "1"]
+    told = refusal(cluster, gpu("apart", 6, nodes=3))
+    assert "'apart' asks for 6 workers x 1 GPU on 3 nodes, and 2 nodes have room for 2 of them" in told
+    assert "without nodes= it finds its places" in told
+
+
+def test_devices_that_others_hold_are_busy_and_nothing_stays_reserved(cluster: Any) -> None:
+    began = time.monotonic()
+    assert "infeasible: " in refusal(cluster, {"name": "a", "ranks": 2, "device_type": "CPU"}, gpu("b", 7))
+    assert time.monotonic() - began < 5
+    assert set(hold_or_free(cluster)) <= {"REMOVED"}
+    began = time.monotonic()
+    told = refusal(cluster, gpu("b", 2), seconds=2)
+    assert time.monotonic() - began < 10
+    assert "within 2 s; busy:" in told and "0 of 4 GPU free" in told and "0 of 2 GPU free" in told
+    assert hold_or_free(cluster) == ["REMOVED"]
+    assert len(look(cluster, gpu("b", 2))["b"]) == 2
+    assert hold_or_free(cluster) == hold_or_free(cluster) == ["REMOVED"]
 
 
 def test_groups_share_nodes_and_never_devices(cluster: Any) -> None:

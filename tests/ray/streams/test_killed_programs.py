@@ -33,11 +33,11 @@ PROGRAM = """
     @remote_class()
     class Maker:
         @remote_function(dispatch="slice_dp", collect="flatten")
-        def make(self, samples: np.ndarray) -> np.ndarray:
+        def make(self, samples: list[int]) -> np.ndarray:
             with (folder / "made").open("a") as file:
-                file.write("".join(f"{row}\\n" for row in samples.tolist()))
+                file.write("".join(f"{row}\\n" for row in samples))
             time.sleep(0.002 + 0.03 * (int(samples[0]) % 7 == 0))
-            return np.repeat(samples, 64).reshape(len(samples), 64)
+            return np.repeat(np.array(samples), 64).reshape(len(samples), 64)
 
         @remote_function(dispatch="all", collect="none")
         def pid(self) -> int:
@@ -51,7 +51,8 @@ PROGRAM = """
     with twinkle.session("ray", groups=[DeviceGroup("makers", ranks, "CPU")]):
         makers = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=ranks), remote_group="makers")
         pids = get(makers.pid())
-        loader = DataLoader(np.arange(ROWS), batch_size=16, shuffle=True, seed=5, collate_fn=np.array)
+        # Without a function that could draw, it needs no torch.
+        loader = DataLoader(np.arange(ROWS), batch_size=16, shuffle=True, seed=5)
         saved = folder / "state"
         state = json.loads(saved.read_text()) if saved.exists() else {"seen": []}
         options = {"rows": 5, "ahead": 40, "order": "arrival", "spool": folder / "spool"}

@@ -44,16 +44,34 @@ PROGRAM = """
         print("SECONDS", json.dumps(time.monotonic() - began), flush=True)
 """
 LOSSES = {"num_failures": -1, "req_failure_prob": 0, "resp_failure_prob": 15}
+KINDS = {"hang": "CallTimeoutError", "raise": "ValueError", "lost": "ReplyLostError"}
 
 
-@pytest.mark.parametrize(
-    ("how", "kind"), [("hang", "CallTimeoutError"), ("raise", "ValueError"), ("lost", "ReplyLostError")]
-)
-def test_a_session_ends_soon_after_it(joined_program: Callable[..., Any], how: str, kind: str) -> None:
-    fault = json.dumps({"CoreWorkerService.grpc_client.PushTask": LOSSES})
-    running = joined_program(PROGRAM, how, **({"RAY_testing_rpc_failure": fault} if how == "lost" else {}))
-    assert running.line("KIND ", 200) == kind
-    assert float(running.line("SECONDS ", 60)) < 20
-    out = running.finish(30)
+@pytest.fixture(scope="module")
+def running(joined_programs: Callable[..., Any]) -> dict[str, Any]:
+    """A program for each way to fail: they wait for their limits beside each other."""
+    faults = {"lost": {"RAY_testing_rpc_failure": json.dumps({"CoreWorkerService.grpc_client.PushTask": LOSSES})}}
+    return {how: joined_programs(PROGRAM, how, **faults.get(how, {})) for how in KINDS}
+
+
+@pytest.fixture(scope="module")
+def told(running: dict[str, Any]) -> dict[str, tuple[str, float, str]]:
+    """The kind of each failure, the seconds of the session's end, and what the program printed."""
+    out = {}
+    for how, one in running.items():
+        kind = one.line("KIND ", 200)
+        out[how] = (kind, float(one.line("SECONDS ", 60)), one.finish(30))
+    return out
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_session_ends_soon_after_it(told: dict[str, tuple[str, float, str]], how: str) -> None:
+    kind, seconds, out = told[how]
+    assert kind == KINDS[how]
+    assert seconds < 20
     assert "lost at" not in out and "results are lost" not in out and "no caller" not in out, out
-    assert running.left_over(10) == []
+
+
+@pytest.mark.usefixtures("told")
+def test_nothing_is_left_of_them(running: dict[str, Any]) -> None:
+    assert [one.left_over(10) for one in running.values()] == [[]] * len(KINDS)

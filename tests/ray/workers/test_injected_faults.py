@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.long]
 COMPONENTS = """
     import ctypes, json, os, signal, sys, time
     import twinkle_remote as twinkle
-    from program_tools import outcome
+    from program_tools import outcome, start_cluster
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -180,9 +179,7 @@ def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -
         COMPONENTS
         + """
     if __name__ == "__main__":
-        from ray.cluster_utils import Cluster
-        head = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = start_cluster(num_cpus=2)
         second = cluster.add_node(num_cpus=0, resources={"far": 2})
         groups = [DeviceGroup("near", 2, "CPU"), DeviceGroup("far", 2, "far")]
         twinkle.initialize("ray", groups=groups, address=cluster.address, lazy_collect=False, restart="group")
@@ -265,218 +262,3 @@ def test_a_group_is_rebuilt_on_request(joined_program: Callable[..., Any]) -> No
     assert running.report("LOST", 110)["kind"] == "WorkerDiedError"
     running.finish(30)
     assert running.left_over(10) == []
-
-
-def test_lost_requests_and_replies_run_nothing_twice(joined_program: Callable[..., Any]) -> None:
-    failing = {"num_failures": -1, "req_failure_prob": 15, "resp_failure_prob": 15}
-    out = joined_program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        import collections
-
-        @twinkle.remote_class()
-        class Counts:
-            def __init__(self):
-                self.seen = collections.Counter()
-
-            @twinkle.remote_function(dispatch="all")
-            def step(self):
-                self.seen["step"] += 1
-                return "step"
-
-            @twinkle.remote_function(dispatch="all")
-            def add(self, number):
-                self.seen[number] += 1
-                return number
-
-            @twinkle.remote_function(dispatch="all")
-            def read(self):
-                return dict(self.seen)
-
-        def until_it_works(function):
-            while True:
-                try:
-                    return function()
-                except twinkle.ReplyLostError:
-                    continue
-
-        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
-        counts = until_it_works(lambda: Counts(remote_group="actor"))
-        failed = 0
-        for number in range(5):
-            for name, call in ((number, lambda: counts.add(number)), ("step", counts.step), ("step", counts.step)):
-                try:
-                    assert call() == [name, name]
-                except twinkle.ReplyLostError as error:
-                    assert "lives, but its answer to" in str(error) and "may or may not have run" in str(error)
-                    failed += 1
-        for seen in until_it_works(counts.read):
-            steps = seen.pop("step")
-            assert steps <= 10 and set(seen.values()) == {1}, (steps, seen)
-        print("FAILED", failed)
-        twinkle.shutdown(0)
-    """,
-        RAY_testing_rpc_failure=json.dumps({"CoreWorkerService.grpc_client.PushTask": failing}),
-    ).finish(270)  # after some losses Ray itself waits for 30 s
-    assert int(out.partition("FAILED ")[2].split()[0]) > 0
-
-
-def test_slow_messages_change_nothing(program: Callable[..., Any]) -> None:
-    program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
-        victim = Victim(remote_group="actor", device_mesh=MESH)
-        calls = [twinkle.submit(victim.run, "") for _ in range(5)]
-        assert [call.result(30) for call in calls] == [[i, i] for i in range(1, 6)]
-        twinkle.shutdown(0)
-    """,
-        RAY_testing_asio_delay_us="CoreWorkerService.grpc_server.PushTask=50000:150000",
-    ).finish(110)
-
-
-def test_placement_that_cannot_be_had(program: Callable[..., Any]) -> None:
-    running = program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        import ray
-        ray.init(address="local", num_cpus=3, num_gpus=2, include_dashboard=False, logging_level="ERROR")
-
-        def session(*groups, **options):
-            with twinkle.session("ray", groups=groups, **options):
-                return "started"
-
-        infeasible = lambda: session(DeviceGroup("a", 2, "CPU"), DeviceGroup("b", 3, "GPU"))
-        print("INFEASIBLE", outcome(infeasible), flush=True)
-        held = ray.util.placement_group([{"GPU": 2}])
-        assert held.wait(30)
-        busy = lambda: session(DeviceGroup("b", 2, "GPU"), placement_timeout=2)
-        print("BUSY", outcome(busy), flush=True)
-        ray.util.remove_placement_group(held)
-        print("FREE", outcome(lambda: session(DeviceGroup("a", 3, "CPU"), DeviceGroup("b", 2, "GPU"))), flush=True)
-        table = ray.util.placement_group_table().values()
-        print("STATES", sorted({entry["state"] for entry in table}), flush=True)
-        ray.shutdown()
-    """
-    )
-    told = running.report("INFEASIBLE", 110)
-    assert told["kind"] == "PlacementError" and told["seconds"] < 5
-    assert "infeasible: group 'b' asks for 3 workers x 1 GPU, and 2 of these workers find a place" in told["text"]
-    told = running.report("BUSY", 30)
-    assert told["kind"] == "PlacementError" and told["seconds"] < 10
-    assert "within 2 s; busy:" in told["text"] and "0 of 2 GPU free" in told["text"]
-    assert running.report("FREE", 60)["value"] == "started"
-    assert running.line("STATES", 10) == "['REMOVED']"
-    running.finish(30)
-
-
-def test_want_of_memory(program: Callable[..., Any]) -> None:
-    running = program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        @twinkle.remote_class()
-        class Greedy:
-            @twinkle.remote_function(dispatch="all")
-            def limit(self, more):
-                import resource
-                now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-                resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.RLIM_INFINITY))
-
-            @twinkle.remote_function(dispatch="all")
-            def take(self, size):
-                return len(bytearray(size))
-
-            @twinkle.remote_function(dispatch="all")
-            def give(self, size):
-                return [bytes(1000) + bytes([i % 256]) for i in range(size // 1000)]
-
-            @twinkle.remote_function(dispatch="all")
-            def count(self, rows):
-                return len(rows)
-
-        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
-        greedy = Greedy(remote_group="actor", device_mesh=MESH)
-        greedy.limit(400 << 20)
-        def told(function):
-            try:
-                return function()
-            except MemoryError as error:
-                assert isinstance(error, twinkle.RemoteCallError)
-                raise
-        rows = [bytes(1000) + bytes([i % 256]) for i in range(500_000)]
-        print("TAKE", outcome(lambda: told(lambda: greedy.take(4 << 30))), flush=True)
-        print("GIVE", outcome(lambda: told(lambda: greedy.give(300 << 20))), flush=True)
-        print("COUNT", outcome(lambda: told(lambda: greedy.count(rows))), flush=True)
-        print("AFTER", outcome(lambda: greedy.take(1000)), flush=True)
-        twinkle.shutdown(0)
-    """
-    )
-    for name, method, cause in (
-        ("TAKE", "take", "MemoryError"),
-        ("GIVE", "give", "MemoryError: the result, a list, was not sent, because memory ran out"),
-        ("COUNT", "count", "MemoryError: its arguments were not read"),
-    ):
-        told = running.report(name, 110)
-        first, second, *_ = told["text"].splitlines()
-        assert first.startswith((f"Greedy.{method} failed on actor[0/2", f"Greedy.{method} failed on actor[1/2"))
-        assert cause in first and second.startswith("  called from "), first
-        assert told["seconds"] < 20
-    assert running.report("AFTER", 20)["value"] == [1000, 1000]
-    running.finish(30)
-    assert running.left_over(10) == []
-
-
-def test_a_driver_under_a_limit_of_memory_is_told_so(program: Callable[..., Any]) -> None:
-    running = program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        import resource
-        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-        print("TOLD", outcome(lambda: twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")])), flush=True)
-        twinkle.initialize("threads", groups=[DeviceGroup("actor", 2, "CPU")])
-        twinkle.shutdown()
-    """
-    )
-    told = running.report("TOLD", 110)  # Ray waits for half a minute for a node
-    assert told["kind"] == "BackendError" and told["seconds"] < 100
-    assert "Ray's cluster did not start: " in told["text"]
-    assert "; RLIMIT_AS is 3221225472 bytes of address space (`ulimit -v`)" in told["text"]
-    running.finish(30)
-    assert running.left_over(10) == []
-
-
-def test_a_full_store_spills_and_loses_nothing(program: Callable[..., Any]) -> None:
-    out = program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        import numpy as np
-
-        @twinkle.remote_class()
-        class Maker:
-            @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-            def make(self, numbers):
-                return np.repeat(np.asarray(numbers, dtype=np.float64), 1_000_000).reshape(len(numbers), -1)
-
-            @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-            def first(self, rows):
-                return rows[:, 0].tolist()
-
-        options = {"object_store_memory": 100 << 20}
-        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], ray_options=options)
-        maker = Maker(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
-        made = [maker.make([2 * i, 2 * i + 1]) for i in range(20)]
-        array = np.ones((2, 1_000_000))
-        sent = [maker.first(array * i) for i in range(15)]
-        assert [list(maker.first(rows)) for rows in made] == [[2 * i, 2 * i + 1] for i in range(20)]
-        assert [list(rows) for rows in sent] == [[i, i] for i in range(15)]
-        print("TOLD")
-        twinkle.shutdown(0)
-    """
-    ).finish(110)
-    assert "TOLD" in out

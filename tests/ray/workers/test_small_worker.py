@@ -13,10 +13,10 @@ START = {
         context rules rules.checks rules.messages rules.rule_error
     """,
     "twinkle_ray": """
-        cluster cluster.places cluster.raylet objects objects.arrays objects.arrow objects.chunks
-        objects.dataset_rows objects.object_store objects.pickling objects.tensors objects.time_limit
-        objects.wire telemetry telemetry.whole_lines telemetry.worker_output workers workers.groups_here
-        workers.loop_calls workers.rank_actor workers.stack_dump
+        cluster cluster.places cluster.raylet forkserver forkserver.forked objects objects.arrays
+        objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling objects.tensors
+        objects.time_limit objects.wire telemetry telemetry.whole_lines telemetry.worker_output
+        workers workers.groups_here workers.loop_calls workers.rank_actor workers.stack_dump
     """,
     "twinkle_remote": """
         backends backends.support call call.alive_lazies component component.construct component.constructor

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from twinkle_ray.restarting import restart
     from twinkle_ray.weights import (
         ManifestError,
+        ReplaceableWeights,
         Shard,
         SyncHandle,
         WeightDelivery,
@@ -28,6 +29,7 @@ __all__ = [
     "MeshCollective",
     "Meshes",
     "RayBackend",
+    "ReplaceableWeights",
     "Shard",
     "SingleProcessCollective",
     "SyncHandle",
@@ -45,6 +47,7 @@ _HOMES = {
     "MeshCollective": "collective",
     "Meshes": "collective",
     "RayBackend": "backend",
+    "ReplaceableWeights": "weights",
     "Shard": "weights",
     "SingleProcessCollective": "collective",
     "SyncHandle": "weights",

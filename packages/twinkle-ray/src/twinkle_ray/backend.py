@@ -14,10 +14,12 @@ from twinkle_ray.cluster.node_monitor import NodeMonitor
 from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_ray.cluster.places import HEAD, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
+from twinkle_ray.forkserver.interpreter import check_start_method
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
-from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique, get_within
+from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique
 from twinkle_ray.placement.colocate import check_colocate
+from twinkle_ray.placement.first_answers import get_within
 from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.placement.start_progress import StartProgress
 from twinkle_ray.telemetry.logs import WorkerLogs
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.by_node.agent_tree import AgentTree
     from twinkle_ray.by_node.choice import Calls
+    from twinkle_ray.forkserver.interpreter import StartMethod
     from twinkle_ray.workers.group import RayGroup
     from twinkle_ray.workers.member import Member
     from twinkle_remote.protocol import Outcome, Reply
@@ -63,6 +66,9 @@ class RayBackend:
             answers for all of them; "direct" sends one message to each rank; "auto" decides by group.
         progress: Show how many workers are ready, when their start takes longer than 5 seconds: a bar on a terminal
             and in a notebook, a line every 10 seconds elsewhere.
+        start_method: How the workers of a cluster of this session's own start: "forkserver" has each node load Ray, and
+            numpy and torch where the driver has, once, and makes every worker a fork of that process; "spawn" starts
+            each by itself. The nodes of a cluster that is joined start workers as they were told to.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
@@ -85,6 +91,7 @@ class RayBackend:
         metrics: bool = False,
         calls: Calls = "auto",
         progress: bool = True,
+        start_method: StartMethod = "spawn",
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if restart not in (None, "group"):
@@ -108,7 +115,8 @@ class RayBackend:
         self._monitor: NodeMonitor | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
-        self._cluster = Cluster(address, num_cpus=cpus, options=ray_options)
+        how = check_start_method(start_method)
+        self._cluster = Cluster(address, num_cpus=cpus, start_method=how, options=ray_options)
         try:
             watch_raylet()
             self._logs = WorkerLogs()
@@ -124,27 +132,31 @@ class RayBackend:
         progress = StartProgress(sum(group.num_workers for group in groups), shown=self._progress)
         try:
             self._reservation = Reservation(groups, self._placement_timeout, self._colocate, progress.waiting)
+            here = ray.get_runtime_context().get_node_id()
+            nodes = sorted({here, *(at.node_id for places in self._reservation.places.values() for at in places)})
+            self._monitor = NodeMonitor(places_of(nodes), tell=partial(tell_agents, self._agents))
             for group in groups:
-                self._actor_sets[group.name] = ActorSet(group, self._reservation.places[group.name])
+                self._actor_sets[group.name] = self._actors_of(group)
             for actor_set in self._actor_sets.values():
                 actor_set.locate(self.start_timeout, partial(self._show, progress))
         finally:
             progress.close()
         check_unique(list(self._actor_sets.values()))
         ready = [self._assign_ranks(actor_set) for actor_set in self._actor_sets.values()]
-        here = ray.get_runtime_context().get_node_id()
-        nodes = sorted({here, *(member.node for group in ready for member in group.members)})
         if len(nodes) > 1:
             start_agents(nodes, self._agents)
         self._connect_all(ready)
-        self._monitor = NodeMonitor(places_of(nodes), tell=partial(tell_agents, self._agents))
         running = RayGroups(ready, RayStore(), self._agents, self._monitor, self._agents.get(here))
         self._end_waiting = running.close
-        self._tree = start_tree(ready, self._calls, self.start_timeout)
+        self._tree = start_tree(ready, self._calls, self.start_timeout, self._monitor)
         workers = sum(len(group.members) for group in ready)
         count = len({member.node for group in ready for member in group.members})
         tell_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
         return running
+
+    def _actors_of(self, group: DeviceGroup) -> ActorSet:
+        assert self._reservation is not None
+        return ActorSet(group, self._reservation.places[group.name], self._monitor)
 
     def _show(self, progress: StartProgress) -> None:
         if progress.due:
@@ -164,7 +176,11 @@ class RayBackend:
         """Connect every worker to every group."""
         members = [member for group in groups for member in group.members]
         stored = ray.put(list(groups))
-        get_within([self._connect(member, stored) for member in members], self.start_timeout, _UNCONNECTED)
+        self._wait_for(members, [self._connect(member, stored) for member in members])
+
+    def _wait_for(self, members: Sequence[Member], answers: Sequence[Any]) -> None:
+        nodes = [member.node for member in members]
+        get_within(answers, self.start_timeout, _UNCONNECTED, nodes, self._monitor)
 
     def _connect(self, member: Member, groups: ray.ObjectRef[list[RayGroup]]) -> Any:
         connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
@@ -177,7 +193,7 @@ class RayBackend:
         self._defaults = defaults
         members = [member for group in self._groups.all() for member in group.members]
         asked = [member.actor.configure.options(max_task_retries=ATTEMPTS).remote(defaults) for member in members]
-        get_within(asked, self.start_timeout, _UNCONNECTED)
+        self._wait_for(members, asked)
 
     def restart(self, name: str) -> None:
         """Rebuild a group: start new workers, construct its components again, and call their `restore()`.
@@ -205,19 +221,19 @@ class RayBackend:
             ray.kill(actor, no_restart=True)
         self._reservation.free([name])
         self._reservation.take([actor_set.group], self._placement_timeout, at)
-        fresh = self._actor_sets[name] = ActorSet(actor_set.group, self._reservation.places[name])
+        if self._monitor is not None:
+            self._monitor.watch(places_of({place.node_id for place in self._reservation.places[name]}))
+        fresh = self._actor_sets[name] = self._actors_of(actor_set.group)
         fresh.locate(self.start_timeout)
         group = self._assign_ranks(fresh)
-        if self._monitor is not None:
-            self._monitor.watch(places_of({member.node for member in group.members}))
         self._groups.replace(group)
         self._add_agents(group)
-        renew_ranks(group, old, range(group.size), self._tree, self.start_timeout)
+        renew_ranks(group, old, range(group.size), self._tree, self.start_timeout, self._monitor)
         everyone = self._groups.all()
         stored = ray.put(list(everyone))
         connecting = {other.name: [self._connect(member, stored) for member in other.members] for other in everyone}
         # The other groups need no wait: their actors run this before any later call.
-        get_within(connecting[name], self.start_timeout, _UNCONNECTED)
+        self._wait_for(group.members, connecting[name])
         rebuild(self._groups, group, old.created, self.start_timeout)
 
     def _nodes_to_keep(self, name: str) -> Sequence[str]:
@@ -280,7 +296,7 @@ class RayBackend:
         if self._logs is not None:
             self._logs.add_labels(actor_set.labels())
         self._groups.replace(group)
-        renew_ranks(group, group, ranks, self._tree, self.start_timeout)
+        renew_ranks(group, group, ranks, self._tree, self.start_timeout, self._monitor)
         everyone = self._groups.all()
         stored = ray.put(list(everyone))
         connecting = {
@@ -288,7 +304,7 @@ class RayBackend:
             for other in everyone
             for member in other.members
         }
-        get_within([connecting[name, rank] for rank in ranks], self.start_timeout, _UNCONNECTED)
+        self._wait_for([group.members[rank] for rank in ranks], [connecting[name, rank] for rank in ranks])
         created = {
             instance: {rank: made for rank, made in by_rank.items() if rank in ranks}
             for instance, by_rank in group.created.items()

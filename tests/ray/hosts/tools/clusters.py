@@ -1,4 +1,4 @@
-"""A Ray cluster over hosts: a node on each, started as one would by hand."""
+"""A Ray cluster over hosts: a node on each, started as one would by hand, without what no test looks at."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HEAD_PORT = 6379
 _RAY = str(Path(sysconfig.get_path("scripts")) / "ray")
+_NO_LOGS = "--include-log-monitor=false"  # workers print nothing, and the process costs half a second
 _STARTED = "Ray runtime started."
 _SECONDS = 180.0  # for all nodes; a quiet machine needs ten
 _ATTEMPTS = 3  # Ray gives a node up that is not there after 30 s
@@ -31,8 +32,10 @@ def environment(hosts: Hosts, token: str) -> dict[str, str]:
     }
 
 
-def start_nodes(hosts: Hosts, names: Sequence[str], variables: dict[str, str], logs: Path, *, head: str = "") -> str:
-    """Start a Ray node on each of some hosts, with one CPU and four devices of a type with the host's name.
+def start_nodes(
+    hosts: Hosts, names: Sequence[str], variables: dict[str, str], logs: Path, *, head: str = "", amount: int = 4
+) -> str:
+    """Start a Ray node on each of some hosts, with one CPU and some devices of a type with the host's name.
 
     Args:
         hosts: The hosts; their end ends the nodes.
@@ -40,6 +43,7 @@ def start_nodes(hosts: Hosts, names: Sequence[str], variables: dict[str, str], l
         variables: From `environment`.
         logs: A folder for what the nodes print.
         head: Address of a head that runs; the first host's node becomes the head without one.
+        amount: Devices of each host.
 
     Returns:
         The address of the head.
@@ -49,12 +53,21 @@ def start_nodes(hosts: Hosts, names: Sequence[str], variables: dict[str, str], l
         first = names.pop(0)
         head = f"{hosts.addresses[first]}:{HEAD_PORT}"
         folder = f"--temp-dir={hosts.folder}/r"
-        _start(hosts, [first], ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", folder], variables, logs)
-    _start(hosts, names, [f"--address={head}"], variables, logs)
+        _start(
+            hosts,
+            [first],
+            ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", "--no-monitor", folder],
+            variables,
+            logs,
+            amount,
+        )
+    _start(hosts, names, [f"--address={head}"], variables, logs, amount)
     return head
 
 
-def _start(hosts: Hosts, names: Sequence[str], how: Sequence[str], variables: dict[str, str], logs: Path) -> None:
+def _start(
+    hosts: Hosts, names: Sequence[str], how: Sequence[str], variables: dict[str, str], logs: Path, amount: int
+) -> None:
     until = time.monotonic() + _SECONDS
     missing = dict.fromkeys(names, 0)
     starting = {}
@@ -62,8 +75,8 @@ def _start(hosts: Hosts, names: Sequence[str], how: Sequence[str], variables: di
         for name in missing:
             log = logs / f"{name}.{missing[name]}.log"
             if name not in starting:
-                own = [f"--node-ip-address={hosts.addresses[name]}", f'--resources={{"{name}": 4}}']
-                command = [_RAY, "start", *how, *own, "--num-cpus=1", "--disable-usage-stats", "--block"]
+                own = [f"--node-ip-address={hosts.addresses[name]}", f'--resources={{"{name}": {amount}}}']
+                command = [_RAY, "start", *how, *own, "--num-cpus=1", "--disable-usage-stats", _NO_LOGS, "--block"]
                 starting[name] = hosts.start(name, *command, output=log, environment={**os.environ, **variables})
             elif _STARTED in log.read_text():
                 del missing[name]

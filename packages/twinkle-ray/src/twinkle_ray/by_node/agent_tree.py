@@ -82,6 +82,10 @@ class AgentTree:
         """Index of the agent to which messages for an agent are sent."""
         return self._ways[agent][-1]
 
+    def node_of(self, agent: int) -> str:
+        """Ray's id of the node of an agent."""
+        return self._places[agent].node
+
     def nodes_to(self, agent: int) -> Sequence[str]:
         """Ray's ids of the nodes on the way to an agent."""
         return [self._places[index].node for index in self._ways[agent]]

@@ -167,8 +167,8 @@ def start_call_agents(nodes: Sequence[str], fan_out: int, first: int = 0) -> lis
     return agents
 
 
-def connect_call_agents(agents: Sequence[Any], fan_out: int, which: Iterable[int]) -> list[Any]:
-    """Make those below known to agents; returns their answers.
+def connect_call_agents(agents: Sequence[Any], fan_out: int, which: Iterable[int]) -> dict[int, Any]:
+    """Make those below known to agents; returns the answers of those with some below, by index.
 
     Args:
         agents: All agents of the tree.
@@ -176,4 +176,4 @@ def connect_call_agents(agents: Sequence[Any], fan_out: int, which: Iterable[int
         which: Indices of the agents that are told.
     """
     below = {at: {node: agents[node] for node in children(at, len(agents), fan_out)} for at in which}
-    return [agents[at].connect.remote(known) for at, known in below.items() if known]
+    return {at: agents[at].connect.remote(known) for at, known in below.items() if known}

@@ -43,8 +43,8 @@ class CallsByNode:
         self._node_of: list[int | None] = list(map(tree.index, places))
         self._all_known = None not in self._node_of
 
-    def ranks_taken(self, ranks: Sequence[int], renewed: bool = False) -> list[Any]:
-        """Make ranks known to their agents; returns their answers.
+    def ranks_taken(self, ranks: Sequence[int], renewed: bool = False) -> dict[int, Any]:
+        """Make ranks known to their agents; returns the answers of the agents by index.
 
         Args:
             ranks: The ranks.
@@ -60,7 +60,7 @@ class CallsByNode:
                 worker = f"{self._caller}-{rank}.{self._generations.get(rank, 0)}"
                 by_node.setdefault(node, {})[rank] = RankHandle(member.actor, member.alive, worker)
         group = self._group.name
-        return [self._tree.agents[node].take_ranks.remote(group, handles) for node, handles in by_node.items()]
+        return {node: self._tree.agents[node].take_ranks.remote(group, handles) for node, handles in by_node.items()}
 
     @property
     def reaches_all(self) -> bool:

@@ -213,6 +213,8 @@ class PendingNodeAnswer:
             reply = pending.pop(outcome.rank, None)
             if reply is not None and reply.outcome is None:
                 reply.outcome = outcome if outcome.failure is None else named(outcome, name)
+                if outcome.rank in self.deaths:  # it is there again: its node's link was down
+                    self.group.deaths.pop(outcome.rank, None)
 
     def _fail(self, ref: ray.ObjectRef[NodeAnswer], error: Exception) -> None:
         """The agent does not answer."""

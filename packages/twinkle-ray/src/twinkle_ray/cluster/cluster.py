@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -17,13 +19,16 @@ from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
 from twinkle_ray.cluster.watchdog import Watchdog
+from twinkle_ray.forkserver.interpreter import SHARED, forking
 from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from twinkle_ray.forkserver.interpreter import StartMethod
 
 _log = logging.getLogger("twinkle.ray")
 # Ray ends a node whose agents do not start within 15 s, and waits 30 s for a node; no option changes these times.
@@ -42,6 +47,7 @@ class Cluster:
     Args:
         address: Address of a cluster; "local" for one of this session's own; None for RAY_ADDRESS, or one of its own.
         num_cpus: Logical CPUs of a cluster that is started, beside those that are left for tasks of the program.
+        start_method: "forkserver" starts the workers of a cluster of its own as forks; "spawn" does not.
         options: Further arguments of `ray.init`.
 
     Raises:
@@ -49,11 +55,19 @@ class Cluster:
             process is still connected to an earlier one. Or nothing listens at the address.
     """
 
-    def __init__(self, address: str | None, *, num_cpus: int, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        *,
+        num_cpus: int,
+        start_method: StartMethod = "spawn",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         check_not_forked()
         check_left()
         self._watchdog: Watchdog | None = None
         self._folder: Path | None = None
+        self._start_method = start_method
         self._joined_before = ray.is_initialized()
         if self._joined_before:
             return
@@ -97,10 +111,19 @@ class Cluster:
         self._watchdog = Watchdog(mark, self._folder)
         if self._folder is not None:
             arguments["_temp_dir"] = str(self._folder / "r")
-        patience = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD}
-        arguments["_system_config"] = {**patience, **(arguments.get("_system_config") or {})}  # Ray writes into it
-        with marked_children(mark), on_loopback(), quiet():
+        own: dict[str, Any] = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD}
+        if self._start_method == "forkserver":
+            own["prestart_worker_first_driver"] = (
+                False  # such workers are of no job, and need a fork server of their own
+            )
+        arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
+        with marked_children(mark), on_loopback(), quiet(), self._forking():
             ray.init(address=_OWN, **arguments)
+
+    def _forking(self) -> AbstractContextManager[None]:
+        if self._start_method == "spawn" or self._folder is None:
+            return nullcontext()
+        return forking(self._folder, [name for name in SHARED if name in sys.modules])
 
     def _start_errors(self) -> str:
         return "" if self._folder is None else start_errors(self._folder)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
     from twinkle_ray.cluster.lost_nodes import LostNodes
+    from twinkle_ray.cluster.node_probe import NodeProbe
 
 ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each receiver
 _LOOK_SECONDS = 1.0
+_LOOKS_UNTIL_PROBE = 2
 RESULT_LIMIT = 16 * 1024  # bytes; larger results stay on the node of their worker
 
 
@@ -158,17 +160,33 @@ class RayStore:
         return _opened(self._fetched(stored, stored.ref), start, stop)
 
     def _fetched(self, stored: Stored, ref: ObjectRef[Pickled]) -> Pickled:
-        """Wait for data of a node for as long as the node is not lost."""
+        """Wait for data of a node for as long as the node is not lost, and can be reached from here."""
         known = self.lost_nodes
         if known is None or stored.node == self._node:
             return ray.get(ref)
         coming = ref.future()  # a thread that Ray never answers would end this process when it leaves Ray
-        while not futures.wait([coming], _LOOK_SECONDS).done:
-            why = known.lost(stored.node) if known.any_lost() else None
-            if why is not None:
-                raise WorkerDiedError(f"{stored.nbytes} bytes of {stored.label} cannot be read: {why}")
+        probe: NodeProbe | None = None
+        looks = 0
+        try:
+            while not futures.wait([coming], _LOOK_SECONDS).done:
+                looks += 1
+                if looks == _LOOKS_UNTIL_PROBE:
+                    probe = _probe(stored.node)
+                why = known.lost(stored.node) if known.any_lost() else None
+                why = why or (None if probe is None else probe.problem)
+                if why is not None:
+                    raise WorkerDiedError(f"{stored.nbytes} bytes of {stored.label} cannot be read: {why}")
+        finally:
+            if probe is not None:
+                probe.close()
         pickled: Pickled = coming.result()
         return pickled
+
+
+def _probe(node: str) -> NodeProbe:
+    from twinkle_ray.cluster.node_probe import NodeProbe  # few workers wait for so long
+
+    return NodeProbe(node)
 
 
 def put(pickled: Pickled) -> ObjectRef[Pickled]:

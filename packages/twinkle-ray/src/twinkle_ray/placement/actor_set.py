@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.placement.first_answers import get_within
 from twinkle_ray.placement.rank_environment import hidden_devices, import_paths, local_ranks, rendezvous
 from twinkle_ray.workers.group import RayGroup
 from twinkle_ray.workers.loop_calls import CONTROL, CONTROL_THREADS
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
+    from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.placement.reservation import Reserved
 
 
 # Beside other concurrency groups, a concurrency of 1 would be a thread of its own, and 0 is the main thread.
 _OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 0}
-_LOOK_SECONDS = 0.5
 ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
@@ -34,10 +34,12 @@ class ActorSet:
     Args:
         group: The group.
         reserved: What is reserved for it.
+        lost_nodes: The lost nodes; who waits for one of them is told.
     """
 
-    def __init__(self, group: DeviceGroup, reserved: Sequence[Reserved]) -> None:
+    def __init__(self, group: DeviceGroup, reserved: Sequence[Reserved], lost_nodes: LostNodes | None = None) -> None:
         self.group = group
+        self._lost_nodes = lost_nodes
         self.reserved = reserved
         self.actors: list[Any] = [_start(one) for one in reserved]
         self._asked = self._ask(self.actors, reserved)
@@ -58,7 +60,7 @@ class ActorSet:
         Raises:
             PlacementError: One did not start, or does not have the devices that it should.
         """
-        self.locations = self._located(self._asked, timeout, look)
+        self.locations = self._located(self._asked, self.reserved, timeout, look)
         order = rank_order(self.locations, self.reserved)
         self.locations = [self.locations[i] for i in order]
         self.actors = [self.actors[i] for i in order]
@@ -86,7 +88,9 @@ class ActorSet:
             PlacementError: An actor was lost meanwhile.
         """
         what = f"the workers of group {self.group.name!r} did not take their ranks"
-        port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
+        port = self._answers(
+            [self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], [0], timeout, what
+        )[0]
         name, size = self.group.name, len(self.actors)
         shared = {**environment, **rendezvous(self.locations, port)}
         shared.update(hidden_devices(self.group.device_type))
@@ -107,7 +111,7 @@ class ActorSet:
             self.actors[rank] = _start(self.reserved[rank])
         places = [self.reserved[rank] for rank in ranks]
         asked = self._ask([self.actors[rank] for rank in ranks], places)
-        for rank, at in zip(ranks, self._located(asked, timeout), strict=True):
+        for rank, at in zip(ranks, self._located(asked, places, timeout), strict=True):
             self.locations[rank] = at
         self._check_devices()
         return self._members(ranks, timeout)
@@ -121,9 +125,18 @@ class ActorSet:
         ]
 
     def _located(
-        self, asked: Sequence[Any], timeout: float, look: Callable[[], None] | None = None
+        self,
+        asked: Sequence[Any],
+        reserved: Sequence[Reserved],
+        timeout: float,
+        look: Callable[[], None] | None = None,
     ) -> list[WorkerLocation]:
-        return get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start", look)
+        what = f"the workers of group {self.group.name!r} did not start"
+        return get_within(asked, timeout, what, [one.node_id for one in reserved], self._lost_nodes, look)
+
+    def _answers(self, refs: Sequence[Any], ranks: Sequence[int], timeout: float, what: str) -> list[Any]:
+        nodes = [self.reserved[rank].node_id for rank in ranks]
+        return get_within(refs, timeout, what, nodes, self._lost_nodes)
 
     def _members(self, ranks: Sequence[int], timeout: float) -> list[Member]:
         """Give workers their ranks."""
@@ -132,7 +145,7 @@ class ActorSet:
             for rank in ranks
         ]
         name, size = self.group.name, len(self.actors)
-        stacks = get_within(assigned, timeout, f"the workers of group {name!r} did not take their ranks")
+        stacks = self._answers(assigned, ranks, timeout, f"the workers of group {name!r} did not take their ranks")
         members = []
         for rank, stack in zip(ranks, stacks, strict=True):
             actor, at = self.actors[rank], self.locations[rank]
@@ -186,36 +199,3 @@ def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]
         return reserved[i].node, sorted(devices), i
 
     return sorted(range(len(locations)), key=key)
-
-
-def get_within(refs: Sequence[Any], timeout: float, what: str, look: Callable[[], None] | None = None) -> list[Any]:
-    """Return the answers of workers that are starting.
-
-    Args:
-        refs: The answers.
-        timeout: Seconds.
-        what: Begin of the error's message.
-        look: Called now and then meanwhile.
-
-    Raises:
-        PlacementError: One is late, or its worker is lost.
-    """
-    until = time.monotonic() + timeout
-    try:
-        while look is not None:
-            slice_of = min(_LOOK_SECONDS, max(0.0, until - time.monotonic()))
-            try:
-                answers: list[Any] = ray.get(list(refs), timeout=slice_of)
-            except ray.exceptions.GetTimeoutError:
-                if time.monotonic() >= until:
-                    raise
-                look()
-            else:
-                return answers
-        answers = ray.get(list(refs), timeout=timeout)
-    except ray.exceptions.GetTimeoutError:
-        pending = len(ray.wait(list(refs), num_returns=len(refs), timeout=0)[1])
-        raise PlacementError(f"{what} within {timeout:g} s: {pending} of {len(refs)} have not answered") from None
-    except ray.exceptions.RayError as error:
-        raise PlacementError(f"{what}: {error}") from error
-    return answers

@@ -41,7 +41,8 @@ def assign(
 ) -> Mapping[str, Sequence[DeviceAssignment]]:
     """Assign every worker of every group: named devices first, then groups on the same nodes, then those hard to fit.
 
-    A group goes to one node where one can hold it, and to as few as possible otherwise.
+    A group goes to as many nodes as it asks for; one that does not ask goes to one node where one can hold it, and to
+    as few as possible otherwise.
 
     Args:
         groups: The groups.
@@ -103,6 +104,8 @@ def resource(device_type: str, nodes: Sequence[Node]) -> str:
 
 def _asked(group: DeviceGroup) -> str:
     workers = f"{group.num_workers} workers x {group.gpus_per_worker} {group.device_type}"
+    if group.nodes is not None:
+        workers += f" on {group.nodes} {'node' if group.nodes == 1 else 'nodes'}"
     devices = named_devices(group)
     return workers if devices is None else f"{workers}, devices {list(devices)}"
 
@@ -166,16 +169,29 @@ def _fit(
         for group, counts in zip(together, shared, strict=True):
             anywhere.remove(group)
             assigned[group.name] = _taken(group, counts, nodes, left)
-    for group in sorted(anywhere, key=lambda group: (-group.gpus_per_worker, -group.num_ranks)):
+    for group in sorted(anywhere, key=_hardest_first):
         kind = resource(group.device_type, nodes)
-        per_node = _spread(group.num_workers, [int(node.get(kind, 0) // group.gpus_per_worker) for node in left])
+        capacity = [int(node.get(kind, 0) // group.gpus_per_worker) for node in left]
+        if group.nodes is None:
+            per_node = _spread(group.num_workers, capacity)
+            short = f"asks for {_asked(group)}, and {per_node} of these workers find a place"
+        else:
+            per_node = _share(group.num_workers, group.nodes, capacity)
+            has = "1 node has" if per_node == 1 else f"{per_node} nodes have"
+            room = f"room for {group.num_workers // group.nodes} of them{_instead(group, capacity)}"
+            short = f"asks for {_asked(group)}, and {has} {room}"
         if isinstance(per_node, int):
-            return (
-                f"group {group.name!r} asks for {_asked(group)}, and {per_node} of these workers find a place"
-                f"{'' if any(kind in node.total for node in nodes) else f'; no node has any {kind}'}"
-            )
+            none_has = "" if any(kind in node.total for node in nodes) else f"; no node has any {kind}"
+            return f"group {group.name!r} {short}{none_has}"
         assigned[group.name] = _taken(group, per_node, nodes, left)
     return assigned
+
+
+def _hardest_first(group: DeviceGroup) -> tuple[int, int, int]:
+    """The order of groups: many devices in one piece are hard to find."""
+    if group.nodes is None:
+        return 1, -group.gpus_per_worker, -group.num_ranks
+    return 0, -group.num_ranks // group.nodes, -group.nodes
 
 
 def _taken(
@@ -228,3 +244,26 @@ def _spread(count: int, capacity: Sequence[int]) -> list[int] | int:
         out[best] = min(capacity[best], left)
         left -= out[best]
     return out
+
+
+def _share(count: int, nodes: int, capacity: Sequence[int]) -> list[int] | int:
+    """Workers on each node, as many on each of the tightest nodes that hold their share; or how many nodes hold it."""
+    each = count // nodes
+    enough = sorted((index for index in range(len(capacity)) if capacity[index] >= each), key=capacity.__getitem__)
+    if len(enough) < nodes:
+        return len(enough)
+    chosen = set(enough[:nodes])
+    return [each if index in chosen else 0 for index in range(len(capacity))]
+
+
+def _instead(group: DeviceGroup, capacity: Sequence[int]) -> str:
+    """The numbers of nodes that would do for a group."""
+    count = group.num_workers
+    would = [
+        nodes
+        for nodes in range(1, count + 1)
+        if count % nodes == 0 and not isinstance(_share(count, nodes, capacity), int)
+    ]
+    if would:
+        return f"; nodes={' or '.join(map(str, would))} would do"
+    return "" if isinstance(_spread(count, capacity), int) else "; without nodes= it finds its places"

@@ -21,7 +21,8 @@ def check_colocate(colocate: Sequence[Sequence[str]], groups: Sequence[DeviceGro
 
     Raises:
         TypeError: It is not a list of lists of names.
-        ValueError: A name is unknown, or in two sets, or its group names its devices.
+        ValueError: A name is unknown, or in two sets, or its group names its devices, or the groups of a set do not
+            fit the same number of nodes.
     """
     by_name = {group.name: group for group in groups}
     seen: set[str] = set()
@@ -36,7 +37,27 @@ def check_colocate(colocate: Sequence[Sequence[str]], groups: Sequence[DeviceGro
             if by_name[name].devices is not None or by_name[name].visible is not None:
                 raise ValueError(f"colocate={colocate!r}: group {name!r} names its devices, and with them its nodes")
             seen.add(name)
+        _check_nodes(colocate, [by_name[name] for name in names])
     return tuple(tuple(names) for names in colocate)
+
+
+def _check_nodes(colocate: Sequence[Sequence[str]], groups: Sequence[DeviceGroup]) -> None:
+    """Check that the groups of a set ask for one number of nodes, and have a worker for each of them."""
+    first = next((group for group in groups if group.nodes is not None), None)
+    if first is None or first.nodes is None:
+        return
+    for group in groups:
+        if group.nodes not in (None, first.nodes):
+            raise ValueError(
+                f"colocate={colocate!r}: group {first.name!r} has nodes={first.nodes} and group {group.name!r} has "
+                f"nodes={group.nodes}; groups of a set are on the same nodes: give one of them alone this number"
+            )
+        if group.num_workers < first.nodes:
+            most = max(nodes for nodes in range(1, group.num_workers + 1) if first.num_workers % nodes == 0)
+            raise ValueError(
+                f"colocate={colocate!r}: group {first.name!r} has nodes={first.nodes} and group {group.name!r} has "
+                f"{group.num_workers} workers, and each node of a set needs one of each group; nodes={most} would do"
+            )
 
 
 def share_nodes(
@@ -44,7 +65,8 @@ def share_nodes(
 ) -> list[list[int]] | None:
     """Return how many workers of each group go to each node; None if no set of nodes holds them so.
 
-    As few nodes as possible are used, and of those that hold their part the tightest. Workers of a group that hand over
+    As many nodes are used as a group asks for, otherwise as few as possible, and of those that hold their part the
+    tightest. Workers of a group that hand over
     to each other by rank are on one node, because each node takes the same part of each group.
 
     Args:
@@ -52,7 +74,9 @@ def share_nodes(
         kinds: Ray's name of the device type of each group.
         free: What is free on each node.
     """
-    for count in range(1, min(len(free), *(group.num_workers for group in groups)) + 1):
+    asked_for = next((group.nodes for group in groups if group.nodes is not None), None)
+    most = min(len(free), *(group.num_workers for group in groups))
+    for count in range(1, most + 1) if asked_for is None else [asked_for]:
         out = [[0] * len(free) for _ in groups]
         left = set(range(len(free)))
         for index in range(count):

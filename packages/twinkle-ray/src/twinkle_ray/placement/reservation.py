@@ -34,6 +34,7 @@ class Reserved:
         placement_group: Ray's placement group.
         bundle: Index of the worker's bundle in it.
         node: Index of the node, in the order in which devices are counted.
+        node_id: Ray's id of the node.
         resources: What its actor takes of the bundle.
         devices: Indices of its devices on the node where they were named; Ray chooses them otherwise.
     """
@@ -41,6 +42,7 @@ class Reserved:
     placement_group: Any
     bundle: int
     node: int
+    node_id: str
     resources: Mapping[str, float]
     devices: tuple[int, ...] | None = None
 
@@ -141,7 +143,7 @@ class Reservation:
         asked = {resource(group.device_type, nodes): float(group.gpus_per_worker)}
         reserved = self._reserve(group.name, [asked] * len(assigned), [nodes[one.node] for one in assigned])
         _await([reserved], until)
-        return [Reserved(reserved, index, one.node, asked) for index, one in enumerate(assigned)]
+        return [Reserved(reserved, index, one.node, nodes[one.node].id, asked) for index, one in enumerate(assigned)]
 
     def _take_named(
         self, group: DeviceGroup, assigned: Sequence[DeviceAssignment], nodes: Sequence[Node], until: float
@@ -170,7 +172,7 @@ class Reservation:
         out = []
         for one in assigned:
             devices = one.devices or ()
-            out.append(Reserved(holders[one.node, devices[0]], 0, one.node, {kind: 1.0}, devices))
+            out.append(Reserved(holders[one.node, devices[0]], 0, one.node, nodes[one.node].id, {kind: 1.0}, devices))
         return out
 
     def _reserve(self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Node]) -> Any:
@@ -192,7 +194,7 @@ def _await(reserved: Sequence[Any], until: float) -> None:
 def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[int]:
     """Which device each placement group of one device holds."""
     probe = ray.remote(_accelerators)
-    options = [Reserved(one, 0, 0, {kind: 1.0}).options() for one in reserved]
+    options = [Reserved(one, 0, 0, "", {kind: 1.0}).options() for one in reserved]
     asked = [probe.options(**each, max_retries=0).remote(kind) for each in options]
     found: list[list[str]] = ray.get(asked, timeout=max(10.0, until - time.monotonic()))
     if not all(ids and ids[0].isdecimal() for ids in found):

@@ -5,11 +5,12 @@ Ray gives an actor whose main thread is busy no other work, whatever its concurr
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 import ray
+
+from twinkle_ray.forkserver.forked import Asker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,8 @@ class BesideTasks:
         threading.Thread(target=self._serve, name="twinkle-beside", daemon=True).start()
 
     def _serve(self) -> None:
-        raylet = os.getppid()
-        while os.getppid() == raylet:
+        raylet = Asker()
+        while raylet.lives(0):
             try:
                 asked = self._gate.next_task.remote(self._worker, _ASK_SECONDS)
                 found = ray.get(asked, timeout=_ASK_SECONDS + _LATE_SECONDS)

@@ -6,12 +6,11 @@ Ray runs the methods of the group "control" on threads of their own, beside the 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.forkserver.forked import Asker
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 CONTROL = "control"
 CONTROL_THREADS = 3  # one of them for `alive`
 _LOOK_SECONDS = 1.0  # between two looks whether the raylet is there
-_never = threading.Event()
 
 
 class LoopCalls:
@@ -87,9 +85,9 @@ class LoopCalls:
 
         A worker whose raylet has ended waits for its threads before it ends.
         """
-        raylet = os.getppid()
-        while os.getppid() == raylet:
-            _never.wait(_LOOK_SECONDS)
+        raylet = Asker()
+        while raylet.lives(_LOOK_SECONDS):
+            pass
 
     @ray.method(concurrency_group=CONTROL)
     def cancel(self, key: str) -> None:

@@ -85,6 +85,6 @@ def tell_agents(agents: Mapping[str, Any], lost: Mapping[str, str]) -> None:
         agents: All agents by node id.
         lost: The reasons of the lost nodes by node id.
     """
-    for node, agent in agents.items():
+    for node, agent in list(agents.items()):  # a start may add agents meanwhile
         if node not in lost:
             agent.take_lost.remote(lost)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.forkserver.forked import take_threads
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.worker_output import end_output, name_output, print_by_line
@@ -144,6 +145,7 @@ class RankActor(LoopCalls):
     def assign_rank(self, assignment: RankAssignment) -> int:
         """Become a rank; return the descriptor of this process's stack."""
         os.environ.update(assignment.environment)
+        take_threads()
         sys.path.extend(path for path in assignment.paths if path not in sys.path)
         seed_process(assignment.seed)
         self.info = WorkerInfo(assignment.group, assignment.rank, assignment.size, socket.gethostname(), os.getpid())

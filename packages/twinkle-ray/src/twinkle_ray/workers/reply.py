@@ -161,6 +161,8 @@ class RayReply:
             loss = self.on_loop.loss() if self.on_loop is not None and self.outcome.rank == LOST else None
             if loss is not None:
                 self.outcome = self.group.lost(self, loss)
+            elif self.died_in is not None and self.outcome.rank != LOST:  # it is there again: its node's link was down
+                self.group.deaths.pop(self.rank, None)
             if self._cache_as is not None:
                 self.group.confirm(self.rank, *self._cache_as)
 
