@@ -11,17 +11,17 @@ export PYTHONDONTWRITEBYTECODE :=
 export OMP_WAIT_POLICY ?= PASSIVE
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test checks test-fast test-python test-vllm setup lint typecheck unit packaging docs bench lock clean
+.PHONY: demo test checks test-fast test-python test-vllm setup lint typecheck unit quick clusters packaging docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
 
-# Types and wheels take one core, and tests wait now and then: they run side by side.
+# Tests with a cluster wait for limits and for processes that start: the rest runs beside them.
 test: lint
-	$(MAKE) --no-print-directory --jobs 2 checks unit
+	$(MAKE) --no-print-directory --jobs 2 clusters checks
 
 checks: typecheck
-	$(MAKE) --no-print-directory packaging
+	$(MAKE) --no-print-directory packaging quick
 
 setup: .venv/.ready
 
@@ -29,12 +29,17 @@ setup: .venv/.ready
 	$(PYTHON) -m venv .tools/uv-$(UV_VERSION)
 	.tools/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
+# Of all files a third is ever loaded. What many processes load at once is compiled here, the rest by its first import.
+LOADED := numpy ray sympy torch transformers
+LEFT := site-packages/(ray/(air|data|llm|rllib|serve|train|tune)|torch/(_inductor|ao|onnx|testing)|transformers/models|.*/tests)/
+
 # The lock names no address, so its packages come from the configured index first (hashes checked), then the workspace.
 .venv/.ready: .tools/uv-$(UV_VERSION)/bin/uv $(LOCKED)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) export --quiet --locked --all-packages --no-emit-workspace --output-file .venv/requirements.txt
-	$(UV) pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r .venv/requirements.txt
+	$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r .venv/requirements.txt
 	$(UV) sync --quiet --locked --all-packages
+	cd .venv/lib/python3.*/site-packages && ../../../bin/python -m compileall -q -j 2 -x '$(LEFT)' $(addprefix $$PWD/,$(LOADED))
 	touch $@
 
 lint: setup
@@ -49,10 +54,13 @@ APART := tests/ray tests/examples
 MARKED = $(APART) $(filter-out $(addsuffix /%,$(APART)), \
   $(sort $(shell grep -rlE 'mark\.(ray|processes)\b' tests --include 'test_*.py')))
 
-# Tests with a cluster wait for limits and for processes that start: a third of them fills two cores.
 unit: setup
-	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) \
-	  --numprocesses 2 --dist worksteal --durations 20
+	$(MAKE) --no-print-directory --jobs 2 clusters quick
+
+quick: setup
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) --durations 20
+
+clusters: setup
 	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
 	  --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
+gc.disable()  # until all modules are read: they live on, and the collector would walk them again and again
 # A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,12 +52,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
+def pytest_collection_finish() -> None:
+    """Let the collector of cycles run again."""
+    gc.freeze()  # together these two make what was read old, which is walked seldom
+    gc.unfreeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def common_cluster() -> Iterator[tuple[str, str]]:
     """A cluster on this host that this process and programs join: its address, and the mark of its processes."""
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="twinkle-c-", dir="/tmp")  # its name is short enough for Ray's sockets
+    # Ray's Cluster writes its address into Ray's usual folder, which no Ray has made yet on a new machine.
+    Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(exist_ok=True)
     mark = uuid.uuid4().hex
     # Otherwise the titles of Ray's processes overwrite their environment in /proc.
     own = {MARK: mark, "SPT_NOENV": "1"}

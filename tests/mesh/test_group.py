@@ -50,6 +50,14 @@ def test_a_group_is_a_value() -> None:
         group.ranks = 4  # type: ignore[misc]  # the point of the test
 
 
+def test_a_group_on_a_number_of_nodes() -> None:
+    assert DeviceGroup("actor", 8, "GPU").nodes is None
+    group = DeviceGroup("actor", 8, "GPU", gpus_per_worker=2, nodes=np.int64(4))  # type: ignore[arg-type]  # as callers do
+    assert group.nodes == 4 and type(group.nodes) is int
+    assert group != dataclasses.replace(group, nodes=None) == DeviceGroup("actor", 8, "GPU", gpus_per_worker=2)
+    assert pickle.loads(pickle.dumps(group)) == group and "nodes=4" in repr(group)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -74,6 +82,19 @@ def test_a_group_is_a_value() -> None:
         ({"visible_devices": "8,8,9,10"}, "visible_devices='8,8,9,10' names a device twice"),
         ({"visible_devices": "8,9"}, "ranks asks for 4 devices, but visible_devices='8,9' has 2"),
         ({"device_type": "CPU", "visible_devices": "0"}, "visible_devices='0' needs devices"),
+        ({"nodes": 0}, "nodes=0 must be at least 1; 1 would do"),
+        ({"nodes": "2"}, "nodes='2' must be a whole number"),
+        ({"nodes": True}, "nodes=True must be a whole number"),
+        ({"ranks": 8, "nodes": 3}, "nodes=3 does not divide the 8 workers of the group; 1, 2, 4 or 8 would do"),
+        ({"gpus_per_worker": 2, "nodes": 4}, "nodes=4 does not divide the 2 workers of the group; 1 or 2 would do"),
+        (
+            {"ranks": [4, 5], "nodes": 2},
+            "nodes=2 needs a count of ranks: ranks=[4, 5] names devices, and so their nodes; nodes=None",
+        ),
+        (
+            {"visible_devices": "0,1,8,9", "nodes": 2},
+            "nodes=2 needs a count of ranks: visible_devices='0,1,8,9' names devices, and so their nodes; nodes=None",
+        ),
     ],
 )
 def test_errors(arguments: dict[str, Any], said: str) -> None:

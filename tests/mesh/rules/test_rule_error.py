@@ -34,7 +34,7 @@ def offers(error: ValueError) -> Iterator[dict[str, object]]:
     if not offer.endswith(" would do"):
         return
     [field] = re.findall(r"^(\w+)=", said)
-    words = re.findall(r"(?:(\w+)=)?(True|False|\d+|'[^']*')", offer)
+    words = re.findall(r"(?:(\w+)=)?(True|False|None|\d+|'[^']*')", offer)
     if " and " in offer:
         yield {name: literal_eval(word) for name, word in words}
         return
@@ -125,6 +125,7 @@ def test_torchtitan(fields: dict[str, Any]) -> None:
             "device_type": st.sampled_from(["GPU", "CPU", ""]),
             "gpus_per_worker": st.integers(0, 5),
             "visible_devices": st.sampled_from([None, "0,1", "1,2,3,4,5,6,7,8,9"]),
+            "nodes": st.none() | st.integers(0, 5),
         }
     )
 )
@@ -179,6 +180,7 @@ def test_only_whole_numbers_are_counts(given: Any) -> None:
     if given is not None:
         for use in (
             lambda: DeviceGroup("actor", 2, "GPU", gpus_per_worker=given),
+            lambda: DeviceGroup("actor", 2, "GPU", nodes=given),
             lambda: mesh.get_slice(given, 0),
             lambda: mesh.get_slice(4, given),
             lambda: mesh.data_slice(4, given),

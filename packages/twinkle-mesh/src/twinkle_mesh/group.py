@@ -27,6 +27,9 @@ class DeviceGroup:
         device_type: GPU, CPU, NPU, ...; case does not matter and cuda is GPU.
         visible_devices: The part of the hardware that the group may use, such as "8,9"; all of it by default.
         gpus_per_worker: How many of the devices one worker holds; divides the number of ranks.
+        nodes: On how many nodes the workers are, the same number on each; None for one node where one can hold them,
+            and for as few as possible otherwise. It needs a count of ranks, and divides the number of workers. On
+            backends of one process it has no effect.
     """
 
     name: str
@@ -34,6 +37,7 @@ class DeviceGroup:
     device_type: str
     visible_devices: str | None = None
     gpus_per_worker: int = 1
+    nodes: int | None = None
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class DeviceGroup:
         device_type: str,
         visible_devices: str | None = None,
         gpus_per_worker: int = 1,
+        nodes: int | None = None,
     ) -> None:
         fields: dict[str, object] = {
             "name": name,
@@ -49,6 +54,7 @@ class DeviceGroup:
             "device_type": device_type,
             "visible_devices": visible_devices,
             "gpus_per_worker": gpus_per_worker,
+            "nodes": nodes,
         }
         try:
             checked = _checked(fields)
@@ -90,12 +96,17 @@ def _checked(fields: Mapping[str, object]) -> dict[str, object]:
         raise ValueError(
             f"ranks asks for {count} devices, but visible_devices={fields['visible_devices']!r} has {len(visible)}"
         )
+    named = {
+        "ranks": None if isinstance(ranks, int) else f"[{preview(ranks)}]",
+        "visible_devices": None if visible is None else repr(fields["visible_devices"]),
+    }
     return {
         "name": fields["name"],
         "ranks": ranks,
         "device_type": kind,
         "visible_devices": None if visible is None else ",".join(map(str, visible)),
         "gpus_per_worker": share,
+        "nodes": None if fields["nodes"] is None else _nodes(fields["nodes"], named, count // share),
     }
 
 
@@ -162,3 +173,20 @@ def _share(gpus_per_worker: object, count: int, kind: str) -> int:
         )
     check_divides("gpus_per_worker", share, count, f"ranks={count}")
     return share
+
+
+def _nodes(nodes: object, named: Mapping[str, object], workers: int) -> int:
+    """Return the number of nodes.
+
+    Args:
+        nodes: As given.
+        named: What names devices, by field; None where it does not.
+        workers: The workers of the group.
+    """
+    count = at_least_one("nodes", nodes)
+    for field, given in named.items():
+        if given is not None:
+            problem = f"nodes={count} needs a count of ranks: {field}={given} names devices, and so their nodes"
+            raise RuleError(problem, {"nodes": [None]})
+    check_divides("nodes", count, workers, f"the {workers} workers of the group")
+    return count
