@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +84,24 @@ class Node:
         )
 
     def servers(self) -> list[int]:
-        """Process ids of its fork servers, the first to start first; their forks look as they do."""
+        """Process ids of its fork servers, the first to start first; their forks look as they do, but lead no session."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
+            with suppress(OSError):  # it has ended meanwhile
                 words = (entry / "cmdline").read_text().split("\0")
                 if len(words) > 2 and words[1].endswith("server.py") and words[2].startswith(str(self.folder)):
-                    state = (entry / "stat").read_text().rpartition(")")[2].split()
-                    found[int(entry.name)] = int(state[1]), int(state[19])
-        return sorted((pid for pid, (parent, _) in found.items() if parent not in found), key=lambda pid: found[pid][1])
+                    _, _, _, session, *rest = (entry / "stat").read_text().rpartition(")")[2].split()
+                    if session == entry.name:
+                        found[int(entry.name)] = int(rest[15])
+        return sorted(found, key=lambda pid: found[pid])
+
+    @contextmanager
+    def held(self, **environment: str) -> Iterator[int]:
+        """The parent of a process that runs meanwhile, and keeps its server."""
+        with self.start("import os; print(os.getppid(), flush=True); input()", **environment) as process:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+            assert finish(process, "\n")[0] == ""  # it has gone on
 
 
 @pytest.fixture
@@ -120,8 +129,8 @@ def reports(process: subprocess.Popen[str]) -> tuple[dict[str, Any], dict[str, A
 
 
 def test_a_fork_finds_what_a_start_finds(node: Node) -> None:
-    first, second = (reports(node.start(REPORT, "--some", "x y", "")) for _ in range(2))
-    (server,) = node.servers()
+    with node.held() as server:
+        first, second = (reports(node.start(REPORT, "--some", "x y", "")) for _ in range(2))
     started = reports(node.start(REPORT, "--some", "x y", "", name="other.py"))
     assert first[1]["parent"] == second[1]["parent"] == server and started[1]["parent"] == os.getpid()
     as_default = json.loads(json.dumps(started[0]).replace("other.py", "default_worker.py"))
@@ -132,17 +141,20 @@ def test_a_fork_finds_what_a_start_finds(node: Node) -> None:
 
 
 def test_many_at_once_are_forks_of_one_server(node: Node) -> None:
-    script = "import os, sys; print(os.getppid(), sys.argv[1], sys.stdin.read())"
+    script = "import os, sys; print(os.getppid(), flush=True); print(sys.argv[1], sys.stdin.read())"
     processes = [node.start(script, str(number)) for number in range(12)]
+    parents = {int(process.stdout.readline()) for process in processes if process.stdout is not None}
+    assert node.servers() == list(parents) and len(parents) == 1
     printed = [finish(process, f"to {number}")[0].split() for number, process in enumerate(processes)]
-    assert printed == [[str(node.servers()[0]), str(number), "to", str(number)] for number in range(12)]
+    assert printed == [[str(number), "to", str(number)] for number in range(12)]
 
 
 def test_another_environment_has_another_server(node: Node) -> None:
     script = "import os; print(os.getppid(), os.environ['COLOUR'])"
-    printed = [finish(node.start(script, COLOUR=colour))[0].split() for colour in ("red", "blue", "red")]
-    assert [colour for _, colour in printed] == ["red", "blue", "red"]
-    assert [parent for parent, _ in printed] == [str(node.servers()[at]) for at in (0, 1, 0)]
+    with node.held(COLOUR="red") as red, node.held(COLOUR="blue") as blue:
+        assert node.servers() == [red, blue]
+        printed = [finish(node.start(script, COLOUR=colour))[0].split() for colour in ("red", "blue", "red")]
+    assert printed == [[str(red), "red"], [str(blue), "blue"], [str(red), "red"]]
 
 
 @pytest.mark.parametrize(
@@ -181,17 +193,11 @@ def test_without_a_server_workers_are_started(node: Node, module: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_after_a_killed_server_comes_another(node: Node, number: signal.Signals) -> None:
-    script = "import os; print(os.getppid(), flush=True); input()"
-    with node.start(script) as held:
-        assert held.stdout is not None and held.stdin is not None
-        first = int(held.stdout.readline())
+    with node.held() as first:
         os.kill(first, number)
         wait_until(lambda: first not in node.servers())
-        second = int(finish(node.start(script), "\n")[0])
-        assert second in node.servers() and second != first
-        held.stdin.write("\n")
-        held.stdin.flush()
-        assert held.stdout.read() == ""  # it had gone on
+        with node.held() as second:
+            assert node.servers() == [second] and second != first
 
 
 def test_a_server_without_children_ends(node: Node) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
-from twinkle_remote import on, remote_class, remote_function
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+    from tests.ray.conftest import Program
 
 START = {
     "twinkle_mesh": """
@@ -29,17 +30,28 @@ START = {
 }
 """The modules of each package that it may load, beside the package itself."""
 
+PROGRAM = """
+    import sys
+    from program_tools import report
+    from twinkle_mesh import DeviceGroup
+    from twinkle_remote import remote_class, remote_function, session
 
-def test_a_small_worker_loads_what_its_calls_need_and_no_more() -> None:
     @remote_class()
     class Small:
         @remote_function(dispatch="all", collect="first")
-        def modules(self) -> list[str]:
-            import sys
-
+        def modules(self):
             return [name for name in sys.modules if name.startswith(("twinkle", "numpy.random", "torch"))]
 
+    with session("ray", groups=[DeviceGroup("two", 2, "CPU")], lazy_collect=False):
+        report("modules ", Small(remote_group="two").modules)
+"""
+
+
+def test_a_small_worker_loads_what_its_calls_need_and_no_more(joined_program: Callable[..., Program]) -> None:
+    """The driver is a program of its own: what a driver registers for its workers is loaded by them."""
     may = {f"{package}.{name}" for package, names in START.items() for name in names.split()}
-    found = set(on("two").create(Small).modules())
+    program = joined_program(PROGRAM)
+    found = set(program.report("modules ", 60)["value"])
+    program.finish(30)
     assert found <= may | START.keys(), f"loaded beside the rest: {sorted(found - may - START.keys())}"
     assert may <= found, f"not loaded any more, and to be taken from the list: {sorted(may - found)}"

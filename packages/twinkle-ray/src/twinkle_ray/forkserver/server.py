@@ -49,6 +49,8 @@ class _Server:
         gc.freeze()  # a pass of the collector would copy every page
         _let_go_of_streams()
         _remove_old(os.path.dirname(path))
+        with suppress(FileNotFoundError):  # there only if a server was killed at this place
+            os.unlink(f"{path}.new")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(f"{path}.new")
         self._listener.listen(128)
