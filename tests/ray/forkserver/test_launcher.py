@@ -84,7 +84,7 @@ class Node:
         )
 
     def servers(self) -> list[int]:
-        """Process ids of its fork servers, the first to start first; their forks look as they do, but lead no session."""
+        """Process ids of its fork servers, the first to start first; their forks look so too, but lead no session."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile

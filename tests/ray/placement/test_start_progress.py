@@ -51,6 +51,7 @@ def test_where_nobody_sees_a_bar_a_line_comes_now_and_then(
 def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.openpty()
     termios.tcsetwinsize(writer, (24, 120))
+    shown = ""
     with os.fdopen(writer, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         progress = StartProgress(64)
@@ -58,8 +59,9 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         progress.ready(MISSING)
         progress.close()
         monkeypatch.undo()
-        terminal.flush()
-        shown = os.read(reader, 1 << 16).decode()
+        print("the end", file=terminal, flush=True)
+        while "the end" not in shown:  # a read may return a part
+            shown += os.read(reader, 1 << 16).decode()
     os.close(reader)
     assert "\rworkers ready:  69%" in shown and "44/64" in shown and "missing: sampler 20 of 32" in shown
 

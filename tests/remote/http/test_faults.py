@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ import numpy as np
 import pytest
 import trustme
 
-from twinkle_remote import get, on, remote_class, remote_function, serve, session, submit
-from twinkle_remote.errors import BackendError, PlacementError, SessionLostError, TwinkleError
+from twinkle_remote import get, on, release, remote_class, remote_function, serve, session, submit
+from twinkle_remote.errors import BackendError, PlacementError, RemoteCallError, SessionLostError, TwinkleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ SERVER = """
     @remote_class()
     class Gated:
         def __init__(self, gate: str = "") -> None:
+            if gate == "bad":
+                raise ValueError("a bad gate")
             if gate:
                 print("building", flush=True)
                 self.after(gate)
@@ -259,6 +262,25 @@ def test_what_is_built_for_a_killed_client_is_released(tmp_path: Path) -> None:
         gate.touch()
         with session("http", address=server.address, token=TOKEN):
             until(lambda: builds("late"))
+
+
+def test_an_id_is_taken_while_its_component_is_built(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    kind: Any = Gated
+    with running() as server, session("http", address=server.address, token=TOKEN):
+        with ThreadPoolExecutor(1) as other:
+            first = other.submit(kind, str(gate), remote_group="two", instance_id="same")
+            assert server.line("building")
+            with pytest.raises(PlacementError, match="instance_id='same' is taken on group 'two'"):
+                kind(remote_group="two", instance_id="same")
+            gate.touch()
+            assert first.result(60.0).echo(b"x") == b"x"
+        with pytest.raises(PlacementError, match="instance_id='same' is taken on group 'two'"):
+            kind(remote_group="two", instance_id="same")
+        release(first.result())
+        with pytest.raises(RemoteCallError, match="a bad gate"):
+            kind("bad", remote_group="two", instance_id="same")
+        assert builds("same")
 
 
 def builds(instance: str) -> bool:

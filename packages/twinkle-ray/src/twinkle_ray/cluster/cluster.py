@@ -19,7 +19,7 @@ from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
 from twinkle_ray.cluster.token import make_token, tighten_token
 from twinkle_ray.cluster.watchdog import Watchdog
-from twinkle_ray.forkserver.interpreter import SHARED, forking
+from twinkle_ray.forkserver.interpreter import SHARED, forking, node_folder
 from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import BackendError
 
@@ -112,18 +112,16 @@ class Cluster:
         if self._folder is not None:
             arguments["_temp_dir"] = str(self._folder / "r")
         own: dict[str, Any] = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD}
-        if self._start_method == "forkserver":
-            own["prestart_worker_first_driver"] = (
-                False  # such workers are of no job, and need a fork server of their own
-            )
+        if self._start_method == "forkserver":  # workers that Ray starts before a driver are of no job: they need a server of their own
+            own["prestart_worker_first_driver"] = False
         arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
         with marked_children(mark), on_loopback(), quiet(), self._forking():
             ray.init(address=_OWN, **arguments)
 
     def _forking(self) -> AbstractContextManager[None]:
-        if self._start_method == "spawn" or self._folder is None:
+        if self._start_method == "spawn":
             return nullcontext()
-        return forking(self._folder, [name for name in SHARED if name in sys.modules])
+        return forking(self._folder or node_folder(), [name for name in SHARED if name in sys.modules])
 
     def _start_errors(self) -> str:
         return "" if self._folder is None else start_errors(self._folder)

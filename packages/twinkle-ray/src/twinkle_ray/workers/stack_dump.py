@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NAME = "twinkle-stack"
 _ACTOR_FILE = "/twinkle_ray/workers/rank_actor.py"
-_QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/", "<frozen importlib")
+_QUIET = ("/twinkle_ray/", "/twinkle_remote/", "/site-packages/ray/", "<frozen importlib", "<frozen runpy>")
 _OUTER, _INNER = 4, 10  # frames of a deep stack that are shown
 _OWN = 6  # frames of Twinkle and Ray that are shown if there are no others
 

@@ -14,7 +14,7 @@ from twinkle_remote.component.handle import step_options
 from twinkle_remote.component.method import check_arguments, positional_names
 from twinkle_remote.component.release import release, release_all
 from twinkle_remote.context import leaving_running
-from twinkle_remote.errors import NotInitializedError, PlacementError
+from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.http.nodes import NodeReader, own_error_type
 from twinkle_remote.http.registered import TYPES
@@ -325,13 +325,16 @@ class CallMaker:
         cls: Any = self._classes.find(str(request.target))
         client.use.check("components")
         args, kwargs = arguments_of(request)
-        if self.components.has(client.tenant, group, instance):
-            raise PlacementError(f"instance_id={instance!r} is taken on group {group!r}: give another one")
         kwargs = placement(cls, kwargs, group, request.mesh)
+        self.components.reserve(client.tenant, group, instance)
 
         def build() -> dict[str, Any]:
-            with called_from(line):
-                made = cls(*args, **kwargs)
+            try:
+                with called_from(line):
+                    made = cls(*args, **kwargs)
+            except BaseException:
+                self.components.give_up(client.tenant, group, instance)
+                raise
             self.components.add(client.tenant, group, instance, ServedComponent(cls, made))
             client.components.add((group, instance))
             client.use.add("components")
@@ -392,6 +395,6 @@ class CallMaker:
 
     def drop_all(self, client: RemoteClient) -> Sequence[TwinkleError]:
         """Release all components of a client; returns the errors of those that could not be released."""
-        removed = [self.components.remove(client.tenant, *key) for key in client.components]
+        removed = [self.components.remove(client.tenant, *key) for key in tuple(client.components)]
         client.components.clear()
         return () if self._runtime.closed else release_all([served.value for served in removed if served is not None])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.component.constructor import GROUP, INSTANCE, MESH, declared_keywords
+from twinkle_remote.errors import PlacementError
 from twinkle_remote.http.registered import register_annotated
 from twinkle_remote.http.server.body import RefusedError, unknown
 from twinkle_remote.http.wire.type_names import name_of
@@ -78,18 +80,35 @@ class Components:
 
     def __init__(self) -> None:
         self._served: dict[tuple[str, str, str], ServedComponent] = {}
+        self._reserved: set[tuple[str, str, str]] = set()
+        self._lock = Lock()
         self._names: dict[tuple[str, str, str], tuple[str, str]] = {}  # the client's ids, by the session's
+
+    def reserve(self, tenant: str, group: str, instance: str) -> None:
+        """Take ids for a component that is being built, until it is added or given up.
+
+        Raises:
+            PlacementError: The tenant has a component with these ids, or builds one.
+        """
+        key = tenant, group, instance
+        with self._lock:
+            if key in self._served or key in self._reserved:
+                raise PlacementError(f"instance_id={instance!r} is taken on group {group!r}: give another one")
+            self._reserved.add(key)
+
+    def give_up(self, tenant: str, group: str, instance: str) -> None:
+        """Free the ids of a component that was not built."""
+        with self._lock:
+            self._reserved.discard((tenant, group, instance))
 
     def add(self, tenant: str, group: str, instance: str, served: ServedComponent) -> None:
         """Remember a component by its client's ids."""
-        self._served[tenant, group, instance] = served
+        with self._lock:
+            self._served[tenant, group, instance] = served
+            self._reserved.discard((tenant, group, instance))
         component = component_of(served.value)
         if component is not None:
             self._names[tenant, component.group, component.instance] = group, instance
-
-    def has(self, tenant: str, group: str, instance: str) -> bool:
-        """Whether a tenant has a component with these ids."""
-        return (tenant, group, instance) in self._served
 
     def find(self, tenant: str, group: object, instance: object) -> ServedComponent:
         """A tenant's component.
