@@ -112,7 +112,7 @@ class Cluster:
         if self._folder is not None:
             arguments["_temp_dir"] = str(self._folder / "r")
         own: dict[str, Any] = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD}
-        if self._start_method == "forkserver":  # workers that Ray starts before a driver are of no job: they need a server of their own
+        if self._start_method == "forkserver":  # what Ray starts before a driver is of no job: it needs its own server
             own["prestart_worker_first_driver"] = False
         arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
         with marked_children(mark), on_loopback(), quiet(), self._forking():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from twinkle_remote.sessions.runtime import Runtime
 
-_CLEANUP_SECONDS = 2.0
+_CLEANUP_SECONDS = 10.0  # Ray runs workers at a lower priority: on a busy host they need seconds
 
 
 def cancel_calls(runtime: Runtime) -> None:
