@@ -64,6 +64,8 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     """A cluster on this host that this process and programs join: its address, and the mark of its processes."""
     from ray.cluster_utils import Cluster
 
+    from twinkle_ray.forkserver.interpreter import forking
+
     folder = tempfile.mkdtemp(prefix="twinkle-c-", dir="/tmp")  # its name is short enough for Ray's sockets
     # Ray's Cluster writes its address into Ray's usual folder, which no Ray has made yet on a new machine.
     Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(exist_ok=True)
@@ -72,16 +74,17 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     own = {MARK: mark, "SPT_NOENV": "1"}
     os.environ.update(own)
     try:
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": CPUS,
-                "object_store_memory": STORE_BYTES,
-                "include_dashboard": False,
-                "no_monitor": True,
-                "temp_dir": folder,
-            },
-        )
+        with forking(Path(folder), []):  # to start a worker is the largest part of many tests
+            cluster = Cluster(
+                initialize_head=True,
+                head_node_args={
+                    "num_cpus": CPUS,
+                    "object_store_memory": STORE_BYTES,
+                    "include_dashboard": False,
+                    "no_monitor": True,
+                    "temp_dir": folder,
+                },
+            )
     finally:
         for name in own:
             del os.environ[name]

@@ -91,7 +91,7 @@ class RayBackend:
         metrics: bool = False,
         calls: Calls = "auto",
         progress: bool = True,
-        start_method: StartMethod = "spawn",
+        start_method: StartMethod = "forkserver",
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if restart not in (None, "group"):

@@ -1,4 +1,4 @@
-"""Workers of a node start as forks of one process that has loaded their libraries: a start costs tens of milliseconds.
+"""Workers of a node start as forks of one process that has loaded their libraries.
 
 Ray starts a worker as `python script arguments`. Here `python` is a small program, the launcher, which asks the node's
 fork server for the process; the server has loaded Ray, and torch where the driver has. Whatever cannot be a fork is
