@@ -48,7 +48,7 @@ PROGRAM = """
         return worker.state()
 
     executable = sys.executable
-    options = {} if len(sys.argv) < 2 else {"start_method": sys.argv[1]}
+    options = {"start_method": word for word in sys.argv[1:]}
     groups = [DeviceGroup("group", 3, "CPU")]
     twinkle.initialize("ray", groups=groups, lazy_collect=False, restart="group", **options)
     worker = Worker(remote_group="group")
@@ -78,7 +78,6 @@ def started(programs: Callable[..., Program]) -> Program:
     report("without raylet", worker.wait)
     print(input(), flush=True)
     """,
-        "forkserver",
         COLOUR="green",
     )
 
