@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import textwrap
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,7 +17,36 @@ from twinkle_remote.http.wire.decode import decode
 from twinkle_remote.http.wire.encode import encode
 from twinkle_remote.http.wire.envelopes import CALL_NEWS, unpacked
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
 TOKEN = "a token of these tests"
+_SERVER = """
+import asyncio, os, sys
+import numpy as np
+from pathlib import Path
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import remote_class, remote_function, serve, session
+from twinkle_remote.http.server import body, pace
+{settings}
+
+@remote_class()
+class Served:
+    @remote_function(dispatch="all", collect="first")
+    def ready(self):
+        return True
+
+    @remote_function(dispatch="all", collect="first")
+    def of(self, *arguments):
+        return {returned}
+
+with session("threads", groups=[DeviceGroup("group", 1, "CPU")]):
+    with serve([Served], port=0, token={token!r}, max_body=1 << 30) as server:
+        Path(sys.argv[1]).write_text(str(os.getpid()))
+        print(server.address, flush=True)
+        sys.stdin.read()
+"""
 
 
 class Wire:
@@ -99,6 +130,27 @@ class Wire:
             status, body = self.answer(other)
         assert status == 200, body
         return decode([body], TYPES)
+
+
+@contextmanager
+def served(
+    serving: Callable[..., AbstractContextManager[str]], folder: Path, returned: str, settings: str, *arguments: str
+) -> Iterator[Wire]:
+    """A client of a server whose component's method `of` returns the value of an expression of its `arguments`.
+
+    Args:
+        serving: The fixture.
+        folder: An own folder.
+        returned: The expression.
+        settings: Lines that the server runs first.
+        arguments: Its arguments, from `sys.argv[2]` on.
+    """
+    process = folder / "process"
+    program = _SERVER.format(settings=textwrap.dedent(settings), returned=returned, token=TOKEN)
+    with serving(program, str(process), *arguments) as address:
+        wire = Wire(address, int(process.read_text()))
+        wire.build("__main__.Served")
+        yield wire
 
 
 def message(*arrays: Any, kind: str = "method", target: str = "of") -> bytes:

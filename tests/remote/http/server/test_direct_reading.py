@@ -8,52 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.remote.http.server.raw_client import TOKEN, Wire, message
+from tests.remote.http.server.raw_client import Wire, message, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-SERVER = f'''
-    import asyncio, os, sys
-    from pathlib import Path
-    from twinkle_mesh import DeviceGroup
-    from twinkle_remote import remote_class, remote_function, serve, session
-    from twinkle_remote.http.server import body, pace
+SETTINGS = '''
+body.BODY_SECONDS = 1.0
+CALLED = ["connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing"]
 
-    body.BODY_SECONDS = 1.0
-    CALLED = ["connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing"]
+def without_buffers(made):
+    """Connections that get their bytes as uvloop gives them."""
 
-    def without_buffers(made):
-        """Connections that get their bytes as uvloop gives them."""
+    class Copied(asyncio.Protocol):
+        def __init__(self, **given):
+            inner = made(**given)
+            for name in CALLED:
+                setattr(self, name, getattr(inner, name))
 
-        class Copied(asyncio.Protocol):
-            def __init__(self, **given):
-                inner = made(**given)
-                for name in CALLED:
-                    setattr(self, name, getattr(inner, name))
+    return Copied
 
-        return Copied
-
-    if sys.argv[2] == "copied":
-        protocol = pace.Connections.protocol
-        pace.Connections.protocol = lambda self: without_buffers(protocol(self))
-
-    @remote_class()
-    class Sums:
-        @remote_function(dispatch="all", collect="first")
-        def ready(self):
-            return True
-
-        @remote_function(dispatch="all", collect="first")
-        def of(self, *arrays):
-            return [int(array.sum()) for array in arrays]
-
-    with session("threads", groups=[DeviceGroup("group", 1, "CPU")]):
-        with serve([Sums], port=0, token={TOKEN!r}, max_body=1 << 30) as server:
-            Path(sys.argv[1]).write_text(str(os.getpid()))
-            print(server.address, flush=True)
-            sys.stdin.read()
+if sys.argv[2] == "copied":
+    protocol = pace.Connections.protocol
+    pace.Connections.protocol = lambda self: without_buffers(protocol(self))
 '''
 
 
@@ -63,10 +41,8 @@ def wire(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Wire]:
-    process = tmp_path_factory.mktemp("server") / "process"
-    with serving(SERVER, str(process), request.param) as address:
-        found = Wire(address, int(process.read_text()))
-        found.build("__main__.Sums")
+    returned = "[int(array.sum()) for array in arguments]"
+    with served(serving, tmp_path_factory.mktemp("server"), returned, SETTINGS, request.param) as found:
         yield found
 
 

@@ -8,39 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.remote.http.server.raw_client import TOKEN, Wire, message
+from tests.remote.http.server.raw_client import Wire, message, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 BYTES = 64 << 20
-SERVER = f"""
-    import os, sys
-    import numpy as np
-    from pathlib import Path
-    from twinkle_mesh import DeviceGroup
-    from twinkle_remote import remote_class, remote_function, serve, session
-    from twinkle_remote.http.server import pace
-
-    pace.ANSWER_SECONDS = 2.0
-
-    @remote_class()
-    class Source:
-        @remote_function(dispatch="all", collect="first")
-        def ready(self):
-            return True
-
-        @remote_function(dispatch="all", collect="first")
-        def of(self, size):
-            return np.full(size, 7, np.uint8)
-
-    with session("threads", groups=[DeviceGroup("group", 1, "CPU")]):
-        with serve([Source], port=0, token={TOKEN!r}) as server:
-            Path(sys.argv[1]).write_text(str(os.getpid()))
-            print(server.address, flush=True)
-            sys.stdin.read()
-"""
 
 
 class Asking:
@@ -70,10 +44,8 @@ class Asking:
 def asking(
     serving: Callable[..., AbstractContextManager[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Asking]:
-    process = tmp_path_factory.mktemp("server") / "process"
-    with serving(SERVER, str(process)) as address:
-        wire = Wire(address, int(process.read_text()))
-        wire.build("__main__.Source")
+    folder = tmp_path_factory.mktemp("server")
+    with served(serving, folder, "np.full(arguments[0], 7, np.uint8)", "pace.ANSWER_SECONDS = 2.0") as wire:
         yield Asking(wire)
 
 
