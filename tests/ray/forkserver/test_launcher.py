@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -198,6 +199,47 @@ def test_after_a_killed_server_comes_another(node: Node, number: signal.Signals)
         wait_until(lambda: first not in node.servers())
         with node.held() as second:
             assert node.servers() == [second] and second != first
+
+
+def test_a_server_that_is_killed_before_it_answers_is_followed_by_another(node: Node) -> None:
+    with node.held() as first:
+        os.kill(first, signal.SIGSTOP)
+        asking = node.start("import os; print(os.getppid())")
+        wait_until(lambda: has_socket(asking.pid))
+        time.sleep(0.2)  # the server has its request, or gets none
+        os.kill(first, signal.SIGKILL)
+        second = int(finish(asking)[0])
+    assert second not in (first, os.getpid())
+
+
+def has_socket(pid: int) -> bool:
+    """Whether a process has opened a socket."""
+    return any(os.readlink(descriptor).startswith("socket:") for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_who_goes_away_before_it_asks_does_not_end_the_server(node: Node) -> None:
+    with node.held() as server:
+        (path,) = (path for path in node.folder.iterdir() if path.is_socket())
+        for sent in (b"", b"no request", b"/nowhere\x001\x00default_worker.py"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.connect(str(path))
+                if sent:
+                    connection.send(sent)
+        assert finish(node.start("import os; print(os.getppid())"))[0].split() == [str(server)]
+
+
+def test_a_process_in_a_folder_that_is_gone_is_started(node: Node) -> None:
+    with node.held() as server:
+        folder = node.folder / "gone"
+        folder.mkdir()
+        command = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", str(node.folder / "python")]
+        script = node.scripts / "default_worker.py"
+        script.write_text("import os; print(os.getppid())")
+        out = subprocess.run(
+            [*command, str(script)], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=True
+        )
+        assert out.stdout.split() == [str(os.getpid())]
+        assert node.servers() == [server]
 
 
 def test_a_server_without_children_ends(node: Node) -> None:

@@ -136,7 +136,9 @@ def test_lazy_results_move_by_rows_and_not_through_the_driver(four: Holder, two:
     batch = {"rollouts": made}
     assert two.check(batch) == list(range(count))  # type: ignore[arg-type]  # a lazy value stands for the value
     producer, consumer = last("Holder.make"), last("Holder.check")
-    assert producer.driver_fetched == 0 and consumer.driver_sent < 4000  # what says which call it is
+    # Ray brings small answers with the word that they are done: they travel on with the task, if they are here by then.
+    small = sum(size for size in producer.produced.values() if size < 100_000)
+    assert producer.driver_fetched == 0 and consumer.driver_sent < 4000 + small  # what says which call it is
     if count >= 64:
         payload = producer.produced[0] + producer.produced[2]
         assert payload * 0.9 < sum(consumer.worker_fetched.values()) < 1.05 * payload

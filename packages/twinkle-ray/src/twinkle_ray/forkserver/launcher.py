@@ -15,6 +15,8 @@ _SCRIPT = "default_worker.py"
 _START_SECONDS = 30.0  # for a server to load its modules
 _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.01
+_ATTEMPTS = 3  # a server that ends at this moment does not answer: there is another one then
+_MADE, _REFUSED = b"1", b"0"
 _SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
 
 
@@ -30,24 +32,33 @@ def _fork(folder: str, arguments: list[str]) -> None:
     """End with status 0 after the server has made the process; return if there is none, and none will be."""
     environment = sorted(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
     asker = os.getppid()
-    request = b"\0".join([os.getcwdb(), b"%d" % len(arguments), *map(os.fsencode, arguments), *environment])
-    path = os.path.join(folder, f"{asker}-{crc32(b'0'.join(environment)):08x}")
-    connection = _connect(folder, path, [path, str(asker), os.path.dirname(arguments[0])])
-    if connection is None:
+    try:
+        here = os.getcwdb()
+    except OSError:  # it is gone
         return
-    with connection:
-        try:
-            socket.send_fds(connection, [request], [0, 1, 2])
-        except OSError:  # too long, or a standard stream is closed: nothing was sent
+    request = b"\0".join([here, b"%d" % len(arguments), *map(os.fsencode, arguments), *environment])
+    path = os.path.join(folder, f"{asker}-{crc32(b'0'.join(environment)):08x}")
+    for _ in range(_ATTEMPTS):
+        connection = _connect(folder, path, [path, str(asker), os.path.dirname(arguments[0])])
+        if connection is None:
             return
-        try:
-            answer = connection.recv(1)
-        except TimeoutError:  # it may start later: whoever asked for a worker asks for another one in its own time
-            os._exit(1)
-        except OSError:
+        with connection:
+            try:
+                socket.send_fds(connection, [request], [0, 1, 2])
+            except (BrokenPipeError, ConnectionResetError):  # the server ends
+                continue
+            except OSError:  # too long, or a standard stream is closed: nothing was sent
+                return
+            try:
+                answer = connection.recv(1)
+            except TimeoutError:  # it may start later: whoever asked for a worker asks for another one in its own time
+                os._exit(1)
+            except OSError:
+                continue
+        if answer == _MADE:
+            os._exit(0)
+        if answer == _REFUSED:
             return
-    if answer:
-        os._exit(0)
 
 
 def _connect(folder: str, path: str, served: list[str]) -> socket.socket | None:

@@ -25,6 +25,7 @@ _IDLE_SECONDS = 5.0
 _READ_SECONDS = 5.0
 _LONGEST_REQUEST = 1 << 20  # bytes
 _THREADS = "OMP_NUM_THREADS"
+_MADE, _REFUSED = b"1", b"0"  # as in launcher.py
 
 
 class _Server:
@@ -85,19 +86,23 @@ class _Server:
         with connection:
             connection.settimeout(_READ_SECONDS)
             streams: list[int] = []
-            with suppress(OSError):  # the launcher has gone
+            try:
                 request, streams, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 3)
                 folder, count, *rest = request.split(b"\0")
                 arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
                 if len(streams) == 3 and rest[int(count) :] == self._environment and self._runs(arguments[0]):
                     child = os.fork()
                     if child == 0:
-                        self._become(streams, folder)
-                        connection.send(b"1")
+                        self._become(connection, streams, folder)
                         return arguments
                     descriptor = os.pidfd_open(child)
                     self._children[descriptor] = child
                     poll.register(descriptor, select.POLLIN)
+                else:
+                    connection.send(_REFUSED)
+            except (OSError, ValueError):  # the launcher has gone, or there is no room for a process: it starts one
+                with suppress(OSError):
+                    connection.send(_REFUSED)
             for stream in streams:
                 os.close(stream)
         return None
@@ -105,16 +110,20 @@ class _Server:
     def _runs(self, script: str) -> bool:
         return os.path.dirname(script) == self._scripts
 
-    def _become(self, streams: list[int], folder: bytes) -> None:
-        """Become a process as one that the asker has started itself."""
-        os.setpgid(0, 0)  # Ray ends the group of a worker with it
-        self._listener.close()
-        for descriptor in self._children:
-            os.close(descriptor)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        os.chdir(folder)
+    def _become(self, connection: socket.socket, streams: list[int], folder: bytes) -> None:
+        """Become a process as one that the asker has started itself, and say so; end where that cannot be."""
+        try:
+            os.setpgid(0, 0)  # Ray ends the group of a worker with it
+            self._listener.close()
+            for descriptor in self._children:
+                os.close(descriptor)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            os.chdir(folder)
+            connection.send(_MADE)
+        except OSError:  # the launcher has gone, or the folder has: this is no server, and must not become one
+            os._exit(1)
         if "numpy.random" in sys.modules:  # random draws anew by itself
             sys.modules["numpy.random"].seed()
 
