@@ -93,6 +93,10 @@ class SimulatedGroup:
         reply.rank = rank
         return reply
 
+    def submit_all(self, ranks: Sequence[int], tasks: Sequence[Any], of_rank: Sequence[int], inputs: Any) -> list[Any]:
+        """Submit a call to the workers that stand for its ranks."""
+        return [self.submit(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
+
 
 class SimulatedBackend:
     """A backend whose groups have many ranks on few workers."""
