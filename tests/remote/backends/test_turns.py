@@ -33,7 +33,7 @@ DRAW: dict[str, Callable[[], object]] = {
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-4)  # with 1e-5 threads of a busy machine did nothing but switch, for many minutes
     with session("threads", groups=GROUPS, seed=SEED, lazy_collect=False):
         yield
     sys.setswitchinterval(interval)
