@@ -34,9 +34,11 @@ DRAW: dict[str, Callable[[], object]] = {
 def threads() -> Iterator[None]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # with 1e-5 threads of a busy machine did nothing but switch, for many minutes
-    with session("threads", groups=GROUPS, seed=SEED, lazy_collect=False):
-        yield
-    sys.setswitchinterval(interval)
+    try:
+        with session("threads", groups=GROUPS, seed=SEED, lazy_collect=False):
+            yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def draw(count: int = 40) -> list[tuple[float, float, float]]:
