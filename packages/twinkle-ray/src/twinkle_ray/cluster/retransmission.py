@@ -24,6 +24,6 @@ def send_again_soon(connection: socket.socket) -> bool:
         return False
     try:
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_MS)
-    except OSError:
+    except OSError:  # an older kernel
         return False
     return True

@@ -53,7 +53,7 @@ def _fork(folder: str, arguments: list[str]) -> None:
                 answer = connection.recv(1)
             except TimeoutError:  # it may start later: whoever asked for a worker asks for another one in its own time
                 os._exit(1)
-            except OSError:
+            except OSError:  # the server has ended
                 continue
         if answer == _MADE:
             os._exit(0)
@@ -90,7 +90,7 @@ def _open(path: str) -> socket.socket | None:
     connection.settimeout(_ANSWER_SECONDS)
     try:
         connection.connect(path)
-    except OSError:
+    except OSError:  # nobody listens
         connection.close()
         return None
     return connection
@@ -99,7 +99,7 @@ def _open(path: str) -> socket.socket | None:
 def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError:  # another launcher has it
         return False
     return True
 

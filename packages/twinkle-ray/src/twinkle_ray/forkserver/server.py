@@ -101,7 +101,7 @@ class _Server:
                 else:
                     connection.send(_REFUSED)
             except (OSError, ValueError):  # the launcher has gone, or there is no room for a process: it starts one
-                with suppress(OSError):
+                with suppress(OSError):  # nobody hears it
                     connection.send(_REFUSED)
             for stream in streams:
                 os.close(stream)
@@ -154,7 +154,7 @@ def _load(names: str) -> None:
     for name in _OWN_MODULES:
         import_module(name)
     for name in _OF_RAYS_WORKER:
-        with suppress(ImportError):
+        with suppress(ImportError):  # then Ray's worker does without it, too
             import_module(name)
     given = os.environ.get(_THREADS)
     os.environ.setdefault(_THREADS, "1")

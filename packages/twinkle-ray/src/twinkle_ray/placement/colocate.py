@@ -66,8 +66,8 @@ def share_nodes(
     """Return how many workers of each group go to each node; None if no set of nodes holds them so.
 
     As many nodes are used as a group asks for, otherwise as few as possible, and of those that hold their part the
-    tightest. Workers of a group that hand over
-    to each other by rank are on one node, because each node takes the same part of each group.
+    tightest. Workers of a group that hand over to each other by rank are on one node, because each node takes the same
+    part of each group.
 
     Args:
         groups: The groups.

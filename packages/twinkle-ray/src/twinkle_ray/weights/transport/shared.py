@@ -197,6 +197,7 @@ def _forget_writes(mapping: _Mapping) -> None:
     costs a quarter of the copy of the values.
     """
     pages = -(-mapping.home.buffer.numel() // _PAGE)
+    # Where the kernel does not say which pages were written, all of them are mapped again.
     with suppress(OSError), open(_PAGEMAP, "rb", buffering=0) as file:
         read = os.pread(file.fileno(), 8 * pages, mapping.home.buffer.data_ptr() // _PAGE * 8)
         entries = np.frombuffer(read, dtype=np.uint64)
