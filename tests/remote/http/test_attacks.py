@@ -6,10 +6,10 @@ import json
 import socket
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
+from tests.remote.http.place import Place
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import initialize, on, remote_class, remote_function, session
@@ -50,14 +50,8 @@ class Unserved:
         return 1
 
 
-class Raw:
+class Raw(Place):
     """Requests over a socket of their own."""
-
-    def __init__(self, address: str) -> None:
-        url = urlsplit(address)
-        assert url.hostname and url.port
-        self.place = url.hostname, url.port
-        self.host = f"{url.hostname}:{url.port}"
 
     def send(self, data: bytes, timeout: float = 60.0) -> tuple[int, bytes]:
         """Status and body of the answer to these bytes; status 0 if the connection was closed without one."""

@@ -9,9 +9,9 @@ import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
+from tests.remote.http.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,14 +31,8 @@ ROUTES = (
 )
 
 
-class Wire:
+class Wire(Place):
     """Requests over sockets of their own."""
-
-    def __init__(self, address: str) -> None:
-        url = urlsplit(address)
-        assert url.hostname and url.port
-        self.place = url.hostname, url.port
-        self.host = f"{url.hostname}:{url.port}"
 
     def head(self, method: str, path: str, length: int | None, token: str = ONE, **headers: str) -> bytes:
         given = {"host": self.host, "authorization": f"Bearer {token}", **headers}

@@ -8,9 +8,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
+from tests.remote.http.place import Place
 
 from twinkle_remote.http.registered import TYPES
 from twinkle_remote.http.wire.decode import decode
@@ -49,13 +49,11 @@ with session("threads", groups=[DeviceGroup("group", 1, "CPU")]):
 """
 
 
-class Wire:
+class Wire(Place):
     """Requests of one client over sockets of its own."""
 
     def __init__(self, address: str, process: int) -> None:
-        url = urlsplit(address)
-        assert url.hostname and url.port
-        self.place = url.hostname, url.port
+        super().__init__(address)
         with self.connected() as connection:
             connection.sendall(self.head("open", len(encode({}, TYPES).to_bytes())) + encode({}, TYPES).to_bytes())
             self.client = decode([self.answer(connection)[1]], TYPES)["client"]
@@ -71,7 +69,7 @@ class Wire:
         return connection
 
     def head(self, path: str, length: int, *lines: str) -> bytes:
-        given = [f"POST /twinkle/1/{path} HTTP/1.1", f"host: {self.place[0]}:{self.place[1]}"]
+        given = [f"POST /twinkle/1/{path} HTTP/1.1", f"host: {self.host}"]
         given += [f"authorization: Bearer {TOKEN}", f"content-length: {length}", *lines, "", ""]
         return "\r\n".join(given).encode()
 
@@ -82,7 +80,7 @@ class Wire:
 
     def reading(self, name: str) -> bytes:
         """The request for a result."""
-        head = f"GET /twinkle/1/values/{name} HTTP/1.1\r\nhost: {self.place[0]}:{self.place[1]}\r\n"
+        head = f"GET /twinkle/1/values/{name} HTTP/1.1\r\nhost: {self.host}\r\n"
         return f"{head}authorization: Bearer {TOKEN}\r\ntwinkle-client: {self.client}\r\n\r\n".encode()
 
     def answer(self, connection: socket.socket) -> tuple[int, bytes]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
+from tests.remote.http.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,14 +62,8 @@ MALFORMED = (
 )
 
 
-class Place:
-    """Where a server is."""
-
-    def __init__(self, address: str) -> None:
-        url = urlsplit(address)
-        assert url.hostname and url.port
-        self.place = url.hostname, url.port
-        self.host = f"{url.hostname}:{url.port}"
+class Raw(Place):
+    """Requests over sockets of their own."""
 
     def statuses(self, text: str) -> list[int]:
         """The statuses of all answers to these bytes, until the server closes the connection."""
@@ -95,28 +89,28 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Place]:
+def place(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Raw]:
     with serving(SERVER) as address:
-        yield Place(address)
+        yield Raw(address)
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_what_is_malformed_is_refused_and_what_follows_is_not_read(place: Place, text: str) -> None:
+def test_what_is_malformed_is_refused_and_what_follows_is_not_read(place: Raw, text: str) -> None:
     assert place.statuses(text + HEALTH) in ([400], [421])
 
 
-def test_requests_that_do_not_wait_for_answers_are_answered_in_order(place: Place) -> None:
+def test_requests_that_do_not_wait_for_answers_are_answered_in_order(place: Raw) -> None:
     missing = "GET /nothing HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer " + TOKEN + "\r\n\r\n"
     last = HEALTH.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n")
     assert place.statuses((HEALTH + missing) * 4 + last) == [204, 404] * 4 + [204]
 
 
-def test_a_connection_has_few_requests_that_wait(place: Place) -> None:
+def test_a_connection_has_few_requests_that_wait(place: Raw) -> None:
     statuses = place.statuses(HEALTH * 1000)
     assert 400 in statuses and len(statuses) < 30
 
 
-def test_headers_behind_a_body_are_not_those_of_the_request(place: Place) -> None:
+def test_headers_behind_a_body_are_not_those_of_the_request(place: Raw) -> None:
     text = (
         "POST /v1/Counter HTTP/1.1\r\nhost: {host}\r\n"
         + CHUNKED
@@ -127,12 +121,12 @@ def test_headers_behind_a_body_are_not_those_of_the_request(place: Place) -> Non
     assert place.statuses(text) == [401]
 
 
-def test_empty_headers_stay_apart(place: Place) -> None:
+def test_empty_headers_stay_apart(place: Raw) -> None:
     text = "GET /health HTTP/1.1\r\nauthorization:\r\nx:\r\nhost: {host}\r\nempty:\r\nconnection: close\r\n\r\n"
     assert place.statuses(text) == [204]
 
 
-def test_a_request_for_another_protocol_is_answered_by_this_one_and_is_the_last(place: Place) -> None:
+def test_a_request_for_another_protocol_is_answered_by_this_one_and_is_the_last(place: Raw) -> None:
     other = "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n"
     assert place.statuses(HEALTH[:-2] + other + HEALTH) == [204]
 
@@ -147,5 +141,5 @@ def test_a_request_for_another_protocol_is_answered_by_this_one_and_is_the_last(
         (WITH_TOKEN + "0\r\n", "x: " + "a" * 1000 + "\r\n"),
     ],
 )  # fmt: skip
-def test_a_head_that_does_not_end_is_refused_while_little_of_it_is_kept(place: Place, head: str, line: str) -> None:
+def test_a_head_that_does_not_end_is_refused_while_little_of_it_is_kept(place: Raw, head: str, line: str) -> None:
     assert place.endless(head, line) < 20 << 20
