@@ -158,6 +158,20 @@ def test_another_environment_has_another_server(node: Node) -> None:
     assert printed == [[str(red), "red"], [str(blue), "blue"], [str(red), "red"]]
 
 
+def test_workers_of_all_jobs_are_forks_of_one_server(node: Node) -> None:
+    script = """
+        import ctypes, os
+        read = ctypes.CDLL(None).getenv
+        read.restype = ctypes.c_char_p
+        print(os.getppid(), os.environ.get("RAY_JOB_ID"), (read(b"RAY_JOB_ID") or b"None").decode())
+    """
+    with node.held(RAY_JOB_ID="01000000") as server:
+        jobs: list[dict[str, str]] = [{"RAY_JOB_ID": "02000000"}, {}, {"RAY_JOB_ID": "01000000"}]
+        printed = [finish(node.start(script, **job))[0].split() for job in jobs]
+        assert node.servers() == [server]
+    assert printed == [[str(server), *2 * [job]] for job in ("02000000", "None", "01000000")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -17,6 +17,7 @@ _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.01
 _ATTEMPTS = 3  # a server that ends at this moment does not answer: there is another one then
 _MADE, _REFUSED = b"1", b"0"
+_JOB = b"RAY_JOB_ID="  # what is imported does not read it: workers of all jobs are forks of one server
 _SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
 
 
@@ -37,7 +38,8 @@ def _fork(folder: str, arguments: list[str]) -> None:
     except OSError:  # it is gone
         return
     request = b"\0".join([here, b"%d" % len(arguments), *map(os.fsencode, arguments), *environment])
-    path = os.path.join(folder, f"{asker}-{crc32(b'0'.join(environment)):08x}")
+    shared = b"0".join(entry for entry in environment if not entry.startswith(_JOB))
+    path = os.path.join(folder, f"{asker}-{crc32(shared):08x}")
     for _ in range(_ATTEMPTS):
         connection = _connect(folder, path, [path, str(asker), os.path.dirname(arguments[0])])
         if connection is None:

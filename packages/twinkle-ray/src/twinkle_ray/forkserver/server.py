@@ -1,7 +1,7 @@
 """The fork server of a node: it loads the libraries of workers once, and becomes a worker for each request.
 
-A request is for a process with exactly this process's environment; others are refused. The server ends when the process
-that asks for workers ends, or when it has had no child for some seconds.
+A request is for a process with exactly this process's environment, except for the job that it works for; others are
+refused. The server ends when the process that asks for workers ends, or when it has had no child for some seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ import threading
 import time
 from contextlib import suppress
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MODULES = "TWINKLE_FORKSERVER_MODULES"  # what is loaded beside Ray and the worker's own modules, as "numpy,torch"
 _OWN_MODULES = ("ray", "twinkle_ray.workers.rank_actor", "twinkle_remote.component.construct")
@@ -25,7 +29,7 @@ _IDLE_SECONDS = 5.0
 _READ_SECONDS = 5.0
 _LONGEST_REQUEST = 1 << 20  # bytes
 _THREADS = "OMP_NUM_THREADS"
-_MADE, _REFUSED = b"1", b"0"  # as in launcher.py
+_MADE, _REFUSED, _JOB = b"1", b"0", b"RAY_JOB_ID="  # as in launcher.py
 
 
 class _Server:
@@ -39,7 +43,7 @@ class _Server:
 
     def __init__(self, path: str, asker: int, scripts: str) -> None:
         self._path, self._scripts = path, scripts
-        self._environment = _environment()
+        self._environment = _shared(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
         self._asker = os.pidfd_open(asker)
         self._children: dict[int, int] = {}  # process ids by their descriptors
         _load(os.environ.get(MODULES, ""))
@@ -90,10 +94,12 @@ class _Server:
                 request, streams, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 3)
                 folder, count, *rest = request.split(b"\0")
                 arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
-                if len(streams) == 3 and rest[int(count) :] == self._environment and self._runs(arguments[0]):
+                environment = rest[int(count) :]
+                if len(streams) == 3 and _shared(environment) == self._environment and self._runs(arguments[0]):
                     child = os.fork()
                     if child == 0:
                         self._become(connection, streams, folder)
+                        _set_job(environment)
                         return arguments
                     descriptor = os.pidfd_open(child)
                     self._children[descriptor] = child
@@ -145,8 +151,17 @@ def _remove_old(folder: str) -> None:
                 os.unlink(entry.path)
 
 
-def _environment() -> list[bytes]:
-    return sorted(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
+def _shared(environment: Iterable[bytes]) -> list[bytes]:
+    """What workers of all jobs have in their environment, sorted."""
+    return sorted(entry for entry in environment if not entry.startswith(_JOB))
+
+
+def _set_job(environment: Iterable[bytes]) -> None:
+    name = _JOB.rstrip(b"=")
+    os.environb.pop(name, None)
+    for entry in environment:
+        if entry.startswith(_JOB):
+            os.environb[name] = entry.removeprefix(_JOB)
 
 
 def _load(names: str) -> None:
