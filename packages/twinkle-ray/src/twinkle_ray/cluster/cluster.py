@@ -111,9 +111,10 @@ class Cluster:
         self._watchdog = Watchdog(mark, self._folder)
         if self._folder is not None:
             arguments["_temp_dir"] = str(self._folder / "r")
-        own: dict[str, Any] = {"gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD}
-        if self._start_method == "forkserver":  # what Ray starts before a driver is of no job: it needs its own server
-            own["prestart_worker_first_driver"] = False
+        own = {
+            "gcs_rpc_server_reconnect_timeout_s": _WITHOUT_HEAD,
+            "prestart_worker_first_driver": False,  # nobody has asked for those workers
+        }
         arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
         with marked_children(mark), on_loopback(), quiet(), self._forking():
             ray.init(address=_OWN, **arguments)

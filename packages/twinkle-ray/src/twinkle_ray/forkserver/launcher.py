@@ -17,7 +17,7 @@ _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.01
 _ATTEMPTS = 3  # a server that ends at this moment does not answer: there is another one then
 _MADE, _REFUSED = b"1", b"0"
-_JOB = b"RAY_JOB_ID="  # what is imported does not read it: workers of all jobs are forks of one server
+_JOB = b"RAY_JOB_ID="  # workers of all jobs are forks of one server
 _SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
 
 

@@ -1,7 +1,9 @@
 """The fork server of a node: it loads the libraries of workers once, and becomes a worker for each request.
 
 A request is for a process with exactly this process's environment, except for the job that it works for; others are
-refused. The server ends when the process that asks for workers ends, or when it has had no child for some seconds.
+refused. Ray reads the job when it is loaded: here it finds none, as in workers that it starts before there is a job,
+and gives each worker its job with its first task. The server ends when the process that asks for workers ends, or when
+it has had no child for some seconds.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _READ_SECONDS = 5.0
 _LONGEST_REQUEST = 1 << 20  # bytes
 _THREADS = "OMP_NUM_THREADS"
 _MADE, _REFUSED, _JOB = b"1", b"0", b"RAY_JOB_ID="  # as in launcher.py
+_NO_JOB = b"ffffffff"
 
 
 class _Server:
@@ -46,6 +49,7 @@ class _Server:
         self._environment = _shared(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
         self._asker = os.pidfd_open(asker)
         self._children: dict[int, int] = {}  # process ids by their descriptors
+        _set_job([_JOB + _NO_JOB])
         _load(os.environ.get(MODULES, ""))
         import_module("twinkle_ray.forkserver.forked").set_asker(self._asker)
         if threading.active_count() > 1:
