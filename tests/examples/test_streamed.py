@@ -34,11 +34,11 @@ def test_the_streamed_loop_is_faster_and_both_are_drawn(
 
 
 @pytest.mark.ray
-def test_the_same_program_runs_on_ray(tmp_path: Path) -> None:
+def test_the_same_program_runs_on_ray(joining: dict[str, str], tmp_path: Path) -> None:
     program = Path(__file__).parents[2] / "examples" / "streamed.py"
     small = ("--samplers", "2", "--rows", "2", "--batches", "4", "--median", "0.05")
     command = [sys.executable, str(program), "--mode", "ray", *small, "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=joining)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(": 8 rows in") == 2
     assert sum(map(len, read_schedule(tmp_path / "streamed.json").lanes)) == 8

@@ -157,11 +157,11 @@ def test_types_of_a_program_go_to_workers_and_back(joined_program: Callable[...,
     check(joined_program(TYPES + USE).finish(timeout=100))
 
 
-def test_types_of_an_ipython_session_go_to_workers_and_back(tmp_path: Path) -> None:
+def test_types_of_an_ipython_session_go_to_workers_and_back(joining: dict[str, str], tmp_path: Path) -> None:
     cells = map(textwrap.dedent, (TYPES, USE))
     path = tmp_path / "session.ipy"
     path.write_text("".join(f"get_ipython().run_cell({cell!r}).raise_error()\n" for cell in cells))
     command = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", f"--ipython-dir={tmp_path}"]
-    done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=joining)
     assert done.returncode == 0, done.stdout + done.stderr
     check(done.stdout)

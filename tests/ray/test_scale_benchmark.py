@@ -10,10 +10,11 @@ from pathlib import Path
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_scale.py"
 
 
-def test_its_figures_are_there_for_each_number_of_ranks(tmp_path: Path) -> None:
+def test_its_figures_are_there_for_each_number_of_ranks(joining: dict[str, str], tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     options = ["--mode", "ray", "--ranks", "8", "24", "--rounds", "1", "--json", str(figures)]
-    out = subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, text=True, timeout=300)
+    command = [sys.executable, str(BENCHMARK), *options]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=300, env=joining)
     assert out.returncode == 0, out.stdout + out.stderr
     rows = json.loads(figures.read_text())
     assert {row["ranks"] for row in rows} == {8, 24}

@@ -318,9 +318,9 @@ def test_a_model_that_reads_over_the_borders_of_packs_is_refused() -> None:
 
 @pytest.mark.ray
 @pytest.mark.processes
-def test_workers_of_a_cluster_make_the_steps_of_one_process() -> None:
-    program = Path(__file__).parent / "run_on_ray.py"
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=840, check=False)
+def test_workers_of_a_cluster_make_the_steps_of_one_process(joining: dict[str, str]) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "run_on_ray.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False, env=joining)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout.splitlines()[-1])
     model = Build("qwen2")()
