@@ -75,7 +75,7 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     own = {MARK: mark, "SPT_NOENV": "1"}
     os.environ.update(own)
     try:
-        with forking(Path(folder), []):  # to start a worker is the largest part of many tests
+        with forking(Path(folder), ["numpy", "torch"]):  # to start a worker is the largest part of many tests
             cluster = Cluster(
                 initialize_head=True,
                 head_node_args={

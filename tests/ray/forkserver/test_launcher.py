@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twinkle_ray.forkserver.interpreter import check_start_method, forking, node_folder
-from twinkle_ray.forkserver.server import MODULES
+from twinkle_ray.forkserver.server import MODULES, _opened_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +80,7 @@ class Node:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
-            env={**os.environ, MODULES: "numpy,torch", **environment},
+            env={**os.environ, MODULES: "", **environment},
             process_group=0,
         )
 
@@ -130,9 +130,10 @@ def reports(process: subprocess.Popen[str]) -> tuple[dict[str, Any], dict[str, A
 
 
 def test_a_fork_finds_what_a_start_finds(node: Node) -> None:
-    with node.held() as server:
-        first, second = (reports(node.start(REPORT, "--some", "x y", "")) for _ in range(2))
-    started = reports(node.start(REPORT, "--some", "x y", "", name="other.py"))
+    loading = {MODULES: "numpy,torch"}
+    with node.held(**loading) as server:
+        first, second = (reports(node.start(REPORT, "--some", "x y", "", **loading)) for _ in range(2))
+    started = reports(node.start(REPORT, "--some", "x y", "", name="other.py", **loading))
     assert first[1]["parent"] == second[1]["parent"] == server and started[1]["parent"] == os.getpid()
     as_default = json.loads(json.dumps(started[0]).replace("other.py", "default_worker.py"))
     assert first[0] == second[0] == as_default
@@ -204,6 +205,13 @@ def test_without_a_server_workers_are_started(node: Node, module: str) -> None:
         out, errors = finish(node.start(script, **environment))
         assert out.split() == ["loaded"] * times + [str(os.getpid())]
         assert ("has started threads" in errors or "not here" in errors) == bool(times)
+
+
+def test_an_opened_device_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("twinkle_ray.forkserver.server._DEVICES", (f"{tmp_path}/nvidia",))
+    with open(tmp_path / "nvidia0", "w") as device, open(tmp_path / "other", "w"):
+        assert _opened_devices() == [device.name]
+    assert _opened_devices() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -137,7 +137,6 @@ def test_an_unknown_way_is_refused(program: Callable[..., Program]) -> None:
 
 
 def test_a_node_by_command_forks_the_workers_of_who_joins(program: Callable[..., Program]) -> None:
-    """Two jobs have a server each."""
     folder = tempfile.mkdtemp(prefix="twinkle-n-", dir="/tmp")  # its name is short enough for Ray's sockets
     head = program(
         """

@@ -1,6 +1,6 @@
 """Start a node of a Ray cluster whose workers are forks: python -m twinkle_ray.forkserver start --head ...
 
-The arguments are those of the command `ray`. The server of each job loads numpy and torch beside Ray; the variable
+The arguments are those of the command `ray`. The node's server loads numpy and torch beside Ray; the variable
 TWINKLE_FORKSERVER_MODULES names other modules, or none.
 """
 
@@ -12,8 +12,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from twinkle_ray.forkserver.interpreter import SHARED, check_start_method, forking, node_folder
+from twinkle_ray.forkserver.interpreter import check_start_method, forking, node_folder
 from twinkle_ray.forkserver.server import MODULES
+
+_USUAL = ("numpy", "torch")
 
 
 def main() -> None:
@@ -25,7 +27,7 @@ def main() -> None:
     command = Path(sysconfig.get_path("scripts")) / "ray"
     sys.argv[0] = str(command)
     modules = os.environ.get(MODULES)
-    with forking(node_folder(), SHARED if modules is None else modules.split(",")):
+    with forking(node_folder(), _USUAL if modules is None else modules.split(",")):
         runpy.run_path(str(command), run_name="__main__")
 
 

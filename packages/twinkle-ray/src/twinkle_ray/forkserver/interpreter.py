@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 StartMethod = Literal["forkserver", "spawn"]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-SHARED = ("numpy", "torch")  # large, without threads, and without a device before its first use
+# Large, without threads, and without a device before its first use. torch loads the last one for the first optimizer.
+SHARED = (
+    *("numpy", "torch", "transformers"),
+    *("torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.tensor", "torch._dynamo"),
+)
 
 
 def check_start_method(start_method: str) -> StartMethod:

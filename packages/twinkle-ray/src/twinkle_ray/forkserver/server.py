@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 MODULES = "TWINKLE_FORKSERVER_MODULES"  # what is loaded beside Ray and the worker's own modules, as "numpy,torch"
 _OWN_MODULES = ("ray", "twinkle_ray.workers.rank_actor", "twinkle_remote.component.construct")
 # Ray's worker loads these where they are installed, to be able to serialize their objects.
-_OF_RAYS_WORKER = ("argparse", "numpy", "pyarrow", "pydantic", "pydantic.v1", "starlette.datastructures")
+_OF_RAYS_WORKER = (
+    *("argparse", "numpy", "pyarrow", "pyarrow.json", "starlette.datastructures"),
+    *("pydantic", "pydantic.deprecated.class_validators", "pydantic.main", "pydantic.types", "pydantic.v1"),
+)
 _IDLE_SECONDS = 5.0
 _READ_SECONDS = 5.0
 _LONGEST_REQUEST = 1 << 20  # bytes
 _THREADS = "OMP_NUM_THREADS"
 _MADE, _REFUSED, _JOB = b"1", b"0", b"RAY_JOB_ID="  # as in launcher.py
 _NO_JOB = b"ffffffff"
+_DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
 class _Server:
@@ -54,6 +58,8 @@ class _Server:
         import_module("twinkle_ray.forkserver.forked").set_asker(self._asker)
         if threading.active_count() > 1:
             raise RuntimeError(f"a module has started threads, which a fork would lack: {threading.enumerate()}")
+        if opened := _opened_devices():
+            raise RuntimeError(f"a module has opened devices, which a fork could not use: {opened}")
         gc.collect()
         gc.freeze()  # a pass of the collector would copy every page
         _let_go_of_streams()
@@ -153,6 +159,15 @@ def _remove_old(folder: str) -> None:
         if asker.isdecimal() and not os.path.exists(f"/proc/{asker}"):
             with suppress(FileNotFoundError):  # another server has removed it
                 os.unlink(entry.path)
+
+
+def _opened_devices() -> list[str]:
+    """The accelerators that this process has opened, as `/dev/nvidia0`."""
+    opened = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the folder's own descriptor is closed by now
+            opened.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in opened if path.startswith(_DEVICES)]
 
 
 def _shared(environment: Iterable[bytes]) -> list[bytes]:
