@@ -67,8 +67,9 @@ class RayBackend:
         progress: Show how many workers are ready, when their start takes longer than 5 seconds: a bar on a terminal
             and in a notebook, a line every 10 seconds elsewhere.
         start_method: How the workers of a cluster of this session's own start: "forkserver" has each node load Ray, and
-            what the driver has loaded of numpy, torch, FSDP, DTensor, pipelining and transformers, once, and makes every
-            worker a fork of that process; "spawn" starts each by itself. The nodes of a cluster that is joined start workers as they were told to.
+            what the driver has loaded of numpy, torch, FSDP, DTensor, pipelining and transformers, once, and makes
+            every worker a fork of that process; "spawn" starts each by itself. The nodes of a cluster that is joined
+            start workers as they were told to.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
