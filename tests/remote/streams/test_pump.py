@@ -14,6 +14,8 @@ from twinkle_remote.streams.pump import Pump
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pytest
+
     from twinkle_remote.protocol.backend import Reply
 
 
@@ -37,7 +39,8 @@ class Counting:
         self.error = error
 
 
-def test_signals_do_not_stop_its_looks() -> None:
+def test_signals_do_not_stop_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinkle_remote.streams.pump._LOOK_SECONDS", 0.025)
     with session("local"):
         engine = Counting()
         pump = Pump(engine, running().backend, "x.py:1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from tests.remote.signals import goes_on
 
@@ -10,13 +11,18 @@ from twinkle_remote import session
 from twinkle_remote.http.server.watcher import Watcher
 from twinkle_remote.sessions.current import running
 
+if TYPE_CHECKING:
+    import pytest
 
-def test_signals_do_not_stop_its_looks() -> None:
+
+def test_signals_do_not_stop_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_IDLE_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(f"twinkle_remote.http.server.watcher.{name}", 0.025)
     with session("local"):
         watcher = Watcher(running())
         (thread,) = (one for one in threading.enumerate() if one.name == "twinkle-http-watcher")
         try:
-            assert goes_on(thread, lambda: watcher._look_at, 10)
+            assert goes_on(thread, lambda: watcher._look_at, 40)
         finally:
             watcher.end()
         assert not thread.is_alive()
