@@ -174,8 +174,13 @@ class Program:
                 continue
             try:
                 environment = (entry / "environ").read_bytes()
-                if any(mark in environment for mark in marks) and b") Z" not in (entry / "stat").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+                _, _, status = (entry / "stat").read_text().rpartition(") ")
+                state, _, _, session, *_ = status.split()
+                if any(mark in environment for mark in marks) and state != "Z":
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+                    # The fork server of a common cluster is its node's, and its forks are in its session.
+                    if len(marks) == 1 or "forkserver/server.py" not in line or session != entry.name:
+                        found[int(entry.name)] = line
             except OSError:  # it ended meanwhile, or is another user's
                 continue
         return {pid: line for pid, line in found.items() if not line.startswith("ray::IDLE")}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twinkle_ray.forkserver.interpreter import check_start_method, forking, node_folder
-from twinkle_ray.forkserver.server import MODULES, _opened_devices
+from twinkle_ray.forkserver.server import IDLE_SECONDS, MODULES, _opened_devices, idle_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -266,10 +266,18 @@ def test_a_process_in_a_folder_that_is_gone_is_started(node: Node) -> None:
 
 def test_a_server_without_children_ends(node: Node) -> None:
     script = "import os, sys, time; print(os.getppid(), flush=True); time.sleep(float(sys.argv[1]))"
-    parents = {finish(node.start(script, pause))[0] for pause in ("6", "0")}
+    soon = {IDLE_SECONDS: "1.5"}
+    parents = {finish(node.start(script, pause, **soon))[0] for pause in ("2", "0")}
     assert len(parents) == 1  # the first child kept it for longer than it is idle
     wait_until(lambda: not node.servers(), 20)
     assert sorted(path.name for path in node.folder.iterdir()) == ["python", "scripts"]
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_how_long_a_server_is_idle_is_a_number_of_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(IDLE_SECONDS, text)
+    with pytest.raises(ValueError, match=rf"^{IDLE_SECONDS}='{text}' must be a number of seconds from 0 to 1000000: 60 would do"):
+        idle_seconds()
 
 
 def test_a_server_ends_with_who_asked_for_it(node: Node) -> None:

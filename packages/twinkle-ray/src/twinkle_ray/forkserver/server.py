@@ -3,7 +3,7 @@
 A request is for a process with exactly this process's environment, except for the job that it works for; others are
 refused. Ray reads the job when it is loaded: here it finds none, as in workers that it starts before there is a job,
 and gives each worker its job with its first task. The server ends when the process that asks for workers ends, or when
-it has had no child for some seconds.
+it has had no child for a while.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MODULES = "TWINKLE_FORKSERVER_MODULES"  # what is loaded beside Ray and the worker's own modules, as "numpy,torch"
+IDLE_SECONDS = "TWINKLE_FORKSERVER_IDLE_SECONDS"  # how long a server without a child waits for the next worker
 _OWN_MODULES = ("ray", "twinkle_ray.workers.rank_actor", "twinkle_remote.component.construct")
 # Ray's worker loads these where they are installed, to be able to serialize their objects.
 _OF_RAYS_WORKER = (
     *("argparse", "numpy", "pyarrow", "pyarrow.json", "starlette.datastructures"),
     *("pydantic", "pydantic.deprecated.class_validators", "pydantic.main", "pydantic.types", "pydantic.v1"),
 )
-_IDLE_SECONDS = 5.0
+_LONGEST_IDLE = 1_000_000  # seconds
 _READ_SECONDS = 5.0
 _LONGEST_REQUEST = 1 << 20  # bytes
 _THREADS = "OMP_NUM_THREADS"
@@ -49,7 +50,7 @@ class _Server:
     """
 
     def __init__(self, path: str, asker: int, scripts: str) -> None:
-        self._path, self._scripts = path, scripts
+        self._path, self._scripts, self._idle_seconds = path, scripts, idle_seconds()
         self._environment = _shared(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
         self._asker = os.pidfd_open(asker)
         self._children: dict[int, int] = {}  # process ids by their descriptors
@@ -77,8 +78,8 @@ class _Server:
         for descriptor in (self._asker, self._listener.fileno()):
             poll.register(descriptor, select.POLLIN)
         since = time.monotonic()
-        while self._children or time.monotonic() < since + _IDLE_SECONDS:
-            for descriptor, _ in poll.poll(1000 * _IDLE_SECONDS):
+        while self._children or time.monotonic() < since + self._idle_seconds:
+            for descriptor, _ in poll.poll(1000 * self._idle_seconds):
                 if descriptor == self._asker:
                     os.unlink(self._path)
                     return None
@@ -142,6 +143,19 @@ class _Server:
             os._exit(1)
         if "numpy.random" in sys.modules:  # random draws anew by itself
             sys.modules["numpy.random"].seed()
+
+
+def idle_seconds() -> float:
+    """Return how long a server waits for its next worker; a minute where nothing is said.
+
+    Raises:
+        ValueError: What is said is not a number of seconds from 0 to 1000000.
+    """
+    text = os.environ.get(IDLE_SECONDS, "60")
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= _LONGEST_IDLE:
+            return seconds
+    raise ValueError(f"{IDLE_SECONDS}={text!r} must be a number of seconds from 0 to {_LONGEST_IDLE}: 60 would do")
 
 
 def _let_go_of_streams() -> None:
