@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,21 @@ def report(name: str, function: Callable[[], object]) -> None:
 
 
 def start_cluster(**head: Any) -> Cluster:
-    """A cluster that more nodes can be added to; its head has no process that only a person would read of."""
+    """A cluster that more nodes can be added to; its head has no process that only a person would read of.
+
+    Workers of its nodes are forks of processes that have loaded what the program has.
+    """
     from ray.cluster_utils import Cluster
 
+    from twinkle_ray.forkserver.interpreter import SHARED, forking, node_folder
+
+    class ForkingCluster(Cluster):
+        def add_node(self, *given: Any, **options: Any) -> Any:
+            with forking(node_folder(), [name for name in SHARED if name in sys.modules]):
+                return super().add_node(*given, **options)
+
     unused = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
-    return Cluster(initialize_head=True, head_node_args={**head, **unused})
+    return ForkingCluster(initialize_head=True, head_node_args={**head, **unused})
 
 
 def raylets(address: str | None = None) -> list[int]:
