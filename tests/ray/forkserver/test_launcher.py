@@ -173,6 +173,33 @@ def test_workers_of_all_jobs_are_forks_of_one_server(node: Node) -> None:
     assert printed == [[str(server), *2 * [job]] for job in ("02000000", "None", "01000000")]
 
 
+@pytest.mark.parametrize("kind", ["net", "mount"])
+def test_another_container_that_shares_the_folder_has_another_server(node: Node, kind: str) -> None:
+    inside = ["unshare", f"--{kind}"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("not run: this user may not make namespaces")
+    with node.held() as server:
+        script = node.scripts / "default_worker.py"
+        script.write_text("import os; print(os.getppid())")
+        out = subprocess.run(
+            [*inside, str(node.folder / "python"), str(script)],
+            env={**os.environ, MODULES: ""}, cwd=node.folder, capture_output=True, text=True, timeout=LIMIT, check=True,
+        )  # fmt: skip
+        assert int(out.stdout) not in (server, os.getpid())
+        assert {server, int(out.stdout)} == {*node.servers()}
+
+
+def test_sockets_that_nobody_listens_at_are_removed(node: Node) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as live:
+        live.bind(str(node.folder / "f00d-1-live"))
+        live.listen()
+        for name in ("f00d-1-dead", f"{os.stat('/proc/self/ns/pid').st_ino:x}-4194305-dead"):  # above any process id
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+                dead.bind(str(node.folder / name))
+        with node.held():
+            assert sorted(path.name for path in node.folder.glob("*-*-????")) == ["f00d-1-live"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

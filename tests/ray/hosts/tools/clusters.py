@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import sysconfig
+import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from hosts import Hosts
 
 HEAD_PORT = 6379
-_RAY = str(Path(sysconfig.get_path("scripts")) / "ray")
+_RAY = (sys.executable, "-m", "twinkle_ray.forkserver")  # workers are forks, as on nodes that do not stand for hosts
 _NO_LOGS = "--include-log-monitor=false"  # workers print nothing, and the process costs half a second
 _STARTED = "Ray runtime started."
 _SECONDS = 180.0  # for all nodes; a quiet machine needs ten
@@ -29,6 +29,7 @@ def environment(hosts: Hosts, token: str) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": str(hosts.folder),
         "RAY_worker_niceness": "5",
+        "TWINKLE_FORKSERVER_MODULES": "",  # few workers here import torch
     }
 
 
@@ -76,7 +77,7 @@ def _start(
             log = logs / f"{name}.{missing[name]}.log"
             if name not in starting:
                 own = [f"--node-ip-address={hosts.addresses[name]}", f'--resources={{"{name}": {amount}}}']
-                command = [_RAY, "start", *how, *own, "--num-cpus=1", "--disable-usage-stats", _NO_LOGS, "--block"]
+                command = [*_RAY, "start", *how, *own, "--num-cpus=1", "--disable-usage-stats", _NO_LOGS, "--block"]
                 starting[name] = hosts.start(name, *command, output=log, environment={**os.environ, **variables})
             elif _STARTED in log.read_text():
                 del missing[name]

@@ -39,7 +39,7 @@ def _fork(folder: str, arguments: list[str]) -> None:
         return
     request = b"\0".join([here, b"%d" % len(arguments), *map(os.fsencode, arguments), *environment])
     shared = b"0".join(entry for entry in environment if not entry.startswith(_JOB))
-    path = os.path.join(folder, f"{asker}-{crc32(shared):08x}")
+    path = os.path.join(folder, f"{_space('pid')}-{asker}-{crc32(_space('net', 'mnt').encode() + shared):08x}")
     for _ in range(_ATTEMPTS):
         connection = _connect(folder, path, [path, str(asker), os.path.dirname(arguments[0])])
         if connection is None:
@@ -61,6 +61,17 @@ def _fork(folder: str, arguments: list[str]) -> None:
             os._exit(0)
         if answer == _REFUSED:
             return
+
+
+def _space(*kinds: str) -> str:
+    """The namespaces of this process: containers may share a folder, and one's server is not the other's."""
+    found = []
+    for kind in kinds:
+        try:
+            found.append(f"{os.stat(f'/proc/self/ns/{kind}').st_ino:x}")
+        except OSError:  # a system without them
+            found.append("0")
+    return "-".join(found)
 
 
 def _connect(folder: str, path: str, served: list[str]) -> socket.socket | None:

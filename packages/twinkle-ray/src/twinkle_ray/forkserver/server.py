@@ -64,7 +64,7 @@ class _Server:
         gc.collect()
         gc.freeze()  # a pass of the collector would copy every page
         _let_go_of_streams()
-        _remove_old(os.path.dirname(path))
+        _remove_old(path)
         with suppress(FileNotFoundError):  # there only if a server was killed at this place
             os.unlink(f"{path}.new")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -166,13 +166,37 @@ def _let_go_of_streams() -> None:
     os.close(nothing)
 
 
-def _remove_old(folder: str) -> None:
-    """Remove the sockets of servers whose asker has ended, and which were killed before they could."""
-    for entry in list(os.scandir(folder)):
-        asker = entry.name.partition("-")[0]
-        if asker.isdecimal() and not os.path.exists(f"/proc/{asker}"):
+def _remove_old(path: str) -> None:
+    """Remove what is beside a server's socket of servers that were killed before they could remove it themselves.
+
+    Other containers may have theirs here, too, for processes that cannot be seen from here.
+    """
+    own = os.path.basename(path).partition("-")[0]
+    for entry in list(os.scandir(os.path.dirname(path))):
+        space, _, rest = entry.name.partition("-")
+        asker = rest.partition("-")[0]
+        if not asker.isdecimal():
+            continue
+        if space == own:
+            there = os.path.exists(f"/proc/{asker}")
+        else:
+            there = entry.name.endswith(".new") or _listens(entry.path)
+        if not there:
             with suppress(FileNotFoundError):  # another server has removed it
                 os.unlink(entry.path)
+
+
+def _listens(path: str) -> bool:
+    """Whether a server may be behind a path."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # it has much to do, or has been removed
+            return True
+    return True
 
 
 def _opened_devices() -> list[str]:
