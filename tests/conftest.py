@@ -97,12 +97,9 @@ def common_cluster() -> Iterator[tuple[str, str]]:
 @pytest.fixture(scope="session")
 def joining(common_cluster: tuple[str, str]) -> dict[str, str]:
     """The environment of programs whose sessions join the common cluster, where they would start their own."""
-    from twinkle_ray.cluster.environment import left_behind
+    from tests.joined import joined_environment
 
-    unsaid = left_behind(os.environ)  # the session would tell of it
-    return {name: value for name, value in os.environ.items() if name not in unsaid} | {
-        "RAY_ADDRESS": common_cluster[0]
-    }
+    return joined_environment(common_cluster[0])
 
 
 @pytest.fixture(scope="session")

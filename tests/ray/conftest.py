@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.joined import joined_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,13 +79,7 @@ class Program:
         self._marks = [mark] if cluster is None else [mark, cluster[1]]
         self._before: set[int] = {os.getpid()}
         self._before.update(self._processes())
-        inherited = dict(os.environ)
-        if cluster is not None:
-            from twinkle_ray.cluster.environment import left_behind
-
-            inherited["RAY_ADDRESS"] = cluster[0]
-            for name in left_behind(inherited):  # the session would tell of it
-                del inherited[name]
+        inherited = dict(os.environ) if cluster is None else joined_environment(cluster[0])
         self.process = subprocess.Popen(
             [*inside, sys.executable, str(path), *arguments],
             stdin=subprocess.PIPE,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from hosts import Hosts
 
 HEAD_PORT = 6379
-_RAY = (sys.executable, "-m", "twinkle_ray.forkserver")  # workers are forks, as on nodes that do not stand for hosts
+_RAY = (str(Path(sysconfig.get_path("scripts")) / "ray"),)
+_FORKING = (sys.executable, "-m", "twinkle_ray.forkserver")
 _NO_LOGS = "--include-log-monitor=false"  # workers print nothing, and the process costs half a second
 _STARTED = "Ray runtime started."
 _SECONDS = 180.0  # for all nodes; a quiet machine needs ten
@@ -77,7 +79,9 @@ def _start(
             log = logs / f"{name}.{missing[name]}.log"
             if name not in starting:
                 own = [f"--node-ip-address={hosts.addresses[name]}", f'--resources={{"{name}": {amount}}}']
-                command = [*_RAY, "start", *how, *own, "--num-cpus=1", "--disable-usage-stats", _NO_LOGS, "--block"]
+                started = [*how, *own, "--num-cpus=1", "--disable-usage-stats", _NO_LOGS, "--block"]
+                # Users have both: workers of the head are started one by one, those of the other nodes are forks.
+                command = [*(_RAY if "--head" in how else _FORKING), "start", *started]
                 starting[name] = hosts.start(name, *command, output=log, environment={**os.environ, **variables})
             elif _STARTED in log.read_text():
                 del missing[name]

@@ -152,7 +152,7 @@ def idle_seconds() -> float:
         ValueError: What is said is not a number of seconds from 0 to 1000000.
     """
     text = os.environ.get(IDLE_SECONDS, "60")
-    with suppress(ValueError):
+    with suppress(ValueError):  # no number: told below with the rule
         if 0 <= (seconds := float(text)) <= _LONGEST_IDLE:
             return seconds
     raise ValueError(f"{IDLE_SECONDS}={text!r} must be a number of seconds from 0 to {_LONGEST_IDLE}: 60 would do")
@@ -192,7 +192,7 @@ def _listens(path: str) -> bool:
         connection.setblocking(False)
         try:
             connection.connect(path)
-        except ConnectionRefusedError:
+        except ConnectionRefusedError:  # its server was killed
             return False
         except OSError:  # it has much to do, or has been removed
             return True
