@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
@@ -135,6 +136,34 @@ def test_experts_cover_the_same_ranks_and_stages(mesh: DeviceMesh) -> None:
         assert experts.coordinate(rank)["pp"] == mesh.coordinate(rank).get("pp", 0)
     if mesh.ep_size == 1 and mesh.is_regular and mesh.etp_size == mesh.tp_size and mesh.dim_names[-1:] == ("tp",):
         assert sorted(map(sorted, experts.groups("etp"))) == sorted(map(sorted, mesh.groups("tp")))
+
+
+@law
+@given(
+    st.sampled_from(["dp", "fsdp"]).flatmap(lambda shard: st.permutations(["tp", shard, "pp"])),
+    st.permutations(["tp", "dp", "fsdp", "pp"]),
+    small,
+    small,
+    small,
+)
+def test_tensor_parallel_groups_are_the_same_for_experts_wherever_their_data_is_split(
+    order: list[str], names: list[str], tp: int, data: int, pp: int
+) -> None:
+    shard = "dp" if "dp" in order else "fsdp"
+    sizes = {"tp": tp, "pp": pp, shard: data}
+    dp, fsdp = sizes.get("dp"), sizes.get("fsdp")
+    by_order = DeviceMesh.from_sizes(tp_size=tp, pp_size=pp, dp_size=dp, fsdp_size=fsdp, order="-".join(order))
+    ranks = np.arange(tp * data * pp).reshape([sizes.get(name, 1) for name in names])
+    for mesh in (by_order, DeviceMesh.from_ranks(ranks, names)):
+        assert list(map(list, mesh.expert.groups("etp"))) == list(map(list, mesh.groups("tp")))
+        assert list(map(list, mesh.expert.groups("ep_shard"))) == list(map(list, mesh.groups(shard)))
+
+
+def test_a_data_dim_of_one_rank_does_not_place_the_experts() -> None:
+    mesh = DeviceMesh.from_sizes(fsdp_size=2, tp_size=2, device_type="cpu")
+    back = mesh.flatten(["tp", "fsdp"], "flat").unflatten("flat", {"tp": 2, "fsdp": 2})
+    assert back.expert.groups("etp") == back.groups("tp") == mesh.groups("tp")
+    assert back.transpose(*mesh.dim_names) == mesh
 
 
 @pytest.mark.parametrize("sizes", [{}, {"fsdp_size": 4, "dp_size": 16}, {"cp_size": 2}, {"pp_size": 2, "tp_size": 2}])

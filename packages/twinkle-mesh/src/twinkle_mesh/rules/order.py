@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 DEFAULT = ("fsdp", "pp", "dp", "cp", "tp")
 EXPERT_DIMS = ("ep_shard", "ep", "etp")
-_EXPERT_NAMES = {"dp": "ep_shard", "ep": "ep", "tp": "etp"}
 _TOKENS = ("tp", "cp", "ep", "dp", "pp", "fsdp")
 
 
 def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Read an order string; return all dims and the expert dims, both outermost first.
 
-    As in Megatron, whatever is larger than 1 has to be in the order; only fsdp, which Megatron does not know, goes
-    outermost when it is left out, as it does by default.
+    As in Megatron, whatever is larger than 1 has to be in the order, and ep_shard stands where dp stands. Megatron does
+    not know fsdp: it goes outermost when it is left out, as it does by default, and an order without dp has ep_shard
+    where fsdp stands.
 
     Args:
         order: Dims innermost first, joined by "-".
@@ -45,23 +45,22 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
         raise RuleError(
             f"order={order!r} does not place {missing[0]}, which is larger than 1", {"order": [longer]}, named=False
         )
+    shard = "fsdp" if "fsdp" in tokens and "dp" not in tokens else "dp"
     tokens += [name for name in _TOKENS if name not in tokens]
     outward = tokens[::-1]
+    experts = {shard: "ep_shard", "ep": "ep", "tp": "etp"}
     return (
         tuple([name for name in outward if name != "ep"]),
-        tuple([_EXPERT_NAMES[name] for name in outward if name in _EXPERT_NAMES]),
+        tuple([experts[name] for name in outward if name in experts]),
     )
 
 
 def inferred_expert_order(names: Sequence[str], factors: Sequence[Sequence[tuple[int, int]]]) -> tuple[str, ...]:
     """Return the expert dims of a mesh without an explicit order, outermost first.
 
-    ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp.
+    ep is next inside what shards the experts' data, as in Megatron's orders, and these take the places of dp and tp:
+    the stride says which of the two is outside. A dim of one rank has no stride; then etp is innermost, as by default.
     """
-    shard = next((name for name in ("dp", "fsdp", "dp_shard", "dp_replicate") if name in names), None)
-    if shard is None or "tp" not in names:
-        return EXPERT_DIMS
-    places = names.index(shard), names.index("tp")
-    data, tp = [max([step for _, step in factors[place]], default=0) for place in places]
-    tp_is_outside = tp > data if data and tp else places[1] < places[0]
-    return ("etp", "ep_shard", "ep") if tp_is_outside else EXPERT_DIMS
+    steps = {name: max([step for _, step in own], default=0) for name, own in zip(names, factors, strict=True)}
+    data = next((steps[name] for name in ("dp", "fsdp", "dp_shard", "dp_replicate") if steps.get(name)), 0)
+    return ("etp", "ep_shard", "ep") if 0 < data < steps.get("tp", 0) else EXPERT_DIMS
