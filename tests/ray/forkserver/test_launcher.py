@@ -189,15 +189,23 @@ def test_another_container_that_shares_the_folder_has_another_server(node: Node,
         assert {server, int(out.stdout)} == {*node.servers()}
 
 
-def test_sockets_that_nobody_listens_at_are_removed(node: Node) -> None:
+def test_sockets_that_nobody_listens_at_are_removed_and_nothing_else(node: Node) -> None:
+    gone = f"{os.stat('/proc/self/ns/pid').st_ino:x}-4194305"  # above any process id
+    stay = ["f00d-1-0000beef", "bed-2-cafe.txt", "session_2026-11-23_20-26-10_069805_9172", "f00d-2-0000cafe"]
+    (node.folder / stay[1]).touch()
+    for name in stay[2:]:  # a cluster has its files here, too
+        (node.folder / name).mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as live:
-        live.bind(str(node.folder / "f00d-1-live"))
+        live.bind(str(node.folder / stay[0]))
         live.listen()
-        for name in ("f00d-1-dead", f"{os.stat('/proc/self/ns/pid').st_ino:x}-4194305-dead"):  # above any process id
+        for name in ("f00d-1-0000dead", f"{gone}-0000dead", f"{gone}-0000beef.new"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
                 dead.bind(str(node.folder / name))
-        with node.held():
-            assert sorted(path.name for path in node.folder.glob("*-*-????")) == ["f00d-1-live"]
+        (node.folder / f"{gone}-0000cafe.failed").touch()
+        with node.held() as server:
+            own = next(path.name for path in node.folder.iterdir() if f"-{os.getpid()}-" in path.name)
+            assert {path.name for path in node.folder.iterdir()} == {*stay, own, "python", "scripts"}
+            assert node.servers() == [server]
 
 
 @pytest.mark.parametrize(

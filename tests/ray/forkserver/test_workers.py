@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from twinkle_ray.forkserver.forked import _OF_A_FORK
+from twinkle_remote import on, remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,3 +164,20 @@ def test_a_node_by_command_forks_the_workers_of_who_joins(program: Callable[...,
         joined.finish(60)
     head.end()
     shutil.rmtree(folder)
+
+
+@remote_class()
+class Loaded:
+    def __init__(self) -> None:
+        self.modules: list[str] = [name for name in ("numpy", "torch") if name in sys.modules]
+
+    @remote_function(dispatch="all")
+    def of_a_fork(self) -> tuple[int, list[str]]:
+        return len(_OF_A_FORK), self.modules
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_pair")
+def test_workers_of_the_common_cluster_are_forks() -> None:
+    """Otherwise each of hundreds of workers loads its libraries by itself: no other test would tell."""
+    assert on("two").create(Loaded).of_a_fork() == [(1, ["numpy", "torch"])] * 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import runpy
 import select
 import socket
@@ -37,6 +38,7 @@ _LONGEST_REQUEST = 1 << 20  # bytes
 _THREADS = "OMP_NUM_THREADS"
 _MADE, _REFUSED, _JOB = b"1", b"0", b"RAY_JOB_ID="  # as in launcher.py
 _NO_JOB = b"ffffffff"
+_NAME = re.compile(r"([0-9a-f]+)-([0-9]+)-[0-9a-f]{8}(\.new|\.failed)?")  # the launcher gives it to a server
 _DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
@@ -63,7 +65,6 @@ class _Server:
             raise RuntimeError(f"a module has opened devices, which a fork could not use: {opened}")
         gc.collect()
         gc.freeze()  # a pass of the collector would copy every page
-        _let_go_of_streams()
         _remove_old(path)
         with suppress(FileNotFoundError):  # there only if a server was killed at this place
             os.unlink(f"{path}.new")
@@ -71,6 +72,7 @@ class _Server:
         self._listener.bind(f"{path}.new")
         self._listener.listen(128)
         os.rename(f"{path}.new", path)  # who can connect is served
+        _let_go_of_streams()
 
     def serve(self) -> list[str] | None:
         """Serve requests; return the arguments in each new process, and None in the server at its end."""
@@ -173,16 +175,13 @@ def _remove_old(path: str) -> None:
     """
     own = os.path.basename(path).partition("-")[0]
     for entry in list(os.scandir(os.path.dirname(path))):
-        space, _, rest = entry.name.partition("-")
-        asker = rest.partition("-")[0]
-        if not asker.isdecimal():
+        name = _NAME.fullmatch(entry.name)
+        if name is None:  # a cluster may have its files here, too
             continue
-        if space == own:
-            there = os.path.exists(f"/proc/{asker}")
-        else:
-            there = entry.name.endswith(".new") or _listens(entry.path)
+        space, asker, end = name.groups()
+        there = os.path.exists(f"/proc/{asker}") if space == own else end == ".new" or _listens(entry.path)
         if not there:
-            with suppress(FileNotFoundError):  # another server has removed it
+            with suppress(OSError):  # another server has removed it
                 os.unlink(entry.path)
 
 
