@@ -93,10 +93,21 @@ def test_transposing_and_renaming_keep_ranks_and_data(mesh: DeviceMesh, data: st
 def test_concat_after_select(mesh: DeviceMesh, data: st.DataObject) -> None:
     dim = data.draw(st.sampled_from(mesh.dim_names))
     parts = [mesh.at(**{dim: place}) for place in range(mesh.size(dim))]
+    if len({part.ulysses_size for part in parts}) > 1:  # ulysses groups reach over parts
+        with pytest.raises(ValueError, match=r"in their ranks only, but ulysses_size is \d+ in .* and \d+ in "):
+            parts[0].concat(*parts[1:], dim=dim)
+        return
     joined = parts[0].concat(*parts[1:], dim=dim)
     front = mesh.transpose(dim, *(name for name in mesh.dim_names if name != dim))
     assert joined._layout.key == front._layout.key
     assert joined.dim_names == front.dim_names
+
+
+def test_parts_that_ulysses_groups_reach_over_are_not_put_together() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=4, fsdp_size=3, ulysses_size=4).transpose("dp", "fsdp")
+    first, *others = (mesh.at(dp=place) for place in range(4))
+    with pytest.raises(ValueError, match="ulysses_size is"):
+        first.concat(*others, dim="dp")
 
 
 def test_irregular_ranks_and_sizes_that_do_not_fit_the_factors_keep_their_order() -> None:
@@ -120,14 +131,26 @@ def test_concat_along_a_dim_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (DeviceMesh.from_sizes(dp_size=4), "concat needs meshes that differ in their ranks only"),
-        (DeviceMesh.from_sizes(dp_size=2, tp_size=2, device_type="cpu"), "differ in their ranks only"),
+        (DeviceMesh.from_sizes(dp_size=4), r"differ in their ranks only, but shape is \(2, 2\) in .* and \(4,\) in "),
+        (
+            DeviceMesh.from_sizes(dp_size=2, tp_size=2, device_type="cpu"),
+            "but device_type is 'cuda' in .* and 'cpu' in ",
+        ),
+        (DeviceMesh.from_sizes(dp_size=2, tp_size=2, etp_size=1), "but etp_size is 2 in .* and 1 in "),
         (DeviceMesh.from_ranks([[3, 4], [5, 6]], ("dp", "tp")), "rank 3 is in several of the 2 meshes"),
     ],
 )
 def test_errors_of_concat(other: DeviceMesh, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DeviceMesh.from_sizes(dp_size=2, tp_size=2).concat(other, dim="dp")
+
+
+def test_meshes_with_other_orders_of_experts_are_not_put_together() -> None:
+    inside, outside = [
+        DeviceMesh.from_sizes(tp_size=2, dp_size=4, ep_size=2, order=order) for order in ("ep-tp-dp", "tp-ep-dp")
+    ]
+    with pytest.raises(ValueError, match=r"but expert_order is .*'etp', 'ep'.* in .* and .*'ep', 'etp'.* in "):
+        inside.concat(outside, dim="dp")
 
 
 def test_attributes_follow_their_dims() -> None:

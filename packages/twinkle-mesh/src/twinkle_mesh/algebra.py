@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attributes import check_alike
 from .data_parallel import DataParallel
 from .derived import rebuilt, selected, views_renamed, views_within
 from .layout.data_dims import DATA_DIMS, SAME_DATA
@@ -145,10 +146,7 @@ class Algebra(DataParallel):
         """
         meshes = (self, *others)
         for other in others:
-            alike = other.shape == self.shape and other._traits() == self._traits()
-            orders = [mesh._large_expert_dims(mesh.expert_order) for mesh in (self, other)]
-            if not alike or (other._expert_order != self._expert_order and orders[0] != orders[1]):
-                raise ValueError(f"concat needs meshes that differ in their ranks only, not {self!r} and {other!r}")
+            check_alike(self, other)
         layout = Layout.stacked([mesh._layout for mesh in meshes])
         if layout is None:
             shared = next(rank for mesh in meshes for rank in mesh.ranks if sum(rank in each for each in meshes) > 1)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .nodes import Nodes
 
 _set = object.__setattr__
+_TRAITS = (
+    *("dim_names", "device_type", "ulysses_size", "ep_size", "_etp"),
+    *("vpp_size", "sequence_parallel", "views", "nodes"),
+)
 
 
 class Attributes(NamedDims):
@@ -165,17 +169,7 @@ class Attributes(NamedDims):
 
     def _traits(self) -> tuple[object, ...]:
         """All attributes except the ranks, their data and the order of the expert dims."""
-        return (
-            self.dim_names,
-            self.device_type,
-            self.ulysses_size,
-            self.ep_size,
-            self._etp,
-            self.vpp_size,
-            self.sequence_parallel,
-            self.views,
-            self.nodes,
-        )
+        return tuple([getattr(self, name) for name in _TRAITS])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Attributes):
@@ -187,6 +181,18 @@ class Attributes(NamedDims):
             _set(self, "_hash", hash(self._state()))
         assert self._hash is not None
         return self._hash
+
+
+def check_alike(mesh: Attributes, other: Attributes) -> None:
+    """Raise ValueError unless the attributes of two meshes differ in their ranks only."""
+    differ = [name for name in ("shape", *_TRAITS) if getattr(mesh, name) != getattr(other, name)]
+    orders = [each._large_expert_dims(each.expert_order) for each in (mesh, other)]
+    if not differ and mesh._expert_order != other._expert_order and orders[0] != orders[1]:
+        differ = ["expert_order"]
+    if differ:
+        name = "etp_size" if differ[0] == "_etp" else differ[0]
+        found = f"{name} is {getattr(mesh, name)!r} in {mesh!r} and {getattr(other, name)!r} in {other!r}"
+        raise ValueError(f"concat needs meshes that differ in their ranks only, but {found}")
 
 
 def _device_type(device_type: object) -> str:
