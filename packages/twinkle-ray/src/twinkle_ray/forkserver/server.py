@@ -57,6 +57,7 @@ class _Server:
         self._asker = os.pidfd_open(asker)
         self._children: dict[int, int] = {}  # process ids by their descriptors
         _set_job([_JOB + _NO_JOB])
+        gc.disable()  # it would walk again and again through modules that live on
         _load(os.environ.get(MODULES, ""))
         import_module("twinkle_ray.forkserver.forked").set_asker(self._asker)
         if threading.active_count() > 1:
@@ -65,6 +66,7 @@ class _Server:
             raise RuntimeError(f"a module has opened devices, which a fork could not use: {opened}")
         gc.collect()
         gc.freeze()  # a pass of the collector would copy every page
+        gc.enable()
         _remove_old(path)
         with suppress(FileNotFoundError):  # there only if a server was killed at this place
             os.unlink(f"{path}.new")
