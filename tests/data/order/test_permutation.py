@@ -19,7 +19,7 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(st.integers(0, 3000), KEYS, st.integers(0, 50))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_small_lengths_are_bijections(length: int, seed: int, epoch: int) -> None:
     assert sorted(Permutation(length, seed, epoch).block(0, length).tolist()) == list(range(length))
 

@@ -137,7 +137,7 @@ def test_custom_resources_are_found_whatever_their_case() -> None:
     assert "2 of 2 accel free" in report([DeviceGroup("a", 2, "accel")], nodes)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(0, 8), min_size=1, max_size=5),
     st.lists(

@@ -80,7 +80,7 @@ def test_bad_sets(colocate: Any, error: type[Exception], message: str) -> None:
         check_colocate(colocate, groups)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.integers(1, 8), st.integers(1, 8))
 def test_nodes_are_the_same_and_give_no_more_than_they_have(totals: list[int], a: int, b: int) -> None:
     try:

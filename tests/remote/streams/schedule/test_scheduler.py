@@ -230,13 +230,23 @@ def test_the_bound_of_wait_is_hard(
         assert run.schedule.counts.redone == 0, "one version for each batch: waiting alone keeps the bound"
 
 
+def whole_batches(ahead: int, max_lag: int, chunk: int, at_once: int) -> StreamRules:
+    return StreamRules(
+        rows=None, ahead=ahead, order="arrival", max_lag=max_lag, stale="wait", chunk=chunk, at_once=at_once
+    )
+
+
 @MANY
-@given(waits, long, shapes, seeds, st.integers(2, 4))
+@given(waits, long, shapes, seeds, st.integers(2, 4), st.sampled_from([0.0, 0.1]))
+# Two batches were begun under one version; the rest of a batch that all others wait for was not admitted.
+@example(whole_batches(10, 3, 1, 2), [4, 4, 4, 7, 7], ([1], [0]), 2923, 3, 0.0)
+@example(whole_batches(6, 2, 3, 3), [8, 4, 4, 9, 6], ([2], [0, 0]), 3617591002, 2, 0.0)
+@example(whole_batches(12, 4, 2, 2), [1, 5, 5, 6, 1, 4, 9, 5, 5], ([3, 2], [0, 1]), 2650061080, 4, 0.1)
 @pytest.mark.slow
 def test_the_bound_of_wait_is_hard_at_several_versions_a_batch(
-    rule: StreamRules, counts: list[int], shape: tuple[list[int], list[int]], seed: int, versions: int
+    rule: StreamRules, counts: list[int], shape: tuple[list[int], list[int]], seed: int, versions: int, faults: float
 ) -> None:
-    run = RandomRun(rule, counts, *shape, seed, publishes=0.0)
+    run = RandomRun(rule, counts, *shape, seed, publishes=0.0, faults=faults)
     for _ in range(100_000):
         before = len(run.delivered)
         if not run.step():
@@ -244,7 +254,7 @@ def test_the_bound_of_wait_is_hard_at_several_versions_a_batch(
         if len(run.delivered) > before:
             for _ in range(versions):
                 run.schedule.published(run.schedule.version + 1)
-    assert sorted(run.rows) == list(range(sum(counts)))
+    assert sorted(run.rows + run.aside) == list(range(sum(counts)))
     assert rule.max_lag is not None
     assert max(run.lags, default=0) <= rule.max_lag
 

@@ -134,7 +134,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self._backlog.rows:
-            room = self._admission.room()
+            room = self._admission.room() or self._room_of_a_held_batch()
             if room == 0:
                 return
             first, count, batch, made = self._backlog.take(min(room, self.rules.chunk))
@@ -144,6 +144,15 @@ class Scheduler:
                 self._queue(chunk)
             else:
                 self._accept_made(chunk, *made)
+
+    def _room_of_a_held_batch(self) -> int:
+        """Rows that are admitted beyond `ahead`, because the loop could wait for them for ever.
+
+        Complete batches wait for one that would be overtaken. Of that one rows may be left that were not admitted: then
+        nothing is at work, and it is the next one, because batches are admitted one after the other.
+        """
+        waits = self._admission.whole and self._admission.asked and not self.at_work and not any(self._queues)
+        return self.rules.chunk if waits and not self.ready() else 0
 
     def _accept_made(self, chunk: int, begun: int, ended: int) -> None:
         self.chunks.begun[chunk] = begun

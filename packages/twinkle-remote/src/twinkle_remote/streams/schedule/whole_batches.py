@@ -58,8 +58,7 @@ class WholeBatches:
             heappop(self._complete)
         if not self._complete:
             return False
-        ages = [(begun, 1, int(not self._missing[batch])) for batch, begun in self._held()]
-        return self._lag.in_time(ages, version, 1)
+        return self._lag.in_time(self._held(), version, 1)
 
     def open_batches(self) -> int:
         """Batches of the source that are not delivered."""
@@ -90,11 +89,13 @@ class WholeBatches:
             return False
         return max(self._chunks.tick[chunk] for chunk in self._members[batch]) == tick
 
-    def _held(self) -> list[tuple[int, int]]:
-        """Each batch with held chunks, and the version under which the first of these was begun."""
-        chunks, found = self._chunks, []
+    def _held(self) -> list[tuple[int, int, int]]:
+        """For each version under which held batches were begun: the version, these batches, and the complete ones."""
+        chunks = self._chunks
+        found: dict[int, tuple[int, int]] = {}
         for batch, members in self._members.items():
             begun = [chunks.begun[chunk] for chunk in members if self._lag.holds(chunks.overtaken[chunk])]
             if begun:
-                found.append((batch, min(begun)))
-        return found
+                there, complete = found.get(min(begun), (0, 0))
+                found[min(begun)] = there + 1, complete + (not self._missing[batch])
+        return [(begun, there, complete) for begun, (there, complete) in found.items()]
