@@ -18,7 +18,8 @@ class StreamRules:
 
     Attributes:
         rows: Rows of a delivered batch, at or above 1; None keeps the batches of the source.
-        ahead: Rows at work or finished beyond those that the loop uses; 0 is the synchronous loop.
+        ahead: Rows at work or finished beyond those that the loop uses; 0 is the synchronous loop. Where the source's
+            batches are kept and complete ones wait for an older one, the rest of that one is begun, too.
         order: Deliver what is finished ("arrival"), or in the order of the source.
         max_lag: Versions between a row's begin and its use, at or above 0; None sets no bound.
         stale: What becomes of a row that is older than `max_lag`.
