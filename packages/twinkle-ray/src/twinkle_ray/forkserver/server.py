@@ -183,7 +183,7 @@ def _remove_old(path: str) -> None:
         space, asker, end = name.groups()
         there = os.path.exists(f"/proc/{asker}") if space == own else end == ".new" or _listens(entry.path)
         if not there:
-            with suppress(OSError):  # another server has removed it
+            with suppress(OSError):  # another server has removed it, or a folder has such a name
                 os.unlink(entry.path)
 
 

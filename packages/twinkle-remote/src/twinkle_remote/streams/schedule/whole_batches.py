@@ -96,6 +96,7 @@ class WholeBatches:
         for batch, members in self._members.items():
             begun = [chunks.begun[chunk] for chunk in members if self._lag.holds(chunks.overtaken[chunk])]
             if begun:
-                there, complete = found.get(min(begun), (0, 0))
-                found[min(begun)] = there + 1, complete + (not self._missing[batch])
+                first = min(begun)
+                there, complete = found.get(first, (0, 0))
+                found[first] = there + 1, complete + (not self._missing[batch])
         return [(begun, there, complete) for begun, (there, complete) in found.items()]
