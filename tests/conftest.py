@@ -66,13 +66,14 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     from ray.cluster_utils import Cluster
 
     from twinkle_ray.forkserver.interpreter import forking
+    from twinkle_ray.forkserver.server import IDLE_SECONDS
 
     folder = tempfile.mkdtemp(prefix="twinkle-c-", dir="/tmp")  # its name is short enough for Ray's sockets
     # Ray's Cluster writes its address into Ray's usual folder, which no Ray has made yet on a new machine.
     Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(exist_ok=True)
     mark = uuid.uuid4().hex
     # Otherwise the titles of Ray's processes overwrite their environment in /proc.
-    own = {MARK: mark, "SPT_NOENV": "1"}
+    own = {MARK: mark, "SPT_NOENV": "1", IDLE_SECONDS: "1800"}
     os.environ.update(own)
     try:
         with forking(Path(folder), ["numpy", "torch"]):  # to start a worker is the largest part of many tests

@@ -37,10 +37,10 @@ PROGRAM = """
             except OSError:  # the first process of the system may not be looked at
                 maps = ""
             loaded = [name for name in ("numpy", "torch") if f"/{name}/" in maps]
-            import torch
+            torch = sys.modules.get("torch")  # a worker that is no fork would take seconds to load it
             return {
                 "pid": os.getpid(), "parent": os.getppid(), "forked": "forkserver/server.py" in parent,
-                "loaded": loaded, "threads": torch.get_num_threads(), "executable": sys.executable,
+                "loaded": loaded, "threads": torch and torch.get_num_threads(), "executable": sys.executable,
                 "nice": os.nice(0), "group": os.getpgid(0) == os.getpid(), "colour": os.environ.get("COLOUR"),
             }
 

@@ -3,6 +3,7 @@
 The processes are forked from one that has the libraries loaded, which would take each of them seconds of a core.
 """
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -132,6 +133,7 @@ def free_port() -> int:
 def start_ranks(folder: Path, layout: str, program: Program) -> list[ForkProcess]:
     """Start a program on the ranks of a layout."""
     sizes, port = tuple(map(int, layout.split("x"))), free_port()
+    gc.freeze()  # a pass of the collector would copy what is loaded, in each of them
     fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=run_rank, args=(i, folder, sizes, port, program)) for i in range(prod(sizes))]
     for process in ranks:
