@@ -229,7 +229,10 @@ def test_a_status_of_an_interpreter_is_its_own(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["import threading; threading.Thread(target=input, daemon=True).start()", "raise ImportError('not here')"],
+    [
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "raise ImportError('not here')",
+    ],
 )
 def test_without_a_server_workers_are_started(node: Node, module: str) -> None:
     """A server refuses to fork a process with threads; the next worker does not try again."""
