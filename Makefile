@@ -20,7 +20,8 @@ LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 demo: setup
 	$(BIN)/python examples/post_training.py
 
-# Tests with a cluster wait for limits and for processes that start: the rest runs beside them.
+# Tests with a cluster wait for limits and for processes that start: the rest runs beside them. It is one process, and
+# goes before them: what is left at the end keeps both cores busy.
 test: lint
 	$(MAKE) --no-print-directory --jobs 2 clusters checks
 
@@ -34,7 +35,7 @@ setup: .venv/.ready
 	.tools/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # Of all files a third is ever loaded. What many processes load at once is compiled here, the rest by its first import.
-LOADED := numpy ray sympy torch transformers
+LOADED := accelerate datasets huggingface_hub hypothesis matplotlib mpmath numpy pandas peft ray sympy torch transformers
 LEFT := site-packages/(ray/(air|data|llm|rllib|serve|train|tune)|torch/(_inductor|ao|onnx|testing)|transformers/models|.*/tests)/
 
 # The lock names no address, so its packages come from the configured index first (hashes checked), then the workspace.
@@ -65,7 +66,7 @@ quick: setup
 	$(BATCH) $(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) --durations 20
 
 clusters: setup
-	$(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
+	nice -n 1 $(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
 	  --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
