@@ -139,6 +139,7 @@ def test_a_killed_process_loses_and_repeats_nothing(tmp_path: Path, sent: int) -
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_given_up(tmp_path: Path) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(
         Deadly(deaths(tmp_path, 1), signal.SIGSTOP), batch_size=4, num_workers=1, timeout_s=1.0

@@ -192,6 +192,7 @@ def test_it_is_late_when_a_call_is(makers: tuple[Maker, Maker]) -> None:
     assert lazy.result() == [4, 4]
 
 
+@pytest.mark.slow
 def test_it_keeps_the_results_that_it_names(makers: tuple[Maker, Maker]) -> None:
     made = submit(makers[0].big)
     made.wait()

@@ -40,6 +40,7 @@ def journey(error: BaseException) -> Any:
     return pickle.loads(error_to_bytes(error))
 
 
+@pytest.mark.slow
 @given(args=st.lists(st.one_of(st.integers(), st.text(), st.none(), st.binary())), code=st.integers())
 def test_arguments_and_attributes_are_the_originals(args: list[Any], code: int) -> None:
     error = CodeError(code)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+pytestmark = pytest.mark.slow  # the server takes seconds to end
 SERVER = """
     import sys
     from twinkle_mesh import DeviceGroup

@@ -6,6 +6,8 @@ import sys
 import textwrap
 import weakref
 
+import pytest
+
 from twinkle_remote.sessions.collector import collector_paused, paused_for
 
 
@@ -15,6 +17,7 @@ class Node:
     me: Node
 
 
+@pytest.mark.slow
 def test_the_collector_is_off_during_a_pause_and_finds_cycles_afterwards() -> None:
     with collector_paused():
         assert not gc.isenabled()

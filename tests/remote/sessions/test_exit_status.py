@@ -111,6 +111,7 @@ def test_an_interrupt_ends_a_program_that_waits(tmp_path: Path) -> None:
     assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_comes_just_before_the_wait_is_seen(tmp_path: Path) -> None:
     # interrupt_main wakes no lock, as a signal does not that comes between the last bytecode and the wait
     source = "import _thread; threading.Timer(1.0, _thread.interrupt_main).start(); actor.sleep().result()"
@@ -120,6 +121,7 @@ def test_an_interrupt_that_comes_just_before_the_wait_is_seen(tmp_path: Path) ->
     assert time.monotonic() - began < 30  # the call takes 60 s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "twinkle.shutdown()"])
 def test_an_interrupt_ends_a_session_that_waits(tmp_path: Path, end: str) -> None:
     source = "import twinkle_remote.sessions.pending_calls as p; p._WARN_AFTER_SECONDS = 0.1; actor.sleep();"

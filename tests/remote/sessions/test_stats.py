@@ -74,6 +74,7 @@ def test_the_latest_calls_keep_figures_by_rank() -> None:
     assert wide.produced == {7: 1}, "the latest call keeps them, however many its workers are"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [8, 64])
 def test_the_figures_of_ten_thousand_calls_take_less_than_ten_megabytes(workers: int) -> None:
     stats = Stats(limit=1_000, answers=1_638)  # a tenth of what is kept by default

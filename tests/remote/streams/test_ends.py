@@ -93,6 +93,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_loop_ends_the_program(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(INTERRUPTED))

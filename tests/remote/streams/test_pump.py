@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.remote.signals import goes_on
 
 from twinkle_remote import session
@@ -13,8 +14,6 @@ from twinkle_remote.streams.pump import Pump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pytest
 
     from twinkle_remote.protocol.backend import Reply
 
@@ -39,6 +38,7 @@ class Counting:
         self.error = error
 
 
+@pytest.mark.slow
 def test_signals_do_not_stop_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinkle_remote.streams.pump._LOOK_SECONDS", 0.025)
     with session("local"):

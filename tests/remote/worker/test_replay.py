@@ -93,6 +93,7 @@ def test_coroutines_and_constructors_fail_again(tmp_path: Path) -> None:
         replay(file_in(str(unbuilt.value)))
 
 
+@pytest.mark.slow
 def test_nothing_is_saved_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with session("threads", groups=GROUPS):

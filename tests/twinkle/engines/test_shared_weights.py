@@ -13,6 +13,7 @@ import torch
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="anonymous files are Linux's")
 
 
+@pytest.mark.slow
 def test_another_process_reads_and_writes_the_same_memory() -> None:
     from twinkle.engines.shared_weights import SharedWeights
 
@@ -47,6 +48,7 @@ def test_another_process_reads_and_writes_the_same_memory() -> None:
     assert shared.tensors["counts"].tolist() == [1 << 40, 7]
 
 
+@pytest.mark.slow
 def test_the_memory_has_no_file_and_is_given_back() -> None:
     from twinkle.engines.shared_weights import SharedWeights
 

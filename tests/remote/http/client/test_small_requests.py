@@ -135,6 +135,7 @@ def test_a_body_without_a_length_ends_with_its_connection(other: Answering) -> N
     small.close()
 
 
+@pytest.mark.slow
 def test_an_answer_may_take_longer_than_a_connect(other: Answering) -> None:
     small = SmallRequests("127.0.0.1", other.port, None)
     other.wait = 0.6
@@ -145,6 +146,7 @@ def test_an_answer_may_take_longer_than_a_connect(other: Answering) -> None:
     small.close()
 
 
+@pytest.mark.slow
 def test_a_connection_that_was_closed_while_it_was_idle_is_not_used(other: Answering) -> None:
     small = SmallRequests("127.0.0.1", other.port, None)
     for expected in (1, 2):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+pytestmark = pytest.mark.slow  # the server takes seconds to end
 SETTINGS = '''
 body.BODY_SECONDS = 1.0
 CALLED = ["connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing"]

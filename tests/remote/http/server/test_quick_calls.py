@@ -47,6 +47,7 @@ def test_small_and_other_calls_keep_their_order(serving: Serving) -> None:
         assert get(noted.notes()) == list(range(300))
 
 
+@pytest.mark.slow
 def test_nothing_of_a_user_runs_on_the_event_loop(serving: Serving) -> None:
     with serving(SERVER, TOKEN, ROOT, "threads") as address, session("http", address=address, token=TOKEN):
         noted = on("one").create(Noted)
@@ -56,6 +57,7 @@ def test_nothing_of_a_user_runs_on_the_event_loop(serving: Serving) -> None:
         assert get(on("any").create(Noted).thread()).startswith("twinkle-client-")
 
 
+@pytest.mark.slow
 def test_the_server_answers_others_while_a_client_waits_for_room(serving: Serving) -> None:
     with serving(SERVER, TOKEN, ROOT, "threads") as address, session("http", address=address, token=TOKEN):
         noted, quick = on("one").create(Noted), on("three").create(Noted)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+pytestmark = pytest.mark.slow  # the server takes seconds to end
 BYTES = 64 << 20
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
+import pytest
 from tests.remote.signals import goes_on
 
 from twinkle_remote import session
 from twinkle_remote.http.server.watcher import Watcher
 from twinkle_remote.sessions.current import running
 
-if TYPE_CHECKING:
-    import pytest
 
-
+@pytest.mark.slow
 def test_signals_do_not_stop_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_IDLE_SECONDS", "_LOOK_SECONDS"):
         monkeypatch.setattr(f"twinkle_remote.http.server.watcher.{name}", 0.025)

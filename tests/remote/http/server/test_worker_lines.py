@@ -38,6 +38,7 @@ class Speaker:
     def says(self, text: str) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tokens", "is_shown"), [('"token-of-one"', True), ('{"one": "token-of-one", "two": "token-of-two"}', False)]
 )

@@ -218,6 +218,7 @@ def test_batches_have_the_rows_that_were_asked_for(
         assert all(len(batch) == rule.rows for batch in run.delivered[:-1])
 
 
+@pytest.mark.slow
 @MANY
 @given(waits, long, shapes, seeds, st.sampled_from([0.5, 0.999]), st.sampled_from([0.0, 0.05]))
 def test_the_bound_of_wait_is_hard(
