@@ -97,8 +97,7 @@ def test_flatten_then_unflatten_is_the_mesh(mesh: DeviceMesh, data: DataObject) 
     assert back.transpose(*mesh.dim_names)._layout.key == mesh._layout.key
     assert seen(back) == seen(mesh)
     plain = mesh.vpp_size == 1 and not mesh.sequence_parallel and mesh.ep_size == 1 and mesh.etp_size == mesh.tp_size
-    if "expert_order" in mesh.to_dict():  # etp goes with the name tp, and the order of etp with it
-        plain = False
+    plain = plain and "expert_order" not in mesh.to_dict()  # etp goes with the name tp, and the order of etp with it
     if plain and mesh.is_regular and all(mesh.size(dim) > 1 for dim in dims):
         assert back.transpose(*mesh.dim_names) == mesh
 
