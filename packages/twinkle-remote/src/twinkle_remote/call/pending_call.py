@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.call.call_answers import CallAnswers
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.lateness import lateness
-from twinkle_remote.failures.lost_peer import seconds_for_cause
+from twinkle_remote.failures.lost_peer import CAUSE_SECONDS, seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
-from twinkle_remote.sessions.collector import paused_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.call.call_runtime import CallRuntime
@@ -29,7 +28,7 @@ _ALL = slice(None)
 _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
 
 
-class PendingCall:
+class PendingCall(CallAnswers):
     """One remote call; several threads may wait for it.
 
     Args:
@@ -68,10 +67,10 @@ class PendingCall:
         each: bool | None = False,
         sources: Sequence[PendingCall] = (),
     ) -> None:
+        super().__init__(runtime, replies, record)
         self.name = name
         self.spec = spec
         self.mesh = mesh
-        self.ranks = tuple(reply.rank for reply in replies)
         self.seen = False
         self.held = False
         self.awaited = 0
@@ -79,19 +78,11 @@ class PendingCall:
         self.logged = False
         self.prefetched = False
         self.data_rank: int | None = None
-        self._runtime = runtime
         self._group = group
         self._each = each
-        self._replies: Mapping[int, Reply] = {reply.rank: reply for reply in replies}
-        self._pending = list(replies)
-        self._outcomes: dict[int, Outcome] = {}
-        self._failures: list[Failure] = []
-        self._failed_at = 0.0
         self._line = line
-        self.record = record
         self._sources = tuple(sources)
         self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
-        self._lock = threading.Lock()
 
     @property
     def origin(self) -> tuple[CallRuntime, WorkerGroup, str]:
@@ -110,18 +101,6 @@ class PendingCall:
         """Cancel it on the ranks that have not answered, if it runs on their event loops; returns at once."""
         if self._pending and not self._runtime.closed:
             self._group.cancel(self._pending)
-
-    def replies(self) -> Sequence[Reply]:
-        """The replies of all ranks."""
-        return tuple(self._replies.values())
-
-    def reply(self, rank: int) -> Reply:
-        """The reply of one rank, as an input for a consumer's task."""
-        return self._replies[rank]
-
-    def outcome(self, rank: int) -> Outcome:
-        """The outcome of one rank, after `wait`."""
-        return self._outcomes[rank]
 
     @property
     def each(self) -> bool | None:
@@ -164,25 +143,11 @@ class PendingCall:
         self.record.driver_fetched += size
         return value
 
-    def done(self) -> bool:
-        """Whether every worker has answered; never waits."""
-        if self._pending and not self._runtime.closed:
-            self._reap(0.0)
-        return not self._pending
-
-    def failed(self) -> bool:
-        """Whether a worker is known to have failed; never waits."""
-        return bool(self._failures)
-
     def failed_at(self) -> float:
         """Time of its failure or its passed deadline, in seconds of the wall clock; 0 without either."""
         if self._failures or self._deadline is None:
             return self._failed_at
         return time.time() - (time.monotonic() - self._deadline)
-
-    def first_failure(self) -> Failure:
-        """The first known failure; there is one."""
-        return self._failures[0]
 
     def failure_text(self) -> str:
         """The known failure in one line."""
@@ -214,14 +179,6 @@ class PendingCall:
     def late(self) -> bool:
         """Whether the deadline passed before every worker had answered."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.done()
-
-    def pending(self) -> Sequence[Reply]:
-        """Replies that are not known to be done."""
-        return tuple(self._pending)
-
-    def ended(self) -> Sequence[bool]:
-        """For each rank, whether its iterator is at its end; after `wait`."""
-        return [self._outcomes[rank].ended for rank in self.ranks]
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker.
@@ -311,10 +268,25 @@ class PendingCall:
         """Mark its failure and the causes of it as seen by a caller."""
         self.seen = True
         self._runtime.call_seen(self)
+        if self._comes_from_a_source():
+            self._wait_for_a_source()
         for source in self._sources:
             source.done()
             if not source.seen and (source.failed() or source.late()):
                 source._see()
+
+    def _comes_from_a_source(self) -> bool:
+        return any(failure.upstream for failure in self._failures)
+
+    def _wait_for_a_source(self) -> None:
+        """Wait shortly for the failure of a source: two calls' answers may arrive in either order."""
+        until = time.monotonic() + CAUSE_SECONDS
+        while not self._runtime.closed:
+            pending = [reply for source in self._sources if not source.done() for reply in source.pending()]
+            if not pending or any(source.failed() for source in self._sources):
+                return
+            if not self._runtime.backend.wait(pending, max(0.0, until - time.monotonic())):
+                return
 
     def state(self) -> str:
         """A short text of the call's state; never waits."""
@@ -341,37 +313,12 @@ class PendingCall:
         if self._runtime.closed:
             raise NotInitializedError(self._runtime.refusal(f"the result of {self.name}, called from {self._line},"))
 
-    def _reap(self, timeout: float | None) -> bool:
-        """Read the outcomes that have arrived; False if none arrived before the timeout."""
-        backend = self._runtime.backend
-        waiting = self._pending
-        ready = backend.wait(waiting, timeout) if waiting else ()
-        if not ready:
-            return not self._pending
-        with self._lock, paused_for(len(ready)):
-            fresh = [backend.outcome(reply) for reply in ready if reply.rank not in self._outcomes]
-            self._outcomes.update([(outcome.rank, outcome) for outcome in fresh])
-            self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
-            if fresh:
-                self.record.add(fresh)
-                self._take_failures([outcome for outcome in fresh if outcome.failure is not None])
-            if not self._pending:
-                if not self._failures:
-                    self._sources = ()
-                self._runtime.call_completed(self)
-        return True
+    def _completed(self) -> None:
+        if not self._failures:
+            self._sources = ()
+        self._runtime.call_completed(self)
 
-    def _take_failures(self, outcomes: Sequence[Outcome]) -> None:
-        """Append the failures of outcomes that arrived together, in the order of their ends."""
-        ends = sorted([(outcome.started + outcome.seconds, outcome.rank) for outcome in outcomes])
-        for _, rank in ends:
-            failure = self._outcomes[rank].failure
-            if failure is not None:
-                self._failures.append(self._first_cause(failure))
-        if ends and not self._failed_at:
-            self._failed_at = ends[0][0] or time.time()
-
-    def _first_cause(self, failure: Failure) -> Failure:
+    def _cause_of(self, failure: Failure) -> Failure:
         """The failure itself, or the failure of the call that makes an argument, if that one failed."""
         if failure.upstream:
             for source in self._sources:

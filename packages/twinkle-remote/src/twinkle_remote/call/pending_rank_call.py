@@ -27,7 +27,8 @@ class PendingRankCall(PendingCall):
         replies: The replies.
         line: File and line of the caller.
         record: Record of its times and bytes.
-        sources: Calls whose lazy results are its arguments, or the call that it is.
+        sources: Calls whose lazy results are its arguments, or the call that it repeats.
+        repeats: Its source is the same call, whose ranks' answers are read together.
         until: Its deadline in monotonic seconds, if it does not begin now.
     """
 
@@ -42,6 +43,7 @@ class PendingRankCall(PendingCall):
         line: str,
         record: CallRecord,
         sources: Sequence[PendingCall],
+        repeats: bool = False,
         until: float | None = None,
     ) -> None:
         group = runtime.backend.group(component.group)
@@ -58,6 +60,7 @@ class PendingRankCall(PendingCall):
             sources=sources,
         )
         self._answers = replies
+        self._repeats = repeats
         self._deadline = self._deadline if until is None else until
 
     def lateness(self, seconds: float | None) -> Any:
@@ -68,3 +71,6 @@ class PendingRankCall(PendingCall):
         """Cancel it on the ranks that have not answered; returns at once."""
         if self._pending and not self._runtime.closed:
             self._answers.cancel()
+
+    def _comes_from_a_source(self) -> bool:
+        return self._repeats or super()._comes_from_a_source()

@@ -100,6 +100,7 @@ class PendingWholeCall(PendingCall):
             line=self._line,
             record=CallRecord(self.name, self._component.group, len(self._called)),
             sources=[self],
+            repeats=True,
             until=self._deadline,
         )
         call.prefetched = True

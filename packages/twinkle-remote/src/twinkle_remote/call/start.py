@@ -116,7 +116,7 @@ def start(
         raise NotInitializedError(f"{name}: {component.instance!r} was released; build it again")
     given = kwargs or {}
     if runtime.whole is not None:
-        return start_whole(runtime, runtime.whole, component, kind, target, name, spec, args, given, by_rank=by_rank)
+        return start_whole(runtime, component, kind, target, name, spec, args, given, by_rank=by_rank, held=held)
     group = runtime.backend.group(component.group)
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(group.name, ranks, name, 0.0 if at_once else spec.timeout)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
-    from twinkle_remote.protocol.whole_calls import RankReplies, WholeCallBackend, WholeReply
+    from twinkle_remote.protocol.whole_calls import RankReplies, WholeReply
     from twinkle_remote.sessions.runtime import Runtime
 
 _TIMED_BY_CALLER = ("item", "close")  # the steps of a generator, asked for ahead
@@ -26,7 +26,6 @@ _TIMED_BY_CALLER = ("item", "close")  # the steps of a generator, asked for ahea
 
 def start_whole(
     runtime: Runtime,
-    backend: WholeCallBackend,
     component: Component,
     kind: Kind,
     target: Any,
@@ -36,9 +35,11 @@ def start_whole(
     kwargs: Mapping[str, Any],
     *,
     by_rank: bool = False,
+    held: bool = False,
 ) -> PendingCall:
-    """Send a call undivided; see `start` for the arguments and the errors."""
-    began = time.perf_counter()
+    """Send a call undivided; see `start` for the arguments and the errors. The backend takes such calls."""
+    backend, began = runtime.whole, time.perf_counter()
+    assert backend is not None
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     queue = runtime.in_flight.queue(component.group, ranks, name, spec.timeout)
     line = driver_line()
@@ -60,6 +61,6 @@ def start_whole(
         pending = PendingWholeCall(
             runtime, component, name, spec, whole, ranks=ranks, line=line, record=record, sources=sources
         )
-    record.driver_seconds = time.perf_counter() - began
+    record.driver_seconds, pending.held = time.perf_counter() - began, held
     queue.add(pending)
     return pending

@@ -18,7 +18,7 @@ _TEXTS = (
     "remote process exited or there was a network error",
     "no answer from rank(s)",
 )
-_CAUSE_SECONDS = 1.0  # a worker's death is reported after its peers' errors
+CAUSE_SECONDS = 1.0  # a cause may be reported after what follows from it
 _WITNESS_SECONDS = 0.5  # in a collective the peers of a dead worker fail at once
 
 
@@ -36,7 +36,7 @@ def is_mismatch(failure: Failure) -> bool:
 def seconds_for_cause(failures: Sequence[Failure]) -> float:
     """How long the cause may take to arrive, or what peers tell of a death; 0 if a failure tells a cause itself."""
     if all(map(lost_a_peer, failures)):
-        return _CAUSE_SECONDS
+        return CAUSE_SECONDS
     return _WITNESS_SECONDS if all(map(_died_now, failures)) else 0.0
 
 

@@ -70,7 +70,7 @@ class ServedReply(ServedResult):
         if news.error is not None and news.first is not None:
             self._error = news.error
             texts: dict[str, Any] = dict(zip(_OF_FAILURE, news.first, strict=True))
-            failure = Failure(**texts)
+            failure = Failure(**texts, upstream=news.upstream)
         self.answers.extend([_answer(*one) for one in news.answers])
         payload = ServedPayload(self.held, None, news.value, scalar=news.scalar)
         self.complete(Outcome(0, payload=payload, failure=failure, ended=news.ended, rows=news.rows))

@@ -189,11 +189,11 @@ class CallMaker:
             call = self._generate(client, component, served, request)
         elif kind == "present":
             part = replace(component, ranks=ranks_of(component, request))
-            call = start(part, "function", present, component.name, FunctionSpec(dispatch="all"))
+            call = start(part, "function", present, component.name, FunctionSpec(dispatch="all"), held=True)
         elif not callable(getattr(served.cls, "__iter__", None)):
             raise not_served(served.cls, "__iter__")
         elif kind == "iterate":
-            call = start(component, "iterate", "__iter__", f"{component.name}.__iter__", OPENING)
+            call = start(component, "iterate", "__iter__", f"{component.name}.__iter__", OPENING, held=True)
         else:
             call = start(component, "next", "__next__", f"{component.name}.__next__", step_options(served.cls))
             call.prefetched = True
@@ -250,7 +250,7 @@ class CallMaker:
         if by_rank:
             spec = by_rank_options(spec)
         name = f"{component.name}.{target}"
-        return start(component, "method", target, name, spec, names, args, kwargs, at_once=at_once)
+        return start(component, "method", target, name, spec, names, args, kwargs, held=True, at_once=at_once)
 
     def _bound(
         self, component: Component, served: ServedComponent, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -276,7 +276,7 @@ class CallMaker:
         name = f"{component.name}.{method}"
         ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
         opened = client.generators.add(key, component, name, spec, ranks)
-        return start(component, "generate", (method, opened.key), name, spec, names, args, kwargs)
+        return start(component, "generate", (method, opened.key), name, spec, names, args, kwargs, held=True)
 
     def _step(self, client: RemoteClient, name: str, kind: Any, request: CallRequest) -> CallOutcome:
         """Advance or close a generator."""
@@ -285,7 +285,7 @@ class CallMaker:
         spec = FunctionSpec(dispatch="all", collect="first", form=opened.spec.form, timeout=timeout_of(request))
 
         def begin(part: Component) -> PendingCall:
-            return start(part, kind, opened.key, opened.name, spec)
+            return start(part, kind, opened.key, opened.name, spec, held=True)
 
         if kind == "item":
             call = self._of_known(client, opened.component, request, begin)

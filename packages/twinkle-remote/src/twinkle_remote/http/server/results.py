@@ -120,6 +120,7 @@ class CallOutcome:
         if error is not None:
             news.error = error_bytes(error, self._other)
             news.first = first_of(error)
+            news.upstream = any(failure.upstream for failure in getattr(error, "failures", ()))
         news.answers = [_figures(self.call.outcome(rank)) for rank in self._answered()]
         return news
 

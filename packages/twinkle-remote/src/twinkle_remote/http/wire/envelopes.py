@@ -105,6 +105,7 @@ class CallNews(msgspec.Struct, omit_defaults=True):
         value: The value, encoded, if it is small.
         error: The error, encoded.
         first: Label, node, type, text and method of the first failure.
+        upstream: It is that of another call, whose result is an argument.
         answers: Rank and figures of each answer.
         ranks: The answers of ranks that are read one by one.
         each: Whether every called rank received rows of its own; None if that is not known.
@@ -124,6 +125,7 @@ class CallNews(msgspec.Struct, omit_defaults=True):
     value: bytes | None = None
     error: bytes | None = None
     first: list[str] | None = None
+    upstream: bool = False
     answers: list[list[Any]] = msgspec.field(default_factory=list)
     ranks: list[RankNews] = msgspec.field(default_factory=list)
     each: bool | None = None
