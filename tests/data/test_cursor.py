@@ -127,6 +127,15 @@ def test_the_last_batch_already_stands_in_the_next_epoch() -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
 
 
+def test_next_after_a_jump_ends_no_epoch() -> None:
+    loader = DataLoader(list(range(8)), batch_size=4)
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        assert [list(next(loader)) for _ in range(len(loader))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    loader.load_state_dict(loader.state_dict())
+    assert list(next(loader)) == [0, 1, 2, 3]
+
+
 def test_a_loop_left_early_goes_on() -> None:
     loader = DataLoader(list(range(10)), batch_size=2, tail="short")
     for batch in loader:

@@ -139,6 +139,17 @@ def test_a_killed_process_loses_and_repeats_nothing(tmp_path: Path, sent: int) -
     assert not list(tmp_path.iterdir())
 
 
+def test_a_death_after_a_jump_to_the_same_position_repeats_nothing(tmp_path: Path) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(
+        Deadly(deaths(tmp_path, 1), signal.SIGKILL, 21), batch_size=4, num_workers=1
+    )
+    batches = [list(next(loader))]
+    loader.load_state_dict(loader.state_dict())
+    batches += [list(next(loader)) for _ in range(9)]
+    assert batches == ORDER
+    loader.close()
+
+
 @pytest.mark.slow
 def test_a_stopped_process_is_given_up(tmp_path: Path) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(

@@ -270,6 +270,8 @@ class DataLoader(Generic[B]):
             raise ValueError(f"epoch={number} must be at least 0")
         if number != self.epoch:
             self._progress.move(Cursor(number))
+        if not self.position:
+            self._next = None  # it may owe a StopIteration for the epoch before
 
     def state_dict(self) -> dict[str, Any]:
         """The position as JSON values; counts the samples that the loop got.
@@ -294,6 +296,7 @@ class DataLoader(Generic[B]):
             raise refuse_resume("this loader's dataset")
         self._progress.quarantine = set(saved.quarantine)
         self._progress.move(self._progress.engine.plan.normalize(saved.cursor), saved.source)
+        self._next = None
 
     def close(self) -> None:
         """End the loader processes; a later loop starts them again."""
