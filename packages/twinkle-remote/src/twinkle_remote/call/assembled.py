@@ -124,7 +124,7 @@ class AssembledRows:
         until = None if timeout is None else time.monotonic() + timeout
         while (call := self._next_to_wait_for()) is not None:
             left = None if until is None else until - time.monotonic()
-            if len(self._pending()) == 1 or call.failed() or call.late():
+            if len(self._pending()) == 1 or call.failed() or call.overdue():
                 call.wait(None if left is None else max(0.0, left))
             elif left is not None and left <= 0.0:
                 raise call.lateness(timeout)
@@ -175,7 +175,7 @@ class AssembledRows:
     def _next_to_wait_for(self) -> PendingCall | None:
         """A call that has failed or is late, otherwise one that is not done; None if all are done."""
         open_ones = [call for call in self._calls if not call.done() or call.failed()]
-        over = [call for call in open_ones if call.failed() or call.late()]
+        over = [call for call in open_ones if call.failed() or call.overdue()]
         first = sorted(over, key=lambda call: call.failed_at())
         return next(iter([*first, *open_ones]), None)
 

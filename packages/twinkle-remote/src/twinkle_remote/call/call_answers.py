@@ -61,8 +61,8 @@ class CallAnswers:
         return bool(self._failures)
 
     def first_failure(self) -> Failure:
-        """The first known failure; there is one."""
-        return self._failures[0]
+        """The first known failure, or its cause; there is one."""
+        return self._told_failures()[0]
 
     def pending(self) -> Sequence[Reply]:
         """Replies that are not known to be done."""
@@ -96,13 +96,13 @@ class CallAnswers:
         for _, rank in ends:
             failure = self._outcomes[rank].failure
             if failure is not None:
-                self._failures.append(self._cause_of(failure))
+                self._failures.append(failure)
         if ends and not self._failed_at:
             self._failed_at = ends[0][0] or time.time()
 
-    def _cause_of(self, failure: Failure) -> Failure:
-        """The failure, or a known one that it follows from."""
-        return failure
+    def _told_failures(self) -> Sequence[Failure]:
+        """The known failures as a caller is told of them: a known cause stands for what follows from it."""
+        return self._failures
 
     def _completed(self) -> None:
         """Called when the last rank has answered."""

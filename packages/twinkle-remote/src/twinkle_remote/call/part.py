@@ -32,5 +32,5 @@ def part_of(call: PendingCall, ranks: Sequence[int], data_rank: int) -> PendingC
         record=CallRecord(call.name, group.name, len(ranks)),
         sources=[call],
     )
-    part.prefetched, part.data_rank = True, data_rank
+    part.prefetched, part.repeats, part.data_rank = True, True, data_rank
     return part

@@ -13,7 +13,7 @@ from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.call.call_runtime import CallRuntime
@@ -50,6 +50,7 @@ class PendingCall(CallAnswers):
         handed_on: Its result was passed to another call, which fails with it.
         logged: Its failure was logged, because no caller had waited for it.
         prefetched: It was made ahead of its use: a session does not wait for it, and does not log or raise its failure.
+        repeats: Its source is the same call, of which it reads some answers or reads them in another way.
         data_rank: Its data rank, if it is a part of a call or of a generator's items; None for a whole call.
     """
 
@@ -77,12 +78,16 @@ class PendingCall(CallAnswers):
         self.handed_on = False
         self.logged = False
         self.prefetched = False
+        self.repeats = False
         self.data_rank: int | None = None
         self._group = group
         self._each = each
         self._line = line
         self._sources = tuple(sources)
+        self._cause: PendingCall | None = None
         self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
+        limits = [self._deadline, *(call._late_from for call in sources)]
+        self._late_from: float | None = min([limit for limit in limits if limit is not None], default=None)
 
     @property
     def origin(self) -> tuple[CallRuntime, WorkerGroup, str]:
@@ -153,7 +158,7 @@ class PendingCall(CallAnswers):
         """The known failure in one line."""
         if not self._failures:
             return f"{self.name} on {self.where()} is past its deadline; called from {self._line}"
-        first = self._failures[0]
+        first = self.first_failure()
         what = f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}"
         return f"{what}; called from {self._line}"
 
@@ -161,13 +166,13 @@ class PendingCall(CallAnswers):
         """Whether it failed or is late, and no caller has seen that failure or its cause."""
         if self.seen or self.prefetched or not (self._failures or self.late()):
             return False
-        return not any(source.seen and source.failed() for source in self._sources)
+        return not any(call.seen for call in self._behind(lambda call: call.failed() or call.late()))
 
     def unseen_failure(self) -> UnseenFailure:
         """Its failure or lateness, in a form that pickles; from now on it counts as seen."""
         self._see()
         late = None if self._failures else self.lateness(self.spec.timeout)
-        group, failures = self._group.name, tuple(self._failures)
+        group, failures = self._group.name, tuple(self._told_failures())
         return UnseenFailure(self.name, group, self._line, self.failed_at(), failures, late)
 
     def released(self) -> None:
@@ -180,6 +185,13 @@ class PendingCall(CallAnswers):
         """Whether the deadline passed before every worker had answered."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.done()
 
+    def overdue(self) -> PendingCall | None:
+        """The late call that it waits for, at any number of steps, or itself if it is late; None without one."""
+        if self._late_from is None or time.monotonic() < self._late_from or self.failed() or self.done():
+            return None
+        waited_for = [self, *self._behind(lambda call: bool(call._pending))]
+        return next((call for call in reversed(waited_for) if call.late()), None)
+
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker.
 
@@ -190,7 +202,7 @@ class PendingCall(CallAnswers):
             RemoteCallError: A worker raised; the first failure in completion order is raised at once, with the others
                 under it.
             WorkerDiedError: A worker was lost.
-            CallTimeoutError: The time of this call, or of a call that makes its arguments, is over; names the ranks
+            CallTimeoutError: The time of this call, or of a call that its arguments wait for, is over; names the ranks
                 that are done and those that are not.
             NotInitializedError: It was in flight at a shutdown.
         """
@@ -209,7 +221,7 @@ class PendingCall(CallAnswers):
         finally:
             self.awaited -= 1
         if self._failures:
-            if self._failures[0].died:  # a worker that a shutdown has ended did not die
+            if self.first_failure().died:  # a worker that a shutdown has ended did not die
                 self._check_open()
             self._raise_failures()
 
@@ -231,8 +243,7 @@ class PendingCall(CallAnswers):
         return self._is_over()
 
     def _is_over(self) -> bool:
-        over = not self._pending or bool(self._failures) or self._runtime.closed
-        return over or any(call.late() for call in (*self._sources, self))
+        return not self._pending or bool(self._failures) or self._runtime.closed or self.overdue() is not None
 
     def _wait_a_while(self, timeout: float | None, until: float | None) -> None:
         """Wait until a worker has answered or a time limit is reached."""
@@ -241,12 +252,12 @@ class PendingCall(CallAnswers):
         if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
             return
         self._check_open()
-        for call in (*self._sources, self):
-            if call.late():
-                self._see()
-                late = call.lateness(call.spec.timeout)
-                call.cancel()
-                raise late
+        if (call := self.overdue()) is not None:
+            self._mark_seen()
+            call._see()
+            late = call.lateness(call.spec.timeout)
+            call.cancel()
+            raise late
         if until is not None and time.monotonic() >= until:
             raise self.lateness(timeout)
 
@@ -254,7 +265,7 @@ class PendingCall(CallAnswers):
         """Wait shortly for the cause of lost connections, or for what peers tell of a death."""
         began = time.monotonic()
         while self._pending and not self._runtime.closed:
-            left = began + seconds_for_cause(self._failures) - time.monotonic()
+            left = began + seconds_for_cause(self._told_failures()) - time.monotonic()
             if left <= 0 or not self._reap(left):
                 return
 
@@ -262,21 +273,45 @@ class PendingCall(CallAnswers):
         """Raise the first failure, if there is one."""
         if self._failures:
             self._see()
-            raise_failures(self.name, self._group.name, self._failures, self._line)
+            raise_failures(self.name, self._group.name, self._told_failures(), self._line)
 
     def _see(self) -> None:
-        """Mark its failure and the causes of it as seen by a caller."""
+        """Mark its failure, and those that it follows from, as seen by a caller."""
+        call: PendingCall | None = self
+        while call is not None:
+            call._mark_seen()
+            if call.comes_from_a_source():
+                call._wait_for_a_source()
+            call = call._known_cause()
+
+    def _mark_seen(self) -> None:
         self.seen = True
         self._runtime.call_seen(self)
-        if self._comes_from_a_source():
-            self._wait_for_a_source()
-        for source in self._sources:
-            source.done()
-            if not source.seen and (source.failed() or source.late()):
-                source._see()
 
-    def _comes_from_a_source(self) -> bool:
-        return any(failure.upstream for failure in self._failures)
+    def comes_from_a_source(self) -> bool:
+        """Whether its failure follows from that of a call which makes an argument, or which it repeats."""
+        return self.repeats or any(failure.upstream for failure in self._failures)
+
+    def _known_cause(self) -> PendingCall | None:
+        """The source from whose failure its own follows, the same one each time; None if none is known."""
+        if self._cause is None and self.comes_from_a_source():
+            for source in self._sources:
+                source.done()
+            failed = [source for source in self._sources if source.failed()]
+            told = set(map(_identity, self._failures))
+            same = (source for source in failed if not told.isdisjoint(map(_identity, source._failures)))
+            self._cause = next(same, next(iter(failed), None))
+        return self._cause
+
+    def _told_failures(self) -> Sequence[Failure]:
+        """The known failures as a caller is told of them: a known cause stands for what follows from it."""
+        call: PendingCall = self
+        while (cause := call._known_cause()) is not None:
+            call = cause
+        if call is self:
+            return self._failures
+        first = call._failures[0].as_upstream()
+        return [first if failure.upstream else failure for failure in self._failures]
 
     def _wait_for_a_source(self) -> None:
         """Wait shortly for the failure of a source: two calls' answers may arrive in either order."""
@@ -287,6 +322,15 @@ class PendingCall(CallAnswers):
                 return
             if not self._runtime.backend.wait(pending, max(0.0, until - time.monotonic())):
                 return
+
+    def _behind(self, keep: Callable[[PendingCall], bool]) -> Sequence[PendingCall]:
+        """The calls that make its arguments, those that make theirs, and so on while `keep` holds; nearest first."""
+        found = {self: None}
+        for call in (left := [self]):
+            fresh = [source for source in call._sources if source not in found and keep(source)]
+            found.update(dict.fromkeys(fresh))
+            left += fresh
+        return left[1:]
 
     def state(self) -> str:
         """A short text of the call's state; never waits."""
@@ -307,7 +351,9 @@ class PendingCall(CallAnswers):
         return self._group.info(rank).label(place)
 
     def _deadlines(self) -> Sequence[float | None]:
-        return [call._deadline for call in (self, *self._sources) if call._pending]
+        if self._late_from is None:
+            return ()
+        return [call._deadline for call in (self, *self._behind(lambda call: bool(call._pending))) if call._pending]
 
     def _check_open(self) -> None:
         if self._runtime.closed:
@@ -317,15 +363,6 @@ class PendingCall(CallAnswers):
         if not self._failures:
             self._sources = ()
         self._runtime.call_completed(self)
-
-    def _cause_of(self, failure: Failure) -> Failure:
-        """The failure itself, or the failure of the call that makes an argument, if that one failed."""
-        if failure.upstream:
-            for source in self._sources:
-                source.done()
-                if source._failures:
-                    return source._failures[0].as_upstream()
-        return failure
 
     def lateness(self, seconds: float | None) -> CallTimeoutError:
         """The error that it is not done after this time."""
@@ -345,3 +382,8 @@ class PendingCall(CallAnswers):
             f"{seconds:g} s: {why}"
         )
         return lateness(head, self._line, done, [rank], self._group.stacks([rank]))
+
+
+def _identity(failure: Failure) -> tuple[str, ...]:
+    """What two calls are told of one failure."""
+    return failure.label, failure.method, failure.type_name, failure.message

@@ -60,7 +60,7 @@ class PendingRankCall(PendingCall):
             sources=sources,
         )
         self._answers = replies
-        self._repeats = repeats
+        self.repeats = repeats
         self._deadline = self._deadline if until is None else until
 
     def lateness(self, seconds: float | None) -> Any:
@@ -71,6 +71,3 @@ class PendingRankCall(PendingCall):
         """Cancel it on the ranks that have not answered; returns at once."""
         if self._pending and not self._runtime.closed:
             self._answers.cancel()
-
-    def _comes_from_a_source(self) -> bool:
-        return self._repeats or super()._comes_from_a_source()

@@ -76,7 +76,7 @@ class CallQueue:
         began = time.monotonic()
         warned = False
         while len(self._calls) >= self._limit and not self._is_closed():
-            waiting = [call for call in self.calls() if not (call.failed() or call.late())]
+            waiting = [call for call in self.calls() if not (call.failed() or call.overdue())]
             if len(waiting) < self._limit:
                 return
             waited = time.monotonic() - began

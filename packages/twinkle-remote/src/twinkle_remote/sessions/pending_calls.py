@@ -143,7 +143,7 @@ class PendingCalls:
 
 
 def _is_given_up(call: PendingCall) -> bool:
-    return call.prefetched or call.failed() or call.late()
+    return call.prefetched or call.failed() or call.overdue() is not None
 
 
 def names_of(calls: Sequence[PendingCall], one: str = "", several: str = "") -> str:

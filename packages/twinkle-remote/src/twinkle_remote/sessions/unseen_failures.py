@@ -22,12 +22,14 @@ _KEPT = 256
 class UnseenFailures:
     """Failed calls whose failure no caller has seen yet.
 
-    A call is kept as long as its lazy result exists. Of the calls without one, only the first are kept.
+    A call is kept as long as its lazy result exists. Of the calls without one, only the first are kept. Calls that
+    failed because an argument did are kept apart: once that failure is seen, they would hold places for nothing.
     """
 
     def __init__(self) -> None:
         self._held: weakref.WeakValueDictionary[int, PendingCall] = weakref.WeakValueDictionary()
         self._kept: dict[int, PendingCall] = {}
+        self._followers: dict[int, PendingCall] = {}
 
     def add(self, call: PendingCall) -> None:
         """Add a failed call; called again when its lazy result is deleted."""
@@ -35,15 +37,18 @@ class UnseenFailures:
             self._held[id(call)] = call
             return
         self._held.pop(id(call), None)
-        if len(self._kept) < _KEPT:
-            self._kept[id(call)] = call
-        if not (call.awaited or call.handed_on):
+        follows = call.comes_from_a_source()
+        kept = self._followers if follows else self._kept
+        if len(kept) < _KEPT:
+            kept[id(call)] = call
+        if not (call.awaited or call.handed_on or follows):
             self._log(call)
 
     def remove(self, call: PendingCall) -> None:
         """Remove a call whose failure was raised to a caller."""
         self._held.pop(id(call), None)
         self._kept.pop(id(call), None)
+        self._followers.pop(id(call), None)
 
     def take_first(self, others: Iterable[PendingCall] = ()) -> tuple[UnseenFailure | None, int]:
         """The first failure that no caller has seen, and the number of the others, which are logged.
@@ -60,6 +65,7 @@ class UnseenFailures:
             call.seen = True
         self._held.clear()
         self._kept.clear()
+        self._followers.clear()
         return first, max(0, len(unseen) - 1)
 
     def log_all(self, others: Iterable[PendingCall] = ()) -> None:
@@ -71,7 +77,8 @@ class UnseenFailures:
         self._log_all(self._all(others))
 
     def _all(self, others: Iterable[PendingCall]) -> Sequence[PendingCall]:
-        calls = {id(call): call for call in [*list(self._held.values()), *list(self._kept.values()), *others]}
+        known = [*list(self._held.values()), *list(self._kept.values()), *list(self._followers.values())]
+        calls = {id(call): call for call in [*known, *others]}
         return sorted((call for call in calls.values() if call.unseen()), key=lambda call: call.failed_at())
 
     def _log_all(self, calls: Iterable[PendingCall]) -> None:
