@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import CollectError
+from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.values.join import join_columns, join_results
 from twinkle_remote.values.reduce import reduce
 from twinkle_remote.values.rows import rows_of, take
@@ -67,7 +67,8 @@ def combine(
         mesh: Mesh for a callable collect.
         weight: Weight of a mean or sum. None weighs a mean by rows if the call divided rows.
         rows_given: Rows that the rank of each value received.
-        rows: Number of joined rows that count; padding after them is dropped. None means all.
+        rows: Rows that the caller gave, if the call may have repeated some: the results of these are dropped. None
+            means that all count.
         guessed: The method has no return annotation, so that elements of a tuple are only assumed to be rows.
 
     Raises:
@@ -82,9 +83,10 @@ def combine(
     if how == "rows":
         if guessed:
             _check_tuples(values, rows_given, name)
-        return _unpadded(join_results(values, f"{name} result"), rows)
+        return _unpadded(join_results(values, f"{name} result"), values, rows_given, rows, name)
     if how == "columns":
-        return tuple(_unpadded(part, rows) for part in join_columns(values, f"{name} result"))
+        parts = zip(join_columns(values, f"{name} result"), zip(*values, strict=True), strict=True)
+        return tuple(_unpadded(joined, part, rows_given, rows, name) for joined, part in parts)
     return reduce(how, values, _weights(how, weight, values, rows_given, name), f"{name} result")
 
 
@@ -102,9 +104,25 @@ def _check_tuples(values: Sequence[Any], rows_given: Sequence[int | None], name:
         )
 
 
-def _unpadded(value: Any, rows: int | None) -> Any:
-    have = None if rows is None else rows_of(value, "result")
-    return value if rows is None or have is None or have <= rows else take(value, 0, rows)
+def _unpadded(joined: Any, values: Sequence[Any], rows_given: Sequence[int | None], rows: int | None, name: str) -> Any:
+    """The joined values without the results of repeated rows, which are the last ones."""
+    if rows is None:
+        return joined
+    try:
+        made = [rows_of(value, "result") for value in values]
+    except DispatchError as error:
+        raise CollectError(f"{name}: {error}") from error
+    told = rows_given or [None] * len(values)
+    given = [own or 0 if count is None else count for count, own in zip(told, made, strict=True)]
+    if sum(given) <= rows:
+        return joined
+    if made != given and any(count is not None for count in made):
+        raise CollectError(
+            f"{name}: uneven='pad' drops the results of repeated rows, so a method returns one row for each that it is "
+            f"given, but for {given} rows, of which the last {sum(given) - rows} are repeated, the ranks returned "
+            f"{made}; return one row for each, or use another 'uneven' or 'collect'"
+        )
+    return joined if made != given else take(joined, 0, rows)
 
 
 def _weights(

@@ -114,7 +114,11 @@ class _Planner:
             parts = self._divide([(index, 0, 1) for index in range(len(sources))])
             return [HandedValue(tuple([HandedPiece(sources[index].payload) for index, _, _ in part])) for part in parts]
         known = given.how in ("rows", "one") and all(outcome.rows is not None for outcome in sources)
-        if not known or (lists_only and not all(outcome.is_list for outcome in sources)):
+        if (
+            not known
+            or not _is_aligned(given, sources)
+            or (lists_only and not all(outcome.is_list for outcome in sources))
+        ):
             return [_whole(given, sources)._replace(cut=True)]
         none = (HandedPiece(sources[0].payload, 0, 0),)
         return [
@@ -159,11 +163,24 @@ def _listed(value: HandedValue, keep: Callable[[object], tuple[object, int]]) ->
     return value._replace(pieces=(), listing=keep(value.pieces)[0])
 
 
+def _is_aligned(given: HandOver, sources: Sequence[Outcome]) -> bool:
+    """Whether it is known which rows count: where some were repeated, each source made a row for each."""
+    if not given.padded or given.windows is not None or sources[0].total is None:
+        return True
+    return _given(sources) <= sources[0].total or all(outcome.rows_given in (None, outcome.rows) for outcome in sources)
+
+
+def _given(sources: Sequence[Outcome]) -> int:
+    """Rows that the sources were given; for one that does not tell, those that it made."""
+    return sum([(outcome.rows if outcome.rows_given is None else outcome.rows_given) or 0 for outcome in sources])
+
+
 def _origins(given: HandOver, sources: Sequence[Outcome]) -> Sequence[_Rows]:
     """The rows of each source that count: those of its window, or all but the padding."""
     if given.windows is not None:
         return [(index, start, stop) for index, (start, stop) in enumerate(given.windows)]
-    left = sources[0].total if given.padded else None
+    total = sources[0].total if given.padded else None
+    left = total if total is not None and _given(sources) > total else None
     out = []
     for index, outcome in enumerate(sources):
         rows = outcome.rows or 0

@@ -55,6 +55,10 @@ def join(values: Sequence[T], path: str = "result") -> T:
         return first
     splitter = splitter_of(type(first))
     if splitter is not None and splitter.length(first) is not None:
+        kinds: set[Any] = set(map(type, values))
+        if kinds == {list, range}:
+            values = _numbers(values)
+            first, splitter = values[0], splitter_of(list) or splitter
         strangers = sorted({type(value).__name__ for value in values if splitter_of(type(value)) is not splitter})
         if strangers:
             raise CollectError(
@@ -64,6 +68,11 @@ def join(values: Sequence[T], path: str = "result") -> T:
         return _concat(splitter.concat, full or values[:1], path)
     parts = columns(first)
     return _same(values, path) if parts is None else _by_column(values, parts, path)
+
+
+def _numbers(values: Sequence[Any]) -> Sequence[Any]:
+    """Ranges as lists, beside lists: numbers that no range holds were joined to one."""
+    return [list(value) for value in values]
 
 
 def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str) -> T:
