@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from twinkle import remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from os import PathLike
 
     from peft import PeftConfig
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from twinkle import DeviceMesh, ReplaceableWeights
     from twinkle.engines.losses import Normalization
     from twinkle.engines.micro_batches import Batch, MicroBatch
+    from twinkle.engines.objective import Loss
     from twinkle.engines.pretrained import Source
 
 
@@ -118,24 +120,30 @@ class TransformersModel:
 
         Returns:
             "loss", this batch's mean, and "tokens", the number of tokens that count in it.
+
+        Raises:
+            Exception: What the loss raises. No rank keeps a part of the gradients then: all since the last step are
+                forgotten. A batch that cannot be read leaves them as they are.
         """
-        from twinkle.engines.forward import token_logprobs
-        from twinkle.engines.objective import check_normalize, loss_function, share
+        from twinkle.engines.objective import check_normalize, loss_function
 
         check_normalize(normalize)
         function = loss_function(loss, options)
-        totals = [0.0, 0.0, 0.0]
-        for columns, sequences in self._in_step(batch):
-            self._model.train()
-            logprobs = token_logprobs(self._model, columns)
-            if not sequences:
-                (0.0 * logprobs.sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
-                continue
-            total, count = share(function(logprobs, columns), columns, normalize)
-            total.backward()  # type: ignore[no-untyped-call]
-            parts = (total.item(), count, float(columns["mask"].sum()))
-            totals = [sum(pair) for pair in zip(totals, parts, strict=True)]
-        total_loss, counted, tokens = self._layout.sum_over_data(totals)
+        parts = self._in_step(batch)
+        if parts is None:
+            return {"loss": 0.0, "tokens": 0.0}
+        try:
+            totals, failure = self._add_gradients(parts, function, normalize)
+            total_loss, counted, tokens, failed = self._layout.sum_over_data([*totals, float(failure is not None)])
+            if failure is not None:
+                failure.add_note("the gradients since the last step() are forgotten")
+                raise failure
+        except BaseException:
+            self._forget_gradients()
+            raise
+        if failed:  # on another data rank, whose error the caller gets
+            self._forget_gradients()
+            return {"loss": 0.0, "tokens": 0.0}
         self._counted += counted
         return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
 
@@ -160,8 +168,7 @@ class TransformersModel:
         self._optimizer.step()
         if self._schedule is not None:
             self._schedule.step()
-        self._optimizer.zero_grad()
-        self._counted = 0.0
+        self._forget_gradients()
         return {"grad_norm": norm, "lr": rate}
 
     @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten")
@@ -181,7 +188,7 @@ class TransformersModel:
 
         found: dict[int, Tensor] = {}
         with torch.no_grad():
-            for part in self._in_step(batch):
+            for part in self._in_step(batch) or ():
                 self._model.eval()
                 values = token_logprobs(self._model, {**part.columns, "targets": part.columns["input_ids"]})
                 found.update(part.rows(values.cpu()))
@@ -230,14 +237,44 @@ class TransformersModel:
         """Read what `save_state` wrote, on this mesh or another; gradients are forgotten."""
         from twinkle.engines.model_state import read_state
 
-        self._optimizer.zero_grad()
-        self._counted = 0.0
+        self._forget_gradients()
         read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
-    def _in_step(self, batch: Batch) -> Iterator[MicroBatch]:
+    def _add_gradients(
+        self, parts: Iterable[MicroBatch], function: Loss, normalize: Normalization
+    ) -> tuple[list[float], Exception | None]:
+        """Add this rank's gradients: its sums of loss, count and tokens, and what the loss raised, if it did.
+
+        Other ranks wait in the collectives of each pass, so this one goes on with a loss of 0 after a failure.
+        """
+        from twinkle.engines.forward import token_logprobs
+        from twinkle.engines.objective import share
+
+        totals = [0.0, 0.0, 0.0]
+        failure: Exception | None = None
+        for columns, sequences in parts:
+            self._model.train()
+            logprobs = token_logprobs(self._model, columns)
+            total = 0.0 * logprobs.sum()
+            if sequences and failure is None:
+                try:
+                    total, count = share(function(logprobs, columns), columns, normalize)
+                    figures = (total.item(), count, float(columns["mask"].sum()))
+                    totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
+                except Exception as error:
+                    failure = error
+            total.backward()  # type: ignore[no-untyped-call]  # torch's own
+        return totals, failure
+
+    def _forget_gradients(self) -> None:
+        self._optimizer.zero_grad()
+        self._counted = 0.0
+
+    def _in_step(self, batch: Batch) -> Iterator[MicroBatch] | None:
         """This rank's micro-batches, and fillers up to the largest number of any data rank, on the device.
 
-        All ranks take part in the collectives of each forward and backward pass.
+        All ranks take part in the collectives of each forward and backward pass, or none does: None where another data
+        rank cannot read its part of the batch, which raises the error there.
         """
         from twinkle.engines.micro_batches import MicroBatch, is_packed, micro_batches
         from twinkle.engines.packed import check_packing
@@ -246,10 +283,19 @@ class TransformersModel:
         if is_packed(batch, self._max_tokens) and not self._packs_apart:
             check_packing(self._model, self._layout.device)
             self._packs_apart = True
-        mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens))
-        steps = int(self._layout.max_over_data(len(mine)))
-        for i in range(steps):
-            yield (mine[i] if i < len(mine) else MicroBatch(filler())).on(self._layout.device)
+        mine: list[MicroBatch] = []
+        failure: Exception | None = None
+        try:
+            mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens))
+        except Exception as error:
+            failure = error
+        steps = self._layout.max_over_data(len(mine) if failure is None else math.inf)
+        if failure is not None:
+            raise failure
+        if math.isinf(steps):
+            return None
+        fillers = [MicroBatch(filler())] * (int(steps) - len(mine))
+        return (part.on(self._layout.device) for part in [*mine, *fillers])
 
 
 def _check_positive(field: str, value: float | None) -> None:

@@ -202,6 +202,47 @@ def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
         model.step()
 
 
+def test_a_batch_that_fails_leaves_no_gradient_behind() -> None:
+    calls = []
+
+    def failing(logprobs: torch.Tensor, padded: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        calls.append(padded)
+        if len(calls) == 2:
+            raise RuntimeError("the second micro-batch is bad")
+        return -logprobs
+
+    model, undisturbed = one(micro_batch_size=2), one(micro_batch_size=2)
+    model.forward_backward(ragged(4, 2))
+    with pytest.raises(RuntimeError, match="the second micro-batch is bad") as caught:
+        model.forward_backward(ragged(6, 3), failing)
+    assert "the gradients since the last step() are forgotten" in caught.value.__notes__
+    with pytest.raises(ValueError, match="has no gradient"):
+        model.step()
+    for each in (model, undisturbed):
+        each.forward_backward(ragged(4, 1))
+    assert model.step() == undisturbed.step()
+    model.forward_backward(ragged(4, 2))
+    with pytest.raises(ValueError, match="a batch has input_ids"):
+        model.forward_backward({"labels": torch.zeros(2, 3)})
+    undisturbed.forward_backward(ragged(4, 2))
+    assert model.step() == undisturbed.step()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_batch_that_fails_on_one_rank_fails_on_all_and_the_next_one_works(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "run_failing.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    model = one()
+    expected = [model.forward_backward(ragged(4, 1))["loss"], model.step()["grad_norm"]]
+    for rank in range(2):
+        long, after_long, bad, after_bad = json.loads((tmp_path / f"failing-{rank}.json").read_text())
+        assert "a sequence has 20 tokens, but max_tokens=16" in long and "not on this rank" in bad
+        for figures in (after_long, after_bad):
+            assert json.loads(figures) == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
