@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -119,13 +120,16 @@ def _sum(votes: Sequence[float | None], weights: Sequence[float]) -> float:
 
 
 def _run(calls: Sequence[Coroutine[Any, Any, list[float | None]]]) -> list[list[float | None]]:
-    """Run all at the same time, in a thread of its own: this one may have a loop, as in a notebook."""
+    """Run all at the same time, in a thread of its own: this one may have a loop, as in a notebook.
+
+    The thread has this one's context, by which `current_worker` and handles know the worker.
+    """
 
     async def together() -> list[list[float | None]]:
         return await asyncio.gather(*calls)
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, together()).result()
+        return pool.submit(contextvars.copy_context().run, asyncio.run, together()).result()
 
 
 def _name(function: RewardFunction) -> str:

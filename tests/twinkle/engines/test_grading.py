@@ -68,6 +68,34 @@ def test_rewards_are_the_weighted_sum_of_the_votes(mode: Any) -> None:
         assert len(twinkle.get(grader.grade(sampled()[:0]))) == 0
 
 
+class Judge:
+    """Grades by a component of the same group."""
+
+    __name__ = "judge"
+
+    def __init__(self, lengths: Lengths) -> None:
+        self.lengths = lengths
+
+    def __call__(self, completions: list[str], **kwargs: Any) -> list[float]:
+        assert twinkle.current_worker().rank in (0, 1)
+        return list(twinkle.get(self.lengths.of(completions)))
+
+
+@twinkle.remote_class()
+class Lengths:
+    @twinkle.remote_function(dispatch="slice", collect="flatten")
+    def of(self, texts: list[str]) -> list[float]:
+        return [float(len(text)) for text in texts]
+
+
+@pytest.mark.timeout(60)
+def test_functions_run_as_the_worker_and_may_call_components_of_its_group() -> None:
+    with twinkle.session("threads", groups=[DeviceGroup("judges", 2, "CPU")]):
+        lengths = twinkle.on("judges").create(Lengths)
+        grader = rewards(Judge(lengths), remote_group="judges", device_mesh=DeviceMesh.from_sizes(dp_size=2))
+        assert twinkle.get(grader.grade(sampled())).sequence_rewards().tolist() == [2, 3, 1, 0]
+
+
 def test_a_sequence_without_a_vote_has_no_reward() -> None:
     made = rewards(right).grade(sampled()).sequence_rewards().tolist()
     assert made[:2] == [1, 0] and all(map(math.isnan, made[2:]))
