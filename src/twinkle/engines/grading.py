@@ -27,7 +27,7 @@ def rewards(*functions: RewardFunction, weights: Sequence[float] | None = None, 
         functions: They have TRL's signature ("Using a custom reward function" in its documentation): keyword arguments
             `prompts`, `completions`, `completion_ids` and each column of the rollouts, with one entry a sequence, and
             `**kwargs`; without `**kwargs` a function gets what it names. They return a list with a float for each
-            sequence, or None for no vote. They may be `async`, and then run at the same time.
+            sequence, or None or NaN for no vote. They may be `async`, and then run at the same time.
         weights: One for each function; None weighs all by 1.
         placement: `remote_group` and `device_mesh`, as for any component.
 
@@ -79,7 +79,7 @@ class Rewards:
                 f"the reward function {_name(function)} returned {len(votes)} rewards for {len(rollouts.lengths)} "
                 "completions: one for each, or None for no vote"
             )
-        return [None if vote is None else float(vote) for vote in votes]
+        return [None if vote is None or math.isnan(float(vote)) else float(vote) for vote in votes]
 
 
 def _arguments(rollouts: Rollouts) -> dict[str, list[Any]]:

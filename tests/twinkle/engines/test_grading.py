@@ -101,6 +101,13 @@ def test_a_sequence_without_a_vote_has_no_reward() -> None:
     assert made[:2] == [1, 0] and all(map(math.isnan, made[2:]))
 
 
+def test_a_vote_that_is_no_number_takes_nothing_from_the_others() -> None:
+    def sometimes(completions: list[str], **kwargs: Any) -> list[float]:
+        return [math.nan if len(text) == 1 else 1.0 for text in completions]
+
+    assert rewards(sometimes, length).grade(sampled()).sequence_rewards().tolist() == [3, 4, 1, 1]
+
+
 def test_answers_to_chats_are_messages_and_a_function_may_name_what_it_wants() -> None:
     chat = [{"role": "user", "content": "hi"}]
 
