@@ -29,7 +29,8 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
     Raises:
         ValueError: There are no rewards, it is another word, or "rloo" has a row of one sequence.
     """
-    rewards = rollouts.sequence_rewards()
+    given = rollouts.sequence_rewards()
+    rewards = given.double()  # in float32 the mean of equal rewards is beside them, and the std as small
     groups = [torch.tensor(list(group), dtype=torch.int64) for group in rollouts.groups()]
     if how == "reinforce++":
         groups = [torch.arange(len(rewards))]
@@ -44,7 +45,7 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
             made[graded] = _beyond_the_others(rewards[graded], row)
         else:
             made[graded] = _beyond_the_mean(rewards[graded], scale)
-    return rollouts.replace(advantages=list(made))
+    return rollouts.replace(advantages=list(made.to(given.dtype)))
 
 
 def _beyond_the_mean(rewards: torch.Tensor, scale: bool) -> torch.Tensor:

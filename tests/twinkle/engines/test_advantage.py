@@ -48,6 +48,13 @@ def test_a_row_of_one_and_sequences_without_a_reward() -> None:
     assert [values.tolist() for values in advantages(some, scale=False).advantages or ()] == [[-1], [0], [1]]
 
 
+@pytest.mark.parametrize("how", ["grpo", "rloo", "reinforce++"])
+@pytest.mark.parametrize(("reward", "count"), [(1000.1, 7), (100.1, 7), (-0.1, 5)])
+def test_equal_rewards_have_no_advantage(how: Any, reward: float, count: int) -> None:
+    alike = Rollouts([[1]] * count, rewards=[reward] * count, counts=[count])
+    assert advantages(alike, how).tokens["advantages"].tolist() == [0.0] * count
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match="no rewards"):
         advantages(Rollouts([[1]]))
