@@ -168,11 +168,17 @@ class Rollouts:
 
         Raises:
             IndexError: There is no such row.
+            TypeError: It is no number; a flag is none, because True would be the row 1.
         """
         if isinstance(key, slice):
             chosen = range(len(self))[key]
             whole = chosen.step == 1
             return self._rows(chosen.start, max(chosen.start, chosen.stop)) if whole else self[list(chosen)]
+        if isinstance(key, bool) or not (isinstance(key, int) or hasattr(key, "__len__")):
+            raise TypeError(
+                f"rows are chosen by an int, a slice or a list of ints, got {key!r} of type {type(key).__name__}; "
+                "[i for i, keep in enumerate(flags) if keep] chooses by flags"
+            )
         if isinstance(key, int):
             row = range(len(self))[key]
             return self._rows(row, row + 1)

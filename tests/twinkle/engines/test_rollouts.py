@@ -7,6 +7,7 @@ import itertools
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -191,6 +192,12 @@ def test_one_number_a_sequence_becomes_a_column_by_token() -> None:
 def test_lengths_that_disagree_are_refused(columns: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Rollouts(**columns)
+
+
+@pytest.mark.parametrize("flags", [[True, False], True, np.array([True, False])])
+def test_flags_choose_no_rows(flags: Any) -> None:
+    with pytest.raises(TypeError, match=r"an int, a slice or a list of ints, got .*True.* chooses by flags"):
+        Rollouts([[1, 2], [3]])[flags]
 
 
 def test_mappings_of_other_sequences_are_refused() -> None:
