@@ -39,6 +39,9 @@ def any_strides(rank: int) -> None:
         number = torch.tensor(float(rank))
         whole.broadcast(number, 1)
         assert number.item() == 1.0
+        one = torch.full((4, 2), float(rank))[::4, ::2]  # of one element, which is contiguous with any stride
+        whole.broadcast(one, 1)
+        assert one.tolist() == [[1.0]]
         empty = torch.zeros(0, 3)
         whole.all_gather(empty, torch.zeros(0, 3))
 

@@ -267,6 +267,15 @@ def test_a_parameter_that_needs_gradients_is_written_in_place() -> None:
     target(torch.ones(3)).sum().backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_dims_of_one_element_have_any_stride(dtype: torch.dtype, checksum: bool) -> None:
+    whole = torch.arange(8, dtype=dtype).reshape(2, 4) + 1
+    source, target = Named({"row": whole[:1].t(), "one": whole[::2, ::4]}), torch.zeros(2, 4, dtype=dtype)
+    WeightSync(source, Named({"row": target[:1].t(), "one": target[1:, ::4]}), checksum=checksum)()
+    assert target.tolist() == [[1, 2, 3, 4], [1, 0, 0, 0]]
+
+
 def test_a_change_of_weights_is_planned_anew() -> None:
     source, target = Named({"w": torch.ones(4)}), Named({"w": torch.zeros(4)})
     sync = WeightSync(source, target)

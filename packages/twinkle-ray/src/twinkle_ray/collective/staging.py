@@ -28,7 +28,8 @@ def contiguous(tensor: Tensor) -> Tensor:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The bytes of a contiguous tensor in one dimension; operations that only move data then take any dtype."""
-    return tensor.reshape(-1).view(torch.uint8) if is_plain(tensor) else tensor
+    # a dim of one element has any stride in a contiguous tensor, and torch views bytes of the stride 1 alone
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) if is_plain(tensor) else tensor
 
 
 def is_plain(tensor: Tensor) -> bool:

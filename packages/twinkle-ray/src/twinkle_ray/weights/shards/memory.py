@@ -1,4 +1,4 @@
-"""Tensors of a rank that share memory: a write to one changes the other."""
+"""The memory of tensors: their elements in a row, and those of a rank that share some: a write changes both."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ class _Extent(NamedTuple):
     stop: int
     name: str
     tensor: Tensor
+
+
+def in_a_row(tensor: Tensor) -> Tensor:
+    """The elements in one dimension with the stride 1, so that torch can view them as another dtype; a view if it can.
+
+    A dim of one element has any stride in a tensor that torch calls contiguous.
+    """
+    whole = tensor.detach().contiguous()
+    return whole.as_strided((whole.numel(),), (1,))
 
 
 def overlaps(tensors: Mapping[str, Sequence[Tensor]]) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from twinkle_ray.weights.shards.memory import in_a_row
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -31,8 +33,8 @@ def digest_values(block: Tensor, box: Box) -> Tensor:
         One int64 element on the block's device.
     """
     words = max(1, block.itemsize // 4)
-    flat = block.detach().reshape(-1, block.shape[-1] if block.ndim else 1).contiguous()
-    flat = flat.view(_BITS.get(block.itemsize, torch.int32))
+    flat = in_a_row(block).view(_BITS.get(block.itemsize, torch.int32))
+    flat = flat.view(-1, (block.shape[-1] if block.ndim else 1) * words)
     rows = _row_weights(box.offset[:-1], box.shape[:-1], block.device)
     first = (box.offset[-1] if box.offset else 0) * words
     width = min(_CHUNK, flat.shape[1])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from twinkle_ray.weights.planning.manifest import item_size, torch_dtype
+from twinkle_ray.weights.shards.memory import in_a_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,6 @@ def checksum(blocks: Sequence[Tensor]) -> int:
     """CRC-32 of the bytes of all blocks, in order."""
     value = 0
     for block in blocks:
-        flat = block.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
+        flat = in_a_row(block).view(torch.uint8).cpu()
         value = zlib.crc32(flat.numpy().data, value)
     return value

@@ -14,6 +14,7 @@ from twinkle_ray.weights.planning.manifest import torch_dtype
 from twinkle_ray.weights.rendezvous.heartbeat import Heartbeat
 from twinkle_ray.weights.rendezvous.session import Phase, Session, SessionStore
 from twinkle_ray.weights.rendezvous.store import StoreAddress, StoreServer
+from twinkle_ray.weights.shards.memory import in_a_row
 from twinkle_ray.weights.transport import Link, link_for
 from twinkle_ray.weights.transport.packing import checksum, copy_all, empty_bytes, slot_views
 from twinkle_ray.weights.worker.background import Background, build_interruptibly
@@ -238,7 +239,7 @@ def _own_bytes(blocks: Sequence[Tensor], slots: Sequence[Slot], device: torch.de
     (block,) = blocks
     if not block.is_contiguous() or block.dtype != torch_dtype(slots[0].wire) or block.device != device:
         return None
-    return block.reshape(-1).view(torch.uint8)
+    return in_a_row(block).view(torch.uint8)
 
 
 def _nothing() -> None:
