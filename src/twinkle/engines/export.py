@@ -45,14 +45,17 @@ def export(model: Any, folder: str | PathLike[str], merge: bool = False) -> None
             save_file(parts, path / "adapter_model.safetensors", {"format": "pt"})
     else:
         own = plain_model(model)
-        weights = merged_weights(model) if adapters else {n: Merged(weight) for n, weight in own.state_dict().items()}
+        state = own.state_dict(keep_vars=True)
+        weights = merged_weights(model) if adapters else {name: Merged(weight) for name, weight in state.items()}
         if writes:
             own.config.save_pretrained(path)
             if own.can_generate():
                 own.generation_config.save_pretrained(path)
-        every = {name for name, _ in own.named_parameters(remove_duplicate=False)}
-        ties = every - {name for name, _ in own.named_parameters()}  # read again under the first name
-        _write_weights(own, {name: weight for name, weight in weights.items() if name not in ties}, path, writes)
+        first = {(id(one.weight), id(one.up)): name for name, one in reversed(weights.items())}
+        once = {
+            name: weights[name] for name in weights if name in set(first.values())
+        }  # a tie is read by its first name
+        _write_weights(own, once, path, writes)
     dist.barrier()
 
 

@@ -41,17 +41,27 @@ def whole(weight: Tensor) -> Tensor:
 def merged_weights(model: Any) -> dict[str, Merged]:
     """The weights of a model with adapters by the names that they have without, each with its adapter.
 
+    Of modules that are trained as a whole (`modules_to_save`), those that were trained.
+
     Raises:
         ValueError: An adapter is not LoRA of a linear layer, or is more than that.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 
     own = model.get_base_model()
     adapted = {name: module for name, module in own.named_modules() if isinstance(module, BaseTunerLayer)}
+    copied = {name: module for name, module in own.named_modules() if isinstance(module, AuxiliaryTrainingWrapper)}
     found = {}
-    for name, weight in own.state_dict().items():
-        owner = next((one for one in adapted if name.startswith(f"{one}.")), None)
-        if owner is None:
+    for name, weight in own.state_dict(keep_vars=True).items():
+        owner = next((one for one in (*adapted, *copied) if name.startswith(f"{one}.")), None)
+        if owner is not None and owner in copied:
+            if not isinstance(copied[owner], ModulesToSaveWrapper):
+                raise _not_merged(owner)
+            prefix = f"{owner}.modules_to_save.default."  # what is trained in place of `original_module`
+            if name.startswith(prefix):
+                found[f"{owner}.{name.removeprefix(prefix)}"] = Merged(weight)
+        elif owner is None:
             found[name] = Merged(weight)
         elif name.startswith(f"{owner}.base_layer."):
             last = name.removeprefix(f"{owner}.base_layer.")
@@ -67,9 +77,13 @@ def _adapted(name: str, module: BaseTunerLayer, weight: Tensor) -> Merged:
         isinstance(module, Linear) and isinstance(module.base_layer, nn.Linear) and list(module.lora_A) == ["default"]
     )
     if not isinstance(module, Linear) or not plain or bool(module.lora_variant) or any(module.lora_bias.values()):
-        raise ValueError(
-            f"the adapter of {name} is not merged: LoRA of linear layers is, without DoRA and bias; "
-            "save_pretrained(folder) writes the adapters by themselves, which peft merges"
-        )
+        raise _not_merged(name)
     parts: Any = (module.lora_A["default"], module.lora_B["default"])
     return Merged(weight, parts[0].weight, parts[1].weight, module.scaling["default"])
+
+
+def _not_merged(name: str) -> ValueError:
+    return ValueError(
+        f"the adapter of {name} is not merged: LoRA of linear layers is, without DoRA and bias; "
+        "save_pretrained(folder) writes the adapters by themselves, which peft merges"
+    )

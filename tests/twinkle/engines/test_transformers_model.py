@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from peft import get_peft_model_state_dict
+from peft import LoraConfig, get_peft_model_state_dict
 from run_training import CASES, batches, whole
 from safetensors.torch import load_file
 from tiny_models import CONFIGS, Build, PlainLoop, adamw, adapted, halving, plain_logprobs, ragged, sequences, sgd
@@ -127,7 +127,7 @@ def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
 def test_adapters_alone_are_trained_moved_and_written(tmp_path: Path) -> None:
-    from peft import LoraConfig, PeftModel
+    from peft import PeftModel
 
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model = one(lora=lora, optimizer=adamw)
@@ -142,6 +142,29 @@ def test_adapters_alone_are_trained_moved_and_written(tmp_path: Path) -> None:
     with torch.no_grad():
         for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
             assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft advises against it
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("module", ["norm", "lm_head", "embed_tokens"])
+def test_modules_that_are_trained_as_a_whole_are_in_the_merged_model(tmp_path: Path, family: str, module: str) -> None:
+    lora = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=[module], init_lora_weights=False)
+    model = one(family, lora=lora)
+    model.forward_backward(ragged(4, 1))
+    model.step()
+    model.save_pretrained(tmp_path, merge=True)
+    read = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
+            assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_single_tokens_that_are_trained_are_not_merged(tmp_path: Path) -> None:
+    model = one(lora=LoraConfig(r=4, target_modules=["q_proj"], trainable_token_indices=[1, 2]))
+    with pytest.raises(ValueError, match=r"the adapter of model.embed_tokens.* is not merged"):
+        model.save_pretrained(tmp_path, merge=True)
 
 
 def test_checkpoints_of_activations_change_no_gradient() -> None:
