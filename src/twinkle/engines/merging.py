@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ class Merged(NamedTuple):
         weight = whole(self.weight)
         if self.down is None or self.up is None:
             return weight
-        change = whole(self.up).float() @ whole(self.down).float()
-        return (weight.float() + self.scaling * change).to(weight.dtype)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        change = whole(self.up).to(wide) @ whole(self.down).to(wide)
+        return (weight.to(wide) + self.scaling * change).to(weight.dtype)
 
 
 def whole(weight: Tensor) -> Tensor:

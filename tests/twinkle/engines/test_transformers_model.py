@@ -161,6 +161,15 @@ def test_modules_that_are_trained_as_a_whole_are_in_the_merged_model(tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_adapters_of_float64_are_merged_in_it(tmp_path: Path) -> None:
+    model = one(dtype="float64", lora=LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
+    model.save_pretrained(tmp_path, merge=True)
+    read = TransformersModel(tmp_path, optimizer=sgd, dtype="float64")
+    for merged, row in zip(read.logprobs(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
+        assert_close(merged, row, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
 def test_single_tokens_that_are_trained_are_not_merged(tmp_path: Path) -> None:
     model = one(lora=LoraConfig(r=4, target_modules=["q_proj"], trainable_token_indices=[1, 2]))
     with pytest.raises(ValueError, match=r"the adapter of model.embed_tokens.* is not merged"):
