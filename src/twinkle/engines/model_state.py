@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -33,7 +34,12 @@ def write_state(
 ) -> None:
     """Write weights, the optimizer's state, the schedule, and generators by data rank; all ranks call this."""
     path = Path(folder)
-    save(_sharded(model, optimizer), checkpoint_id=path)
+    has_stepped = bool(optimizer.state)
+    state = _sharded(model, optimizer)
+    if not has_stepped:  # torch has made it a state, by a step with gradients of 0
+        optimizer.state.clear()
+        del state["optimizer"]["state"]
+    save(state, checkpoint_id=path)
     if dist.get_rank() == 0:
         torch.save(None if schedule is None else schedule.state_dict(), path / SCHEDULE)
     if layout.mesh.get_local_rank("tp") == 0:
@@ -63,8 +69,9 @@ def read_state(
             f"the checkpoint has {have[rates is not None]}, but this model {have[schedule is not None]}; "
             "the same schedule= as when it was written would do"
         )
+    optimizer.state.clear()  # torch then makes one for every parameter
     state = _sharded(model, optimizer)
-    load(state, checkpoint_id=path)
+    without = _load(state, path)
     set_state_dict(
         model,
         optimizer,
@@ -72,12 +79,29 @@ def read_state(
         optim_state_dict=state["optimizer"],
         options=_options(model),
     )
+    for names, group in zip(state["optimizer"]["param_groups"], optimizer.param_groups, strict=True):
+        for name, parameter in zip(names["params"], group["params"], strict=True):
+            if name in without:
+                del optimizer.state[parameter]
     if schedule is not None:
         schedule.load_state_dict(rates)
     states = _generators(path, layout.data_rank, layout.data_world_size)
     if not states.exists():
         states = min(path.glob("generators-*.pt"))
     set_generators(torch.load(states, weights_only=True), layout.device)
+
+
+def _load(state: dict[str, Any], path: Path) -> set[str]:
+    """Read a checkpoint into a state, and return the parameters of which it has no state of the optimizer.
+
+    A parameter has one from the first step on in which it has a gradient.
+    """
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    every = state["optimizer"]["state"]
+    held = {name: own for name, own in every.items() if any(f"optimizer.state.{name}.{key}" in saved for key in own)}
+    groups = {"param_groups": state["optimizer"]["param_groups"]}
+    load({"model": state["model"], "optimizer": {**groups, "state": held} if held else groups}, checkpoint_id=path)
+    return {*every} - {*held}
 
 
 def _generators(path: Path, data_rank: int, data_world_size: int) -> Path:

@@ -75,6 +75,44 @@ def test_a_resumed_training_equals_the_undisturbed_one(tmp_path: Path) -> None:
     assert all(torch.equal(weight, expected[name]) for name, weight in values(again).items())
 
 
+def with_an_unused_part() -> Any:
+    model = Build("qwen2")()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model.unused = torch.nn.Linear(4, 4)
+    return model
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "adamw": adamw,
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, weight_decay=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.1),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1, initial_accumulator_value=0.5),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("build", [Build("qwen2"), with_an_unused_part])
+def test_a_checkpoint_has_the_optimizers_state_and_no_other(
+    tmp_path: Path, optimizer: str, steps: int, build: Any
+) -> None:
+    undisturbed, saved, fresh, used = (
+        TransformersModel(build, optimizer=OPTIMIZERS[optimizer], schedule=halving) for _ in range(4)
+    )
+    batches = [ragged(4, seed) for seed in range(4)]
+    train(undisturbed, batches, 4)
+    train(saved, batches, steps)
+    train(used, [ragged(4, 7)], 1)
+    save(tmp_path, model=saved)
+    for model in (fresh, used):
+        load(tmp_path, model=model)
+    expected = values(undisturbed)
+    for model in (saved, fresh, used):
+        train(model, batches[steps:], 4 - steps)
+        assert all(torch.equal(weight, expected[name]) for name, weight in values(model).items())
+
+
 @pytest.mark.slow
 def test_the_newest_whole_checkpoint_is_found_and_old_ones_go(tmp_path: Path) -> None:
     model, loader = new_model(), new_loader()
