@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from twinkle.engines.sampling_params import SamplingParams
+    from twinkle.engines.sequence_seed import Job
 
 
 class Answer(NamedTuple):
@@ -32,9 +33,8 @@ def write(
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None,
     ends: Collection[int],
-    jobs: Sequence[tuple[list[int], int]],
+    jobs: Sequence[Job],
     params: SamplingParams,
-    seed: int,
 ) -> list[Answer]:
     """Write an answer to each job.
 
@@ -42,14 +42,14 @@ def write(
         model: The model; its generation config says nothing but which tokens end a sequence.
         tokenizer: Its tokenizer, for `params.stop`.
         ends: The tokens that end a sequence.
-        jobs: Ids of a prompt, and the number of the answer among those to the prompt.
+        jobs: The answers to write.
         params: How to draw.
-        seed: Seed of the draws.
     """
-    width = max(len(ids) for ids, _ in jobs)
-    ids = torch.tensor([[0] * (width - len(ids)) + ids for ids, _ in jobs], device=model.device)
-    attended = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids, _ in jobs], device=model.device)
-    draws = torch.stack([draws_of(ids, number, seed, params.max_new_tokens) for ids, number in jobs])
+    prompts = [job.ids for job in jobs]
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts], device=model.device)
+    attended = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=model.device)
+    draws = torch.stack([draws_of(*job, params.max_new_tokens) for job in jobs])
     drawing = TokenDrawing(params, draws.to(model.device))
     stopping = StoppingCriteriaList()
     if params.stop and tokenizer is not None:
@@ -66,7 +66,7 @@ def write(
     )[:, width:].tolist()
     logprobs = torch.stack(drawing.logprobs, dim=1).cpu()
     return [
-        _cut(job[0], row, logprob, ends, params, tokenizer)
+        _cut(job.ids, row, logprob, ends, params, tokenizer)
         for job, row, logprob in zip(jobs, written, logprobs, strict=True)
     ]
 

@@ -17,7 +17,8 @@ class SamplingParams:
         n: Sequences for each prompt.
         max_new_tokens: Longest answer, in tokens.
         stop: A sequence ends when its answer contains one of these texts.
-        seed: Answers are a function of it, of the prompt and of the answer's number; None draws another one each time.
+        seed: Answers are a function of it, of the prompt and of the answer's number: a prompt that is asked for twice
+            gets the same ones. None draws one for each prompt of each call.
 
     Raises:
         ValueError: A value is out of its range.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from twinkle.engines.pretrained import Source
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
+    from twinkle.engines.sequence_seed import Job
 
 
 @remote_class()
@@ -54,14 +55,13 @@ class TransformersSampler:
     ) -> None:
         from twinkle.engines.model_layout import check_replicas, own_device
         from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
+        from twinkle.engines.sequence_seed import RowSeeds
 
         check_installed("TransformersSampler")
-        import torch
-
         mesh = current_worker().mesh
         if mesh is not None:
             check_replicas("TransformersSampler", mesh)
-        self._seeds = torch.Generator().manual_seed(int(torch.randint(2**62, ())))  # threads share torch's own
+        self._seeds = RowSeeds()
         self._tokenizer = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
         self._ends = only_ends(self._model, self._tokenizer)
@@ -85,8 +85,6 @@ class TransformersSampler:
         Raises:
             ValueError: A prompt has no tokens, texts need a tokenizer, or there are no parameters.
         """
-        import torch
-
         from twinkle.engines.answers import to_rollouts
         from twinkle.engines.prompts import split_columns, to_ids
 
@@ -95,14 +93,13 @@ class TransformersSampler:
             raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
         if params.stop and self._tokenizer is None:
             raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
-        seed = int(torch.randint(2**62, (), generator=self._seeds)) if params.seed is None else params.seed
         given, columns = split_columns(prompts)
         encoded = [to_ids(prompt, self._tokenizer) for prompt in given]
-        jobs = [(ids, number) for ids in encoded for number in range(params.n)]
+        jobs = self._seeds.jobs(encoded, params.n, params.seed)
         size = self._micro_batch_size or max(len(jobs), 1)
         answers: list[Answer] = []
         for start in range(0, len(jobs), size):
-            answers += self._write(jobs[start : start + size], params, seed)
+            answers += self._write(jobs[start : start + size], params)
         rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers))
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
@@ -117,7 +114,7 @@ class TransformersSampler:
         """Note the version of the weights, which stands at each token that is written with them."""
         self._version = version
 
-    def _write(self, jobs: Sequence[tuple[list[int], int]], params: SamplingParams, seed: int) -> list[Answer]:
+    def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
         from twinkle.engines.answers import write
 
-        return write(self._model, self._tokenizer, self._ends, jobs, params, seed)
+        return write(self._model, self._tokenizer, self._ends, jobs, params)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from twinkle.engines.answers import Answer
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
+    from twinkle.engines.sequence_seed import Job
 
 
 @remote_class()
@@ -59,16 +60,15 @@ class VLLMSampler:
         check_installed("VLLMSampler", "vllm")
         if lora is not None:
             check_installed("VLLMSampler with lora")
-        import torch
-
         from twinkle.engines.model_layout import check_replicas
+        from twinkle.engines.sequence_seed import RowSeeds
         from twinkle.engines.vllm_loop import EngineLoop
         from twinkle.engines.vllm_model import VLLMModel
 
         mesh = current_worker().mesh
         if mesh is not None:
             check_replicas("VLLMSampler", mesh)
-        self._seeds = torch.Generator().manual_seed(int(torch.randint(2**62, ())))  # vLLM seeds torch's own anew
+        self._seeds = RowSeeds()
         self._model = VLLMModel(model, tokenizer, lora, engine_arguments)
         self._engine = EngineLoop(self._model.engine_arguments)
         self._engine.run(self._model.begin)
@@ -96,8 +96,6 @@ class VLLMSampler:
                 parameters.
             RuntimeError: The engine has not taken the latest weights, or has ended.
         """
-        import torch
-
         from twinkle.engines.answers import to_rollouts
         from twinkle.engines.prompts import split_columns, to_ids
 
@@ -107,12 +105,11 @@ class VLLMSampler:
         tokenizer = self._model.tokenizer
         if params.stop and tokenizer is None:
             raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
-        seed = int(torch.randint(2**62, (), generator=self._seeds)) if params.seed is None else params.seed
         given, columns = split_columns(prompts)
         encoded = [to_ids(prompt, tokenizer) for prompt in given]
         for ids in encoded:
             self._model.check_length(ids)
-        written = await self._write([(ids, number) for ids in encoded for number in range(params.n)], params, seed)
+        written = await self._write(self._seeds.jobs(encoded, params.n, params.seed), params)
         rollouts = to_rollouts([one for one, _ in written], params, tokenizer, [versions for _, versions in written])
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
@@ -138,21 +135,19 @@ class VLLMSampler:
             raise RuntimeError(self._broken) from error
         self._broken = None
 
-    async def _write(
-        self, jobs: Sequence[tuple[list[int], int]], params: SamplingParams, seed: int
-    ) -> list[tuple[Answer, Tensor]]:
+    async def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[tuple[Answer, Tensor]]:
         from twinkle.engines.sequence_seed import sequence_seed
 
         if self._broken is not None:
             raise RuntimeError(f"{self._broken}; another sync would do")
         outputs = []
         try:
-            for ids, number in jobs:
-                drawing = self._model.drawing(params, sequence_seed(ids, number, seed))
-                outputs.append(self._engine.write(ids, drawing, self._model.adapters))
+            for job in jobs:
+                drawing = self._model.drawing(params, sequence_seed(*job))
+                outputs.append(self._engine.write(job.ids, drawing, self._model.adapters))
             return [
-                self._model.answer(ids, await asyncio.wrap_future(output))
-                for (ids, _), output in zip(jobs, outputs, strict=True)
+                self._model.answer(job.ids, await asyncio.wrap_future(output))
+                for job, output in zip(jobs, outputs, strict=True)
             ]
         finally:
             for output in outputs:

@@ -69,6 +69,18 @@ def test_without_a_seed_answers_differ() -> None:
     assert ids_of(sampler.sample(IDS, params)) != ids_of(sampler.sample(IDS, params))
 
 
+def test_without_a_seed_a_prompt_that_is_asked_for_again_gets_another_answer() -> None:
+    params = SamplingParams(n=2, max_new_tokens=12)
+    asked = [IDS[0]] * 4
+    with twinkle.session("threads", groups=[DeviceGroup("sampler", 4, "CPU")]):
+        mesh = DeviceMesh.from_sizes(dp_size=4, device_type="cpu")
+        split = TransformersSampler(Build("llama"), device_mesh=mesh, remote_group="sampler")
+        rows = [ids for _ in range(2) for ids in ids_of(twinkle.get(split.sample(asked, params)))]
+    assert len(set(map(tuple, rows))) == 16
+    alone = ids_of(TransformersSampler(Build("llama")).sample(asked, params))
+    assert len(set(map(tuple, alone))) == 8
+
+
 def test_temperature_0_takes_the_likeliest_token() -> None:
     sampler, model = TransformersSampler(Build("llama")), Build("llama")()
     (written,) = ids_of(sampler.sample([[3, 5, 7]], SamplingParams(temperature=0, max_new_tokens=6)))
