@@ -26,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Ray's workers stand back behind every other process, and beside the other tests twelve of them came to a halt; but
 # not by as much as they would, or other clusters' agents do not start in their time.
 os.environ.setdefault("RAY_worker_niceness", "5")
+# The common cluster has the files of many workers: its log monitor looks for new ones twice a second, not ten times.
+os.environ.setdefault("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "1")
 TOGETHER = (HERE / "ray", HERE / "examples")
 CPUS, STORE_BYTES = 64, 1 << 30  # of the common cluster; the CPUs are logical ones
 MARK = "RAY_TWINKLE_TEST"  # every process of a cluster of tests has it in its environment

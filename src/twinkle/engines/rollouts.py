@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 import torch
 
@@ -166,6 +166,8 @@ class Rollouts:
     def __getitem__(self, key: int | slice | Sequence[int]) -> Rollouts:
         """Rows: of a slice as views, of a list of row numbers as copies, of one number as rollouts of one row.
 
+        Numbers may be those of numpy and torch too, as `argsort` gives them.
+
         Raises:
             IndexError: There is no such row.
             TypeError: It is no number; a flag is none, because True would be the row 1.
@@ -174,6 +176,7 @@ class Rollouts:
             chosen = range(len(self))[key]
             whole = chosen.step == 1
             return self._rows(chosen.start, max(chosen.start, chosen.stop)) if whole else self[list(chosen)]
+        key = cast("Any", key).tolist() if hasattr(key, "tolist") else key
         if isinstance(key, bool) or not (isinstance(key, int) or hasattr(key, "__len__")):
             raise TypeError(
                 f"rows are chosen by an int, a slice or a list of ints, got {key!r} of type {type(key).__name__}; "

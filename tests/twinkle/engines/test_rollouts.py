@@ -200,6 +200,13 @@ def test_flags_choose_no_rows(flags: Any) -> None:
         Rollouts([[1, 2], [3]])[flags]
 
 
+@pytest.mark.parametrize("rows", [[1, 0], np.array([1, 0]), torch.tensor([1, 0]), (np.int64(1), torch.tensor(0))])
+def test_numbers_of_any_library_choose_rows(rows: Any) -> None:
+    rollouts = Rollouts([[1, 2], [3]])
+    assert [ids.tolist() for ids in rollouts[rows].ids] == [[3], [1, 2]]
+    assert [ids.tolist() for ids in rollouts[rows[0]].ids] == [[3]]
+
+
 def test_mappings_of_other_sequences_are_refused() -> None:
     rollouts = Rollouts([[1, 2], [3]])
     with pytest.raises(ValueError, match=r"2 sequences of \[2, 2\] tokens"):
