@@ -373,6 +373,24 @@ def _runs(pid: str) -> bool:
         return False
 
 
+LEFT = """
+from twinkle_data import DataLoader
+
+loader = DataLoader(list(range(64)), batch_size=4, num_workers=1)
+loop = iter(loader)
+next(loop)
+next(loader)
+print(loader.position, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["", "raise KeyError(loader)"])
+def test_a_program_ends_in_the_middle_of_a_loop(end: str) -> None:
+    told = subprocess.run([sys.executable, "-c", LEFT + end], capture_output=True, text=True, check=False, timeout=40)
+    assert (told.stdout, told.returncode) == ("8\n", 1 if end else 0), told.stderr
+
+
 class Endless(Numbers):
     def __getitem__(self, index: int) -> int:
         return index if index < 8 else int(threading.Event().wait(300))

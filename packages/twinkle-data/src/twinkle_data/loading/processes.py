@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import sys
 import threading
 import time
 from collections import deque
@@ -132,8 +133,10 @@ class Processes:
         # torch gives each process in turn five seconds to finish its sample: here all of them have these together.
         impatient = threading.Timer(_FINISH_S, _kill_all, [self._started])
         impatient.daemon = True
-        with contextlib.suppress(RuntimeError):  # the program ends, and threads do not start any more
-            impatient.start()
+        # While the program ends, no thread begins: start() would wait for ever; since Python 3.12 it raises.
+        if not sys.is_finalizing():
+            with contextlib.suppress(RuntimeError):
+                impatient.start()
         running.__del__()  # torch's own end of an iterator; it may be called twice
         impatient.cancel()
 
