@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import subprocess
 import sys
 import time
@@ -273,6 +274,38 @@ def test_what_is_costly_to_open_is_read_on() -> None:
         mesh = DeviceMesh.from_sizes(dp_size=8)
         list(DataLoader(Shards(start, 4, [400] * 4), batch_size=32, device_mesh=mesh))
     assert len(starts) < 20
+
+
+def noisy(shard: int, offset: int) -> Iterator[tuple[int, float, float]]:
+    time.sleep(0.002)  # to read on is faster than to open again
+    random.random()
+    return ((place, random.random(), float(np.random.random())) for place in range(offset, 8))
+
+
+def test_what_a_shard_draws_is_the_same_on_any_number_of_ranks() -> None:
+    drawn: list[dict[int, Any]] = []
+    for ranks in (1, 2, 4):
+        drawn.append({})
+        for rank in range(ranks):
+            with use_rank(rank):
+                mesh = DeviceMesh.from_sizes(dp_size=ranks)
+                for batch in DataLoader(Shards(noisy, 3, [8] * 3), batch_size=4, device_mesh=mesh):
+                    drawn[-1].update(zip(batch.indices, batch, strict=True))
+    assert len(drawn[0]) == 24
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_what_a_shard_draws_is_the_same_after_a_resume() -> None:
+    for dataset in (Shards(noisy, 3, [8] * 3), Shards(noisy, 3)):
+        loader = DataLoader(dataset, batch_size=4)
+        begun = [list(next(loader)) for _ in range(3)]
+        state = loader.state_dict()
+        rest = list(loader)
+        again = DataLoader(dataset, batch_size=4)
+        again.load_state_dict(state)
+        assert list(again) == rest
+        again.set_epoch(0)
+        assert [list(next(again)) for _ in range(3)] == begun
 
 
 class Live(Stateful):

@@ -48,13 +48,18 @@ if hasattr(os, "register_at_fork"):
 class _Reading:
     """Samples that are read one after the other; the sample at `len(done)` is being read."""
 
-    __slots__ = ("done", "epoch", "indices", "seed")
+    __slots__ = ("done", "epoch", "generators", "indices", "seed")
 
-    def __init__(self, seed: int, epoch: int, indices: Sequence[int]) -> None:
+    def __init__(self, seed: int, epoch: int, indices: Sequence[int], generators: GlobalGenerators | None) -> None:
         self.seed = seed
         self.epoch = epoch
         self.indices = indices
+        self.generators = generators  # None where they are left alone
         self.done: list[Any] = []
+
+    def key(self) -> int:
+        """The seed of the sample that is being read."""
+        return derive(self.seed, self.epoch, self.indices[len(self.done)])
 
 
 _reading: ContextVar[_Reading | None] = ContextVar("twinkle_sample", default=None)
@@ -72,7 +77,14 @@ def sample_seed() -> int:
     reading = _reading.get()
     if reading is None:
         raise RuntimeError("sample_seed() has a value only while a DataLoader reads a sample")
-    return derive(reading.seed, reading.epoch, reading.indices[len(reading.done)])
+    return reading.key()
+
+
+def seed_again() -> None:
+    """Seed the generators for the sample that is being read, after code that is not this sample's may have drawn."""
+    reading = _reading.get()
+    if reading is not None and reading.generators is not None:
+        reading.generators.seed(reading.key())
 
 
 class Randomness:
@@ -142,7 +154,7 @@ class Randomness:
         if self._enabled and indices:
             keys = iter(derive_each(derive(self.seed, epoch), np.array(indices, dtype=np.uint64)))
             read = _seeding(read, keys, self._generators.seed)
-        reading = _Reading(self.seed, epoch, indices)
+        reading = _Reading(self.seed, epoch, indices, self._generators if self._enabled else None)
         done = reading.done
         token = _reading.set(reading)
         try:

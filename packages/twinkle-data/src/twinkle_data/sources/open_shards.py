@@ -33,10 +33,13 @@ class OpenShards:
 
     Args:
         start: Returns an iterable over a shard from an offset on.
+        before: Called before a sample is read, if anything else of its shard ran first: an opening, or samples that
+            are passed over.
     """
 
-    def __init__(self, start: Callable[[int, int], Iterable[Any]]) -> None:
+    def __init__(self, start: Callable[[int, int], Iterable[Any]], before: Callable[[], None]) -> None:
         self._start = start
+        self._before = before
         self._open: OrderedDict[int, tuple[int, Iterator[Any]]] = OrderedDict()
         # No order takes turns between more shards, so an older one has ended.
         self._most = min(_most_open(), WINDOW)
@@ -45,7 +48,7 @@ class OpenShards:
         self._reading_s: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OpenShards, (self._start,)
+        return OpenShards, (self._start, self._before)
 
     def take(self, shard: int, offset: int) -> Any:
         """Read one sample.
@@ -59,6 +62,8 @@ class OpenShards:
             for skipped in range(offset - at):
                 if next(samples, _ENDED) is _ENDED:
                     raise ShardEndedError(at + skipped)
+            if offset > at:
+                self._before()
             sample = next(samples, _ENDED)
             self._reading_s = _less(self._reading_s, (perf_counter() - begun) / (offset - at + 1))
         else:
@@ -88,6 +93,7 @@ class OpenShards:
         while True:
             try:
                 samples = iter(self._start(shard, offset))
+                self._before()
                 return samples, next(samples, _ENDED)
             except OSError as error:
                 if error.errno != errno.EMFILE or not self._open:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle_data.reading.randomness import seed_again
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.sources.sharded_order import WINDOW, algorithm_of, shards_in_order
 
@@ -30,7 +31,7 @@ class ShardStream:
         self.dataset = shards
         self._seed = seed
         self._shuffle = shuffle
-        self._open = OpenShards(shards.start)
+        self._open = OpenShards(shards.start, seed_again)
         self._offsets: list[int] = []
         self._order: list[int] = []
         self._entered = 0  # shards of the order that have entered the window

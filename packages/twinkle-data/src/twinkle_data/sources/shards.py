@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twinkle_data.reading.randomness import seed_again
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.whole_number import whole_number
@@ -72,7 +73,7 @@ class ShardedSource:
         assert shards.lengths is not None
         self.dataset = shards
         self._starts = np.concatenate(([0], np.cumsum(np.array(shards.lengths, dtype=np.int64))))
-        self._open = OpenShards(shards.start)
+        self._open = OpenShards(shards.start, seed_again)
         self.fingerprint = shards.fingerprint
 
     def __len__(self) -> int:
