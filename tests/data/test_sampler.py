@@ -131,6 +131,45 @@ def test_resume_on_another_number_of_ranks() -> None:
     assert [index for pair in zip(*rest, strict=True) for index in pair] == whole[12:]
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_loaded_position_is_skipped_to_once(batched: bool) -> None:
+    inner = BatchSampler(SequentialSampler(range(16)), 4, False) if batched else SequentialSampler(range(16))
+    whole = list(DeviceMeshSampler(inner, MESH))
+    before = DeviceMeshSampler(inner, MESH)
+    loop = iter(before)
+    begun = [next(loop), next(loop)]
+    sampler = DeviceMeshSampler(inner, MESH)
+    sampler.load_state_dict(before.state_dict())
+    assert len(sampler) == len(whole) - 2
+    assert begun + list(sampler) == whole
+    assert sampler.state_dict() == {**before.state_dict(), "epoch": 1, "position": 0}
+    assert len(sampler) == len(whole)
+    assert list(sampler) == list(sampler) == whole
+
+
+@pytest.mark.parametrize("tail", [None, "drop"])
+@pytest.mark.parametrize("length", [16, 18])
+def test_the_driver_resumes_within_a_group_of_ranks(length: int, tail: Tail | None) -> None:
+    whole = list(DeviceMeshSampler(RandomSampler(range(length)), MESH, tail=tail))
+    for taken in range(1, min(length, len(whole))):
+        before = DeviceMeshSampler(RandomSampler(range(length)), MESH, tail=tail)
+        loop = iter(before)
+        begun = [next(loop) for _ in range(taken)]
+        after = DeviceMeshSampler(RandomSampler(range(length)), MESH, tail=tail)
+        after.load_state_dict(before.state_dict())
+        assert len(after) == len(whole) - taken
+        assert begun + list(after) == whole
+
+
+def test_two_passes_that_begin_together_have_one_order() -> None:
+    for make in (lambda: RandomSampler(range(30)), lambda: BatchSampler(RandomSampler(range(30)), 8, False)):
+        sampler = DeviceMeshSampler(make(), MESH)
+        expected = list(sampler)
+        first, second = iter(sampler), iter(sampler)
+        assert list(first) == expected
+        assert list(second) == expected
+
+
 def test_what_was_delivered_can_be_said() -> None:
     sampler = DeviceMeshSampler(BatchSampler(SequentialSampler(range(32)), 8, False), MESH)
     loader = DataLoader(TensorDataset(torch.arange(32)), batch_sampler=sampler, num_workers=1)

@@ -57,6 +57,7 @@ class DeviceMeshSampler:
         # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
         self._begin = 0
         self._taken = 0
+        self._ended = False  # the pass took all elements
         self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
         size = getattr(sampler, "batch_size", None) if self._batched else None
         if size is not None:
@@ -71,6 +72,7 @@ class DeviceMeshSampler:
         """Go to the start of an epoch; calls `set_epoch` of the wrapped sampler where it has one."""
         if epoch != self.epoch:
             self._begin = self._taken = 0
+            self._ended = False
         self.epoch = epoch
         for one in _with_inner(self.sampler):
             set_epoch = getattr(one, "set_epoch", None)
@@ -78,20 +80,19 @@ class DeviceMeshSampler:
                 set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Steps that are left in this epoch, the same on every rank.
+        """Steps of the next pass, the same on every rank: those that are left in this epoch, or all after its end.
 
         Raises:
             TypeError: The wrapped sampler has no length.
         """
-        return self._steps_left(self._begin)
+        return self._steps_left(0 if self._ended else self._begin)
 
     def __iter__(self) -> Iterator[Any]:
-        """This rank's share, from the loaded position on; only taking a step moves the position."""
-        for number, one in enumerate(self._seeded):
-            one.generator = _generator(derive(self._seed, self.epoch, number))
+        """This rank's share, in the first pass from the loaded position on; only taking a step moves the position."""
+        if self._ended:
+            self._begin, self._ended = 0, False
         self._taken = 0
-        elements: Iterator[Any] = islice(iter(self.sampler), self._begin, None)
-        return self._batches(elements) if self._batched else self._indices(elements)
+        return self._pass(self._begin, self.epoch)
 
     def state_dict(self, delivered: int | None = None) -> dict[str, int]:
         """The position as JSON values; it can be loaded on another number of ranks.
@@ -102,9 +103,9 @@ class DeviceMeshSampler:
         """
         taken = self._taken if delivered is None else delivered * self._stride()
         epoch, position = self.epoch, self._begin + taken
-        if self._steps_left(position) <= 0:
-            epoch, position = epoch + 1, 0
         length: int = len(self.sampler)  # type: ignore[arg-type]  # torch's samplers have a length, or raise TypeError
+        if position >= length or self._steps_left(position) <= 0:
+            epoch, position = epoch + 1, 0
         return {"version": 1, "seed": self._seed, "length": length, "epoch": epoch, "position": position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -128,12 +129,17 @@ class DeviceMeshSampler:
         return 1 if self._batched or shard.data_rank is None else shard.data_world_size
 
     def _steps_left(self, begin: int) -> int:
-        left: int = len(self.sampler) - begin  # type: ignore[arg-type]  # as above
+        within = self._within_group(begin)
+        left: int = len(self.sampler) - begin + within  # type: ignore[arg-type]  # as above
         if self._batched:
             return left - self._uneven_last()
         world = self.device_mesh.data_world_size
         groups = left // world if self._tail == "drop" else -(-left // world)
-        return groups * (world if self._stride() == 1 else 1)
+        return groups * (world if self._stride() == 1 else 1) - within
+
+    def _within_group(self, begin: int) -> int:
+        """Number of single indices of the group at a position that the driver, which takes them all, has taken."""
+        return 0 if self._batched or self._stride() > 1 else begin % self.device_mesh.data_world_size
 
     def _uneven_last(self) -> int:
         """1 when `drop` leaves out the last batch; 0 where the sampler is not one of torch's batch samplers."""
@@ -152,6 +158,15 @@ class DeviceMeshSampler:
             f"{type(self.sampler).__name__} yields batches of {rows}, not a multiple of data_world_size={world}: "
             f'batches of {near} would, or tail="short" (unequal shares) or tail="pad" (rows repeated)'
         )
+
+    def _pass(self, begin: int, epoch: int) -> Iterator[Any]:
+        # A random sampler takes its generator at its first element, so another pass may not begin in between.
+        for number, one in enumerate(self._seeded):
+            one.generator = _generator(derive(self._seed, epoch, number))
+        within = self._within_group(begin)
+        elements: Iterator[Any] = islice(iter(self.sampler), begin - within, None)
+        yield from self._batches(elements) if self._batched else self._indices(elements, within)
+        self._ended = True
 
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
         shard = shard_here(self.device_mesh)
@@ -180,16 +195,17 @@ class DeviceMeshSampler:
         own = [share(len(rows), shard.data_world_size, rank, tail) for rank in shard.ranks]
         return [rows[row] for cut in own for row in (*range(cut.start, cut.stop), *cut.fillers)]
 
-    def _indices(self, elements: Iterator[Any]) -> Iterator[int]:
+    def _indices(self, elements: Iterator[Any], within: int) -> Iterator[int]:
         shard = shard_here(self.device_mesh)
         while group := list(islice(elements, shard.data_world_size)):
             if isinstance(group[0], (list, tuple)):
                 raise TypeError(f"{type(self.sampler).__name__} yields lists: say batched=True")
             if len(group) < shard.data_world_size and self._tail == "drop":
                 return
-            for rank in shard.ranks:
+            for rank in shard.ranks[within:]:
                 self._taken += self._stride()
                 yield group[rank % len(group)]
+            within = 0
 
 
 def _with_inner(sampler: Any) -> list[Any]:
