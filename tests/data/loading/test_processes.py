@@ -132,6 +132,21 @@ def _who(batch: Batch[int]) -> tuple[int, Batch[int]]:
     return os.getpid(), batch
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_close_ends_the_processes_of_a_loop_that_is_not_over(persistent: bool) -> None:
+    import multiprocessing
+
+    before = {process.pid for process in multiprocessing.active_children()}
+    loader = DataLoader(Numbers(), batch_size=4, num_workers=1, persistent_workers=persistent)
+    loop = iter(loader)
+    batches = [list(next(loop))]
+    loader.close()
+    assert {process.pid for process in multiprocessing.active_children()} <= before
+    batches += [list(batch) for batch in loop]
+    assert batches == ORDER
+    loader.close()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_process_loses_and_repeats_nothing(tmp_path: Path, sent: int) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(Deadly(deaths(tmp_path, 1), sent), batch_size=4, num_workers=2)

@@ -42,4 +42,5 @@ class Direct:
         return delivery.pin_memory() if self._pin_memory else delivery
 
     def close(self) -> None:
-        """Do nothing: no process runs for it."""
+        """Drop the running order: no process runs for it."""
+        self._running = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
 
 from twinkle_data.cursor import Cursor
 from twinkle_data.loading.data_shard import shard_here
@@ -10,6 +11,8 @@ from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.thread_guard import ThreadGuard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinkle_data.batch import BatchInfo
     from twinkle_data.loading.protocol import Engine, Pipeline
     from twinkle_data.order.steps import DataShard
@@ -22,7 +25,7 @@ B = TypeVar("B")
 class Run:
     """A pipeline, with the position and the shard that it runs for."""
 
-    __slots__ = ("pipeline", "position", "shard")
+    __slots__ = ("__weakref__", "pipeline", "position", "shard")
 
     def __init__(self, position: Position, shard: DataShard, pipeline: Pipeline) -> None:
         self.position = position
@@ -55,9 +58,11 @@ class Progress(Generic[B]):
         self.guard = ThreadGuard()
         self.moves = 0
         self._kept: Run | None = None
+        self._latest: Callable[[], Run | None] = _no_run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None, "position": Position(self.position.cursor, self.position.source)}
+        fresh = {"_kept": None, "_latest": _no_run}
+        return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
 
     def move(self, cursor: Cursor, source: Any = None) -> None:
         """Go to another position."""
@@ -69,21 +74,20 @@ class Progress(Generic[B]):
             self.moves += 1
 
     def close(self) -> None:
-        """End the run that is kept, if there is one."""
-        if self._kept is not None:
-            self._kept.pipeline.close()
-            self._kept = None
+        """End the latest run; a loop that still has it goes on from the position."""
+        latest, self._kept = self._latest(), None
+        if latest is not None:
+            latest.pipeline.close()
 
     def run(self) -> Run:
         """The run from the position on: the kept one where it fits, else a new one."""
         shard = shard_here(self.mesh)
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            if kept.position is self.position and kept.shard == shard:
-                self._kept = kept
-                return kept
-            kept.pipeline.close()
+        kept = self._kept
+        if kept is not None and kept.position is self.position and kept.shard == shard:
+            return kept
+        self.close()
         fresh = Run(self.position, shard, self.engine.run(self.position, shard, self.quarantine))
+        self._latest = ref(fresh)
         if self.engine.keeps:
             self._kept = fresh
         return fresh
@@ -110,3 +114,7 @@ class Progress(Generic[B]):
             self.quarantine.update(delivery.bad)
         self.info = info
         return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch
+
+
+def _no_run() -> None:
+    return None

@@ -33,7 +33,7 @@ class Pipeline(Protocol):
     def __next__(self) -> Delivery: ...
 
     def close(self) -> None:
-        """End the processes that run for it."""
+        """End the processes that run for it; the next step is then the first one that was not delivered."""
 
 
 class Engine(Protocol):
