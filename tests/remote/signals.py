@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -45,3 +46,30 @@ def goes_on(thread: threading.Thread, progress: Callable[[], object], times: int
         over.set()
         busy.join()
         signal.signal(signal.SIGUSR1, before)
+
+
+def interrupted_at_step(step: int, function: Callable[[], object]) -> bool:
+    """Call a function, with `KeyboardInterrupt` at one of the steps at which Ctrl-C may come; whether it came to it.
+
+    Args:
+        step: From 1 on; it counts begins of functions and ends of functions in C, as the interpreter looks for signals.
+        function: What is interrupted.
+    """
+    left = step
+
+    def look(_: object, event: str, __: object) -> None:
+        nonlocal left
+        left -= event in ("call", "c_return")
+        if left == 0:
+            left = -1
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    try:
+        sys.setprofile(look)
+        function()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(before)
+    return left < 0

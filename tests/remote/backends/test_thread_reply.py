@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import count
 
 import pytest
+from tests.remote.signals import interrupted_at_step
 
 from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
 from twinkle_remote.protocol import Outcome
@@ -18,7 +20,7 @@ def test_the_first_outcome_stays() -> None:
     reply.complete(first)
     reply.complete(Outcome(3, payload=2))
     assert reply.outcome is first
-    assert reply.future().result(0) is first
+    assert wait_for_any([reply], 0.0) == [reply]
 
 
 def test_threads_that_complete_and_wait_at_once_agree_on_one_outcome() -> None:
@@ -57,3 +59,17 @@ def test_only_the_replies_that_are_done_are_returned() -> None:
     for rank in (1, 3):
         replies[rank].complete(Outcome(rank))
     assert wait_for_any(replies, None) == [replies[1], replies[3]]
+
+
+def test_ctrl_c_at_any_step_of_a_wait_leaves_no_lock_taken() -> None:
+    for step in count(1):
+        replies = [ThreadReply(0), ThreadReply(1)]
+        was_interrupted = interrupted_at_step(step, lambda: wait_for_any(replies, 0.001))  # noqa: B023  called at once
+        completing = threading.Thread(target=replies[1].complete, args=(Outcome(1),), daemon=True)
+        completing.start()
+        assert wait_for_any(replies, 5.0) == [replies[1]], step
+        completing.join(5.0)
+        assert not completing.is_alive(), step
+        if not was_interrupted:
+            assert step > 10
+            break

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.remote.signals import interrupted_at_step
 
-from twinkle_remote import on, remote_class, remote_function, submit
+from twinkle_remote import get, on, remote_class, remote_function, submit
+from twinkle_remote.call.lazy import call_of
 from twinkle_remote.call.start import start
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.pending_calls import names_of
+
+if TYPE_CHECKING:
+    from twinkle_remote.call.pending_call import PendingCall
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -40,6 +48,13 @@ class Service:
         for _ in range(count):
             submit(other.work)
         return int(submit(other.work).result())
+
+
+@remote_class()
+class Broken:
+    @remote_function(dispatch="all", collect="first")
+    def fail(self) -> int:
+        raise KeyError("no luck")
 
 
 def test_a_call_that_does_not_end_holds_up_nobody_else() -> None:
@@ -80,3 +95,24 @@ def test_a_failure_before_the_caller_waits_for_it_is_logged_only_without_one(
     assert ["no caller waited for it" in record.getMessage() for record in caplog.records] == [True] * (not held)
     with pytest.raises(KeyError, match="on every rank"):
         call.wait()
+
+
+@pytest.mark.usefixtures("threads")
+def test_ctrl_c_at_any_step_of_a_wait_loses_no_failure_and_holds_up_no_end() -> None:
+    broken = on("two").create(Broken)
+    for step in count(1):
+        lazy = submit(broken.fail)
+        called = call_of(lazy)
+
+        def wait(called: PendingCall = called) -> None:
+            with suppress(KeyError):
+                called.wait()
+
+        was_interrupted = interrupted_at_step(step, wait)
+        assert not running().in_flight.drain(5.0), step
+        with pytest.raises(KeyError):
+            get(lazy)
+        assert running().in_flight.take_unseen() == (None, 0), step
+        if not was_interrupted:
+            assert step > 50
+            break

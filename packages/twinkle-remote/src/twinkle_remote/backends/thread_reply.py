@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,14 +30,14 @@ class ThreadReply:
         outcome: The outcome; None until it is there. It can be read without a lock.
     """
 
-    __slots__ = ("_future", "_notified", "on_loop", "outcome", "rank", "sent")
+    __slots__ = ("_bells", "_notified", "on_loop", "outcome", "rank", "sent")
 
     def __init__(self, rank: int, *, on_loop: bool = False) -> None:
         self.rank = rank
         self.sent = 0
         self.on_loop = on_loop
         self.outcome: Outcome | None = None
-        self._future: Future[Outcome] | None = None
+        self._bells: tuple[threading.Lock, ...] = ()
         self._notified: tuple[Callable[[Outcome], None], ...] = ()
 
     def done(self) -> bool:
@@ -51,21 +50,20 @@ class ThreadReply:
             if self.outcome is not None:
                 return
             self.outcome = outcome
-            future = self._future
             notified, self._notified = self._notified, ()
-        if future is not None:
-            future.set_result(outcome)
+            for bell in self._bells:
+                if bell.locked():
+                    bell.release()
         for notify in notified:
             notify(outcome)
 
-    def future(self) -> Future[Outcome]:
-        """A future of the outcome, made for the first that waits: most replies are done before anybody does."""
-        with _changing:
-            if self._future is None:
-                self._future = Future()
-                if self.outcome is not None:
-                    self._future.set_result(self.outcome)
-        return self._future
+    def ring(self, bell: threading.Lock) -> None:
+        """Have a lock released when the outcome is there; `_changing` is held."""
+        self._bells += (bell,)
+
+    def forget(self, bell: threading.Lock) -> None:
+        """Leave a lock alone from now on; `_changing` is held."""
+        self._bells = tuple([other for other in self._bells if other is not bell])
 
     def when_done(self, notify: Callable[[Outcome], None]) -> None:
         """Call `notify` once, in the thread that completes the reply; at once if it is done. It must not raise."""
@@ -81,17 +79,28 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
     """Wait until at least one reply is done, and return those that are; empty when the time is over.
 
     Where many are waited for, a moment passes after the first: waiting again for all others after each one would cost
-    the square of their number.
+    the square of their number. Only locks of the interpreter's own are held here: a signal may come at any step, and
+    one that came within a `Condition` or a `Future` would leave its lock taken for ever.
     """
     done = [reply for reply in replies if reply.outcome is not None]
-    if done and len(replies) < _MANY:
+    if timeout == 0.0 or (done and len(replies) < _MANY):
         return done
     began = time.monotonic()
     left = math.inf if timeout is None else timeout
-    while left > 0.0 and not any(reply.outcome is not None for reply in replies):
-        wait([reply.future() for reply in replies], min(_SLICE_SECONDS, left), FIRST_COMPLETED)
-        left = math.inf if timeout is None else began + timeout - time.monotonic()
+    bell = threading.Lock()
+    bell.acquire()
+    try:
+        with _changing:
+            for reply in replies:
+                reply.ring(bell)
+        while left > 0.0 and not any(reply.outcome is not None for reply in replies):
+            bell.acquire(timeout=min(_SLICE_SECONDS, left))
+            left = math.inf if timeout is None else began + timeout - time.monotonic()
+    finally:
+        with _changing:
+            for reply in replies:
+                reply.forget(bell)
     moment = min(len(replies) * _MOMENT_SECONDS, _LONGEST_MOMENT_SECONDS)
-    if timeout != 0.0 and len(replies) >= _MANY and moment < left:
+    if len(replies) >= _MANY and moment < left:
         time.sleep(moment)
     return [reply for reply in replies if reply.outcome is not None]

@@ -81,24 +81,22 @@ class CallAnswers:
             return not self._pending
         with self._lock, paused_for(len(ready)):
             fresh = [backend.outcome(reply) for reply in ready if reply.rank not in self._outcomes]
-            self._outcomes.update([(outcome.rank, outcome) for outcome in fresh])
-            self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
             if fresh:
                 self.record.add(fresh)
                 self._take_failures([outcome for outcome in fresh if outcome.failure is not None])
+            # After the failures: what Ctrl-C interrupts is read once more.
+            self._outcomes.update([(outcome.rank, outcome) for outcome in fresh])
+            self._pending = [reply for reply in self._pending if reply.rank not in self._outcomes]
             if not self._pending:
                 self._completed()
         return True
 
     def _take_failures(self, outcomes: Sequence[Outcome]) -> None:
         """Append the failures of outcomes that arrived together, in the order of their ends."""
-        ends = sorted([(outcome.started + outcome.seconds, outcome.rank) for outcome in outcomes])
-        for _, rank in ends:
-            failure = self._outcomes[rank].failure
-            if failure is not None:
-                self._failures.append(failure)
+        ends = sorted(outcomes, key=lambda outcome: (outcome.started + outcome.seconds, outcome.rank))
+        self._failures += [outcome.failure for outcome in ends if outcome.failure is not None]
         if ends and not self._failed_at:
-            self._failed_at = ends[0][0] or time.time()
+            self._failed_at = ends[0].started + ends[0].seconds or time.time()
 
     def _told_failures(self) -> Sequence[Failure]:
         """The known failures as a caller is told of them: a known cause stands for what follows from it."""

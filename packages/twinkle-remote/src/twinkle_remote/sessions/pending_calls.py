@@ -117,7 +117,8 @@ class PendingCalls:
         while True:
             started = self.started
             self.poll()
-            left = [call for call in self.calls() if not _is_given_up(call)]
+            # Ctrl-C may have left a call here whose answers were read.
+            left = [call for call in self.calls() if call.pending() and not _is_given_up(call)]
             now = time.monotonic()
             remaining = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, began + seconds - now)
             if (not left and started == self.started) or remaining <= 0:
