@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from tiny_models import CONFIGS, Build, PlainLoop, adamw, adapted, halving, plain_logprobs, ragged, sequences, sgd
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, MambaConfig
+from transformers.models.bloom.configuration_bloom import BloomConfig
 
 from twinkle import DeviceMesh
 from twinkle.engines import Rollouts, TransformersModel
@@ -381,10 +382,16 @@ def test_packs_that_cannot_be_read_are_errors(batch: Any, options: dict[str, Any
         one(**options).forward_backward(batch)
 
 
-def test_a_model_that_reads_over_the_borders_of_packs_is_refused() -> None:
-    model = TransformersModel(
-        MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, state_size=8), optimizer=sgd
-    )
+@pytest.mark.parametrize(
+    "config",
+    [
+        MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, state_size=8),
+        BloomConfig(vocab_size=61, hidden_size=32, n_layer=2, n_head=4),  # its bias by distance reads no positions
+    ],
+)
+def test_a_model_that_reads_over_the_borders_of_packs_is_refused(config: Any) -> None:
+    torch.manual_seed(3)
+    model = TransformersModel(config, optimizer=sgd)
     with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
         model.forward_backward([ragged(2, 1)])
 
