@@ -24,13 +24,16 @@ class Job(NamedTuple):
 class RowSeeds:
     """The seeds of the rows of calls, drawn where a call has none.
 
-    Each rank draws others, though torch's generator is seeded alike on all of them: a prompt that is asked for several
-    times, in a call or on several ranks, gets an answer of its own each time.
+    Each data rank draws others, though torch's generator is seeded alike on all ranks: a prompt that is asked for
+    several times, in a call or on several data ranks, gets an answer of its own each time. Ranks of one data rank draw
+    the same.
     """
 
     def __init__(self) -> None:
+        worker = current_worker()
+        place = worker.rank or 0 if worker.mesh is None else worker.mesh.data_rank()
         drawn = int(torch.randint(2**62, ()))  # threads share torch's own, and vLLM seeds it anew
-        self._generator = torch.Generator().manual_seed(sequence_seed([], current_worker().rank or 0, drawn))
+        self._generator = torch.Generator().manual_seed(sequence_seed([], place, drawn))
 
     def jobs(self, prompts: Sequence[list[int]], n: int, seed: int | None) -> list[Job]:
         """The jobs of a call, `n` for each prompt, in the order of the prompts.

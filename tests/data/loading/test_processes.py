@@ -1,5 +1,6 @@
 """Loader processes: started any way, killed at any time, never waited for without end."""
 
+import gc
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import default_collate
 
 from twinkle_data import BadSampleError, Batch, DataLoader, LoaderProcessError
@@ -152,6 +154,31 @@ def test_a_killed_process_loses_and_repeats_nothing(tmp_path: Path, sent: int) -
     loader: DataLoader[Batch[int]] = DataLoader(Deadly(deaths(tmp_path, 1), sent), batch_size=4, num_workers=2)
     assert [list(batch) for batch in loader] == ORDER
     assert not list(tmp_path.iterdir())
+
+
+class Collecting(list[int]):
+    def __getitem__(self, index: Any) -> Any:
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_a_forked_process_leaves_the_garbage_of_its_parent_alone(tmp_path: Path) -> None:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+        garbage: list[Any] = [dist.group.WORLD]  # its threads are the parent's
+        garbage.append(garbage)
+        dist.destroy_process_group()
+        del garbage
+        loader: DataLoader[Batch[int]] = DataLoader(
+            Collecting(range(4)), batch_size=2, num_workers=1, restarts=0, multiprocessing_context="fork"
+        )
+        assert [list(batch) for batch in loader] == [[0, 1], [2, 3]]
+        loader.close()
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def test_a_death_after_a_jump_to_the_same_position_repeats_nothing(tmp_path: Path) -> None:
@@ -314,6 +341,7 @@ def test_tensors_of_every_kind_travel() -> None:
 FEW_DESCRIPTORS = """
 import resource, sys, time
 import torch
+import torch.distributed as dist
 from twinkle_data import DataLoader
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import BadSampleError, bad_sample
+from twinkle_data.loading.process_start import garbage_left
 from twinkle_data.order.steps import Step
 
 if TYPE_CHECKING:
@@ -173,11 +175,13 @@ class WorkerInit:
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
         self._worker_init_fn = worker_init_fn
+        self._collects = gc.isenabled()
 
     def __call__(self, number: int) -> None:
         """Run it in loader process `number`."""
         from torch.utils.data import get_worker_info
 
+        garbage_left(collects=self._collects)
         threading.Thread(target=_end_with_parent, name="twinkle-loader-parent", daemon=True).start()
         if self._worker_init_fn is None:
             return

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import multiprocessing
 import os
 import threading
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from multiprocessing.process import BaseProcess
 
 _one_at_a_time: dict[int, threading.Lock] = {}  # by process: a forked one does not wait for its parent's thread
@@ -47,6 +49,33 @@ def unlisted(running: Any) -> Any:
         remove(id(running))
         running._worker_pids_set = False
     return running
+
+
+@contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Without the collector of cycles, in processes that are forked meanwhile too: they begin with `garbage_left`.
+
+    In a fork the parent's garbage must not be collected. A process group among it, as of a model that is no longer
+    used, waits for threads that a fork has not, and ends the process.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def garbage_left(*, collects: bool) -> None:
+    """Leave the parent's garbage alone for good.
+
+    Args:
+        collects: Whether this process collects its own.
+    """
+    gc.freeze()
+    if collects:
+        gc.enable()
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:

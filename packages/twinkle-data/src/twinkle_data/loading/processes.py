@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import LoaderProcessError
 from twinkle_data.loading.process_messages import Message, StepDataset, StepKey, WorkerInit
-from twinkle_data.loading.process_start import in_a_thread, recording_context, unlisted
+from twinkle_data.loading.process_start import garbage_kept, in_a_thread, recording_context, unlisted
 from twinkle_data.order.permutation import derive
 from twinkle_data.whole_number import whole_number
 
@@ -178,7 +178,8 @@ class Processes:
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
         )
         # Started in a thread, torch installs no SIGCHLD handler, which would raise anywhere in the main thread.
-        return in_a_thread(lambda: unlisted(iter(loader)))
+        with garbage_kept():
+            return in_a_thread(lambda: unlisted(iter(loader)))
 
     def _wait(self) -> Message:
         deadline = time.monotonic() + self._options.timeout_s
