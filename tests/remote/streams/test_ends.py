@@ -12,9 +12,12 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.remote.signals import interrupted_at_step
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import get, on, remote_class, remote_function, session, stream, submit
@@ -167,3 +170,26 @@ def test_under_a_launcher_every_process_is_the_synchronous_loop(tmp_path: Path) 
     assert told[0] == [[batch, 4, [number] * 4, number + 1] for number, batch in enumerate(rows)]
     said = "ahead=8 has no effect in mode 'local': the stream is synchronous"
     assert [error.count(said) for error in errors] == [1, 1], "once a process"
+
+
+@remote_class()
+class Quick:
+    @remote_function(collect="flatten")
+    def take(self, rows: list[int]) -> list[int]:
+        time.sleep(0.003)  # longer than the loop takes to ask for it
+        return rows
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may come within a finalizer
+def test_ctrl_c_at_any_step_of_a_batch_leaves_a_stream_that_ends() -> None:
+    with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
+        quick = on("two").create(Quick)
+        for step in count(1):
+            with stream([[1], [2], [3]], quick.take, ahead=1) as batches:
+                next(batches)
+                was_interrupted = interrupted_at_step(step, partial(next, batches))
+            assert "twinkle-stream" not in [thread.name for thread in threading.enumerate()], step
+            if not was_interrupted:
+                assert step > 50
+                break

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.told import RowsInfo, SetAside
 
 _SLICE_SECONDS = 0.5
+_WAIT_SECONDS = 0.05  # between two looks at what no step tells
 _LATE_SECONDS = 0.2
 
 
@@ -87,7 +88,6 @@ class AheadEngine:
         if spool is not None:
             spool.restore(version)
         self._record = record
-        self._started = False
 
     # the loop's side
 
@@ -106,9 +106,7 @@ class AheadEngine:
         with self._pump.changed:
             self.schedule.ask()
             self._pump.wake()
-        if not self._started:
-            self._started = True
-            self._pump.start()
+        self._pump.start()
         while True:
             self._read()
             with self._pump.changed:
@@ -122,8 +120,9 @@ class AheadEngine:
                 if self.schedule.at_end and not self.schedule.left:
                     self._raise_source_error()
                     return None
-                if not self.schedule.wants_rows():
-                    self._pump.changed.wait(_SLICE_SECONDS)
+                step = None if self.schedule.wants_rows() else self._pump.next_step()
+            if step is not None:
+                step.wait(_SLICE_SECONDS)
 
     def _read(self) -> None:
         """Read what the schedule wants, in the loop's own thread: a source may be anything, and seldom locks."""
@@ -181,20 +180,31 @@ class AheadEngine:
         until = None if timeout is None else time.monotonic() + timeout
         with self._pump.changed:
             pool, ranks = drained_ranks(self._stages, self._of_stage, function)
-            if not self._wait_until(lambda: self._lost.others_work(pool, ranks), until):
-                raise CallTimeoutError(f"what joined has no weights yet after {timeout:g} s, and nothing else works")
-            for rank in ranks:
-                self._lost.drain(pool, rank)
-            self._pump.wake()
-            if not self._wait_until(lambda: not any(map(self.schedule.pools[pool].busy, ranks)), until):
-                raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
+
+        def are_left() -> bool:
+            if others_work := self._lost.others_work(pool, ranks):
+                for rank in ranks:
+                    self._lost.drain(pool, rank)
+            return others_work
+
+        if not self._wait_until(are_left, until):
+            raise CallTimeoutError(f"what joined has no weights yet after {timeout:g} s, and nothing else works")
+        self._pump.wake()
+        if not self._wait_until(lambda: not any(map(self.schedule.pools[pool].busy, ranks)), until):
+            raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
 
     def _wait_until(self, done: Callable[[], bool], until: float | None) -> bool:
-        while not done():
-            self._check()
-            if not self._pump.wait(until):
+        """Look for what no step tells until it is so; False at `until`, in monotonic seconds."""
+        while True:
+            with self._pump.changed:
+                if done():
+                    return True
+                self._check()
+                step = self._pump.next_step()
+            left = _WAIT_SECONDS if until is None else min(_WAIT_SECONDS, until - time.monotonic())
+            if left <= 0:
                 return False
-        return True
+            step.wait(left)
 
     def held(self) -> AbstractContextManager[object]:
         """A block in which nothing is begun."""
@@ -228,8 +238,7 @@ class AheadEngine:
         self._pump.close()
         self._plain.close()
         self._lost.close()
-        if self._started:
-            self._pump.join(2 * _SLICE_SECONDS)
+        self._pump.join(2 * _SLICE_SECONDS)
         self._running.close()
         self._results.clear()
 

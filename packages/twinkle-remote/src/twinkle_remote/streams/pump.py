@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from twinkle_remote.failures.frames import calls_are_from
+from twinkle_remote.sessions.flag import Flag
 from twinkle_remote.sessions.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend, Reply
 
 _LOOK_SECONDS = 0.25  # between two looks at everything: for deadlines, and for workers that cannot answer any more
-_WAIT_SECONDS = 0.05  # between two looks at what no step tells
 _POLL_SECONDS = 0.01  # where the backend does not tell that a reply is done
 
 
@@ -45,12 +45,13 @@ class Pump:
         line: File and line of the user's code, for messages.
 
     Attributes:
-        changed: Lock of the engine's state; notified after a step that has something for the loop.
+        changed: Lock of the engine's state.
     """
 
     def __init__(self, engine: PumpedEngine, backend: Backend, line: str) -> None:
         self._line = line
-        self.changed = threading.Condition()
+        self.changed = threading.RLock()
+        self._waiting: list[Flag] = []
         self._engine = engine
         self._backend = backend
         self._closed = False
@@ -60,8 +61,9 @@ class Pump:
         self._thread = threading.Thread(target=self._run, name="twinkle-stream", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin, once."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def watch(self, replies: Sequence[Reply]) -> None:
         """Take these in when they are done."""
@@ -78,16 +80,15 @@ class Pump:
         self._closed = True
         self._told.put(None)
 
-    def wait(self, until: float | None) -> bool:
-        """Wait for a moment for what no step tells, with the lock held; False at `until`, in monotonic seconds."""
-        left = _WAIT_SECONDS if until is None else min(_WAIT_SECONDS, until - time.monotonic())
-        if left > 0:
-            self.changed.wait(left)
-        return left > 0
+    def next_step(self) -> Flag:
+        """What is set after the next step that has something for the loop; the lock is held, and not while waiting."""
+        flag = Flag()
+        self._waiting.append(flag)
+        return flag
 
     def join(self, seconds: float) -> None:
         """Wait for the end of the thread."""
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
             self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -103,7 +104,9 @@ class Pump:
                     self._engine.broke(error)
                     self._closed = True
                 if self._closed or self._engine.told():
-                    self.changed.notify_all()
+                    waiting, self._waiting = self._waiting, []
+                    for flag in waiting:
+                        flag.set()
 
     def _next(self) -> list[Reply]:
         """The replies that are told to be done, after a wait for the first."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from twinkle_remote.errors import BackendError
+from twinkle_remote.sessions.flag import Flag
 from twinkle_remote.sessions.worker_lines import listen
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Server:
         self._watcher = watcher
         self._sock = sock
         self._uvicorn = uvicorn.Server(config)
-        self._closed = threading.Event()
+        self._closed = Flag()
         self._closing = threading.Lock()
         self._before: Any = None
         self._stop_lines: Callable[[], None] | None = None
