@@ -284,6 +284,25 @@ class Locked(Numbers):
         return threading.Lock()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_samples_of_all_processes_count_together(workers: int) -> None:
+    loader = DataLoader(Broken(400), batch_size=4, num_workers=workers, on_error="skip", max_bad=3)
+    batches = [next(loader), next(loader), next(loader)]
+    for _ in range(2):
+        with pytest.raises(BadSampleError, match="4 samples cannot be read, more than max_bad=3"):
+            next(loader)
+    assert [batch.position for batch in batches] == [0, 4, 8]
+    assert (loader.position, loader.state_dict()["quarantine"]) == (12, [0, 4, 8])
+    loader.close()
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> int:
+        if index in (0, 4, 8, 12):
+            raise ValueError(f"no sample {index}")
+        return index
+
+
 def test_what_cannot_be_pickled_is_an_error_at_once() -> None:
     loader: DataLoader[Batch[Any]] = DataLoader(Locked(), batch_size=4, num_workers=1)
     begun = time.monotonic()

@@ -213,7 +213,7 @@ class DataLoader(Generic[B]):
             if remote_group is None
             else open_on_group(dataset, recipe, remote_group, device_mesh)
         )
-        self._progress: Progress[B] = Progress(engine, device_mesh, bar=progress)
+        self._progress: Progress[B] = Progress(engine, device_mesh, bar=progress, max_bad=recipe.policy.max_bad)
         self._next: EpochIteration[B] | None = None
 
     @property

@@ -41,11 +41,12 @@ class EpochIteration(Generic[B]):
                     self._bar = Bar(self.at, progress.engine.plan.samples_left(self.at))
             delivery = next(self._run.pipeline, None)
             assert delivery is not None, f"the pipeline ended before the epoch did, at {self.at}"
+            before = self.at
             try:
                 return progress.deliver(delivery)
             finally:
                 self.at = progress.position.cursor
-                if self._bar is not None:
+                if self._bar is not None and self.at != before:
                     self._bar.delivered(delivery.info.rows)
 
     def follow(self) -> None:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
 from twinkle_data.cursor import Cursor
+from twinkle_data.errors import bad_sample
 from twinkle_data.loading.data_shard import shard_here
 from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.thread_guard import ThreadGuard
+from twinkle_data.reading.retries import too_many_bad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,7 @@ class Progress(Generic[B]):
         engine: Delivers the batches.
         mesh: Mesh of the loader; None without one.
         bar: Show a progress bar for each epoch.
+        max_bad: Number of bad samples that are accepted; each process that reads counts its own ones too.
 
     Attributes:
         position: Position of the loader.
@@ -48,10 +51,11 @@ class Progress(Generic[B]):
         moves: Number of steps of loops and of jumps; a step of `next(loader)` is not counted.
     """
 
-    def __init__(self, engine: Engine, mesh: DeviceMesh | None, *, bar: bool) -> None:
+    def __init__(self, engine: Engine, mesh: DeviceMesh | None, *, bar: bool, max_bad: int) -> None:
         self.engine = engine
         self.mesh = mesh
         self.bar = bar
+        self._max_bad = max_bad
         self.position = Position(Cursor())
         self.quarantine: set[int] = set()
         self.info: BatchInfo | None = None
@@ -97,8 +101,15 @@ class Progress(Generic[B]):
 
         Raises:
             StopIteration: It has no rows: the stream has ended.
+            BadSampleError: More samples than max_bad cannot be read.
         """
         info = delivery.info
+        found = self.quarantine.union(delivery.bad)
+        if delivery.bad and len(found) > self._max_bad:
+            self.close()
+            last = delivery.bad[-1]
+            text = too_many_bad(len(found), self._max_bad, f"the last was sample {last}, in epoch {info.epoch}")
+            raise bad_sample(text, last, None)
         behind = self.engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         if delivery.last:  # only of a stream, whose plan has no end
             behind = Cursor(info.epoch + 1)
@@ -110,8 +121,7 @@ class Progress(Generic[B]):
             self.position = Position(behind)
         if not info.rows:
             raise StopIteration
-        if delivery.bad:
-            self.quarantine.update(delivery.bad)
+        self.quarantine = found
         self.info = info
         return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch
 

@@ -198,12 +198,8 @@ class Sampling:
             fitting = start + np.flatnonzero(self._sizes[start:stop] <= self._sizes[index])
         for turn in range(_CANDIDATES):
             if len(self._bad) > self._policy.max_bad:
-                raise bad_sample(
-                    f"{len(self._bad)} samples cannot be read, more than max_bad={self._policy.max_bad}: the dataset "
-                    f"itself seems to be unreadable; the last was {self._error(epoch, index, failed)}",
-                    index,
-                    failed.error,
-                )
+                last = f"the last was {self._error(epoch, index, failed)}"
+                raise bad_sample(too_many_bad(len(self._bad), self._policy.max_bad, last), index, failed.error)
             other = int(fitting[derive(self.randomness.seed, _REPLACE, epoch, index, turn) % len(fitting)])
             outcome = self._persist(epoch, other, _Failed(None, 0))
             if type(outcome) is not _Failed:
@@ -223,6 +219,12 @@ class Sampling:
         said = "it is in the quarantine" if error is None else f"{type(error).__name__}: {error}"
         tried = f" after {failed.attempts} attempts" if failed.attempts > 1 else ""
         return bad_sample(f"sample {index} cannot be read in epoch {epoch}{tried}: {said}", index, error)
+
+
+def too_many_bad(found: int, max_bad: int, last: str) -> str:
+    """The text of the error of more bad samples than are accepted."""
+    why = "the dataset itself seems to be unreadable"
+    return f"{found} samples cannot be read, more than max_bad={max_bad}: {why}; {last}"
 
 
 def _is_transient(error: Exception) -> bool:
