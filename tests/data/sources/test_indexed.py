@@ -1,15 +1,18 @@
 """Datasets of every kind, and fingerprints that tell them apart."""
 
 import pickle
+import random
 import subprocess
 import sys
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 
-from twinkle_data import Batch, DataLoader
+from twinkle_data import Batch, DataLoader, sample_seed
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.indexed import Columns, Objects, open_source
 
@@ -70,6 +73,48 @@ def test_every_kind(dataset: object, first: object) -> None:
     batch = next(loader)
     assert len(batch) == 2
     assert batch[0] == first
+
+
+class Noisy:
+    """A column whose rows draw."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, float, int]:
+        self.asked.append(index)
+        return index, random.random(), sample_seed()
+
+
+def test_what_a_column_draws_is_the_samples_own() -> None:
+    rows = Dataset.from_dict({"a": list(range(8))})
+    drawing = rows.with_transform(lambda batch: {"a": [(row, random.random()) for row in batch["a"]]})
+    made: list[Any] = [Noisy, lambda: drawing["a"]]
+    for make in made:
+        drawn = []
+        for seed in range(2):
+            random.seed(seed)
+            loader = DataLoader({"x": make(), "y": list(range(8))}, batch_size=4)
+            again = DataLoader({"x": make(), "y": list(range(8))}, batch_size=2)
+            drawn.append([*next(loader), *next(loader)])
+            again.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 4})
+            assert [*next(again), *next(again)] == drawn[-1][4:]
+        assert drawn[0] == drawn[1]
+    noisy = Noisy()
+    loader = DataLoader({"x": noisy}, batch_size=4)
+    assert len(list(loader)) == 2
+    assert noisy.asked == list(range(8)), "a sample is read once"
+
+
+def test_columns_of_libraries_are_read_for_their_fingerprint() -> None:
+    made: list[Any] = [list, np.array, pd.Series, lambda rows: Dataset.from_dict({"a": rows})["a"]]
+    for make in made:
+        one, other = (Columns({"a": make(rows)}) for rows in ([1, 2, 3], [1, 2, 4]))
+        assert one.plain
+        assert one.fingerprint != other.fingerprint
 
 
 def test_columns_have_one_length() -> None:

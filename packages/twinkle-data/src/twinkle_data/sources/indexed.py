@@ -98,10 +98,10 @@ class Columns:
     """Columns of equal length; a sample is a dict of their rows.
 
     Args:
-        columns: Arrays, tensors or lists by name.
+        columns: Arrays, tensors, lists or other objects with a length and rows by index, by name. Their fingerprint is
+            a digest of some rows; for other objects it is that of `Objects`, since reading a row runs their code.
     """
 
-    plain = True
     at_once = True
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -110,7 +110,11 @@ class Columns:
             raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
         self.dataset = dict(columns)
         self._length = next(iter(lengths.values()))
-        self.fingerprint = digest([list(columns), [self.read(index) for index in _probes(self._length)]])
+        still = {name: column for name, column in columns.items() if _is_plain_column(column)}
+        self.plain = len(still) == len(columns)
+        rows = [{name: column[index] for name, column in still.items()} for index in _probes(self._length)]
+        others = [_name_of(column) for name, column in columns.items() if name not in still]
+        self.fingerprint = digest([list(columns), rows, *others])
 
     def __len__(self) -> int:
         return self._length
@@ -144,8 +148,7 @@ class Objects:
         self.dataset = dataset
         self.factory = factory
         self.at_once = callable(getattr(dataset, "__getitems__", None))
-        own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
-        self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
+        self.fingerprint = digest(_name_of(dataset))
 
     def __getstate__(self) -> dict[str, Any]:
         if self.factory is not None and _pickles(self.factory):
@@ -207,7 +210,7 @@ def open_source(dataset: object) -> Source:
         return Columns(dataset)
     if isinstance(dataset, (str, bytes)):
         raise TypeError(f"a dataset is not a {type(dataset).__name__}; pass a list of samples")
-    if type(dataset) in (list, tuple, range) or _is_array(dataset):
+    if _is_plain(dataset):
         return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return Objects(dataset, factory)
@@ -229,8 +232,33 @@ def _pickles(value: object) -> bool:
     return True
 
 
+def _is_plain(value: object) -> bool:
+    """Tell whether reading a row of it runs no code but Python's, numpy's and torch's."""
+    return type(value) in (list, tuple, range) or _is_array(value)
+
+
+def _is_plain_column(column: object) -> bool:
+    if type(column).__module__ == "datasets.arrow_dataset" and type(column).__name__ == "Column":
+        source: Any = column
+        while not _is_hugging_face(source):
+            if not hasattr(source, "source"):
+                return False
+            source = source.source
+        return bool(source.format["type"] != "custom")
+    return _is_plain(column) or _library(column) in ("pandas", "polars", "pyarrow")
+
+
+def _name_of(dataset: object) -> str:
+    own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
+    return own if isinstance(own, str) else type(dataset).__qualname__
+
+
 def _is_array(dataset: object) -> bool:
-    return type(dataset).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(dataset, "dtype")
+    return _library(dataset) in ("numpy", "torch") and hasattr(dataset, "dtype")
+
+
+def _library(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
 
 
 def _is_tensors(dataset: object) -> bool:
