@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from twinkle_data import Batch, DataLoader, sample_seed
 from twinkle_data.sources.fingerprint import digest
@@ -115,6 +116,28 @@ def test_columns_of_libraries_are_read_for_their_fingerprint() -> None:
         one, other = (Columns({"a": make(rows)}) for rows in ([1, 2, 3], [1, 2, 4]))
         assert one.plain
         assert one.fingerprint != other.fingerprint
+
+
+def test_a_series_is_read_by_position() -> None:
+    frame = pd.DataFrame({"text": list("abcd"), "place": [0, 1, 2, 3]}, index=[2, 0, 3, 1])
+    assert list(next(DataLoader(frame["text"], batch_size=4))) == list("abcd")
+    for columns in (dict(frame), {"text": frame["text"], "place": np.arange(4)}):
+        rows = next(DataLoader(columns, batch_size=4))
+        assert [(row["text"], row["place"]) for row in rows] == list(zip("abcd", range(4), strict=True))
+    assert list(next(DataLoader(frame["text"][frame["place"] > 1], batch_size=2))) == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "advice"),
+    [
+        (pd.DataFrame({"a": [1, 2]}), r"DataFrame gives columns; dict\(frame\)"),
+        (pa.table({"a": [1, 2], "b": [3, 4]}), r"Table gives columns; table.to_pylist\(\)"),
+        (DatasetDict(train=Dataset.from_dict({"a": [1, 2]})), "DatasetDict holds splits; one of them"),
+    ],
+)
+def test_what_has_no_rows_by_position_is_refused(dataset: Any, advice: str) -> None:
+    with pytest.raises(TypeError, match=advice):
+        DataLoader(dataset, batch_size=1)
 
 
 def test_columns_have_one_length() -> None:

@@ -9,6 +9,13 @@ from typing import Any, NamedTuple, Protocol
 from twinkle_data.sources.fingerprint import digest
 
 _PROBES = 32
+_INSTEAD = {
+    ("pandas", "DataFrame"): 'gives columns; dict(frame), or frame.to_dict("records")',
+    ("pyarrow", "Table"): "gives columns; table.to_pylist(), or datasets.Dataset(table)",
+    ("pyarrow", "RecordBatch"): "gives columns; batch.to_pylist()",
+    ("datasets", "DatasetDict"): 'holds splits; one of them, such as dataset["train"]',
+    ("datasets", "IterableDatasetDict"): 'holds splits; one of them, such as dataset["train"]',
+}
 
 
 class Portion(NamedTuple):
@@ -105,10 +112,11 @@ class Columns:
     at_once = True
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        columns = {name: _by_position(column) for name, column in columns.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
-        self.dataset = dict(columns)
+        self.dataset = columns
         self._length = next(iter(lengths.values()))
         still = {name: column for name, column in columns.items() if _is_plain_column(column)}
         self.plain = len(still) == len(columns)
@@ -206,11 +214,15 @@ def open_source(dataset: object) -> Source:
         TypeError: It cannot be read by index.
     """
     dataset, factory = build(dataset)
+    dataset = _by_position(dataset)
+    advice = _INSTEAD.get((_library(dataset), type(dataset).__name__))
+    if advice is not None:
+        raise TypeError(f"a loader reads rows by position, and {type(dataset).__name__} {advice} would do")
     if isinstance(dataset, Mapping):
         return Columns(dataset)
     if isinstance(dataset, (str, bytes)):
         raise TypeError(f"a dataset is not a {type(dataset).__name__}; pass a list of samples")
-    if _is_plain(dataset):
+    if _is_plain(dataset) or _is_array_of_pandas(dataset):
         return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return Objects(dataset, factory)
@@ -230,6 +242,15 @@ def _pickles(value: object) -> bool:
     except Exception:  # a lambda or a closure: the built dataset is sent instead
         return False
     return True
+
+
+def _by_position(rows: Any) -> Any:
+    """A series of pandas without its labels: by index it would give the row of that label."""
+    return rows.array if _library(rows) == "pandas" and type(rows).__name__ == "Series" else rows
+
+
+def _is_array_of_pandas(value: object) -> bool:
+    return _library(value) == "pandas" and hasattr(value, "dtype")
 
 
 def _is_plain(value: object) -> bool:
