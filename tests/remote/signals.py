@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import sys
@@ -64,7 +65,8 @@ def interrupted_at_step(step: int, function: Callable[[], object]) -> bool:
             left = -1
             raise KeyboardInterrupt
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # a finalizer of anything else is no step of the function
     try:
         sys.setprofile(look)
         function()
@@ -72,4 +74,6 @@ def interrupted_at_step(step: int, function: Callable[[], object]) -> bool:
         pass
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
     return left < 0

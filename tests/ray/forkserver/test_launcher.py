@@ -359,3 +359,14 @@ def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
     while not holds():
         assert time.monotonic() < until, "it did not happen in its time"
         time.sleep(0.05)
+
+
+def test_a_launcher_whose_asker_has_gone_starts_no_server(node: Node) -> None:
+    script = node.scripts / "default_worker.py"
+    script.write_text("import os; print(os.getppid())")
+    # The shell ends at once; what it leaves behind waits for that.
+    orphan = f'(while [ -d /proc/$$ ]; do sleep 0.01; done; exec "{node.folder}/python" "{script}") &'
+    done = subprocess.run(["sh", "-c", orphan], capture_output=True, text=True, timeout=LIMIT, check=True)
+    if done.stdout != "1\n":
+        pytest.skip(f"process {done.stdout.strip()} takes in orphans here, and looks like an asker")
+    assert node.servers() == [] and done.stderr == ""

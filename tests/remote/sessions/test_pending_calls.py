@@ -97,6 +97,7 @@ def test_a_failure_before_the_caller_waits_for_it_is_logged_only_without_one(
         call.wait()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised at the end of a generator
 @pytest.mark.usefixtures("threads")
 def test_ctrl_c_at_any_step_of_a_wait_loses_no_failure_and_holds_up_no_end() -> None:
     broken = on("two").create(Broken)

@@ -33,6 +33,8 @@ def _fork(folder: str, arguments: list[str]) -> None:
     """End with status 0 after the server has made the process; return if there is none, and none will be."""
     environment = sorted(os.fsencode(f"{name}={value}") for name, value in os.environ.items())
     asker = os.getppid()
+    if asker == 1:  # whoever asked for the worker has ended, and a server for the first process would go on without it
+        return
     try:
         here = os.getcwdb()
     except OSError:  # it is gone

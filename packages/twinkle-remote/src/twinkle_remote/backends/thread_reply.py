@@ -93,7 +93,8 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
         with _changing:
             for reply in replies:
                 reply.ring(bell)
-        while left > 0.0 and not any(reply.outcome is not None for reply in replies):
+        # A list: what Ctrl-C raises while a generator is closed is lost.
+        while left > 0.0 and not any([reply.outcome is not None for reply in replies]):
             bell.acquire(timeout=min(_SLICE_SECONDS, left))
             left = math.inf if timeout is None else began + timeout - time.monotonic()
     finally:
