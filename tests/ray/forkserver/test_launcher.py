@@ -364,9 +364,16 @@ def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
 def test_a_launcher_whose_asker_has_gone_starts_no_server(node: Node) -> None:
     script = node.scripts / "default_worker.py"
     script.write_text("import os; print(os.getppid())")
+    told = node.folder / "told"
     # The shell ends at once; what it leaves behind waits for that.
-    orphan = f'(while [ -d /proc/$$ ]; do sleep 0.01; done; exec "{node.folder}/python" "{script}") &'
-    done = subprocess.run(["sh", "-c", orphan], capture_output=True, text=True, timeout=LIMIT, check=True)
-    if done.stdout != "1\n":
-        pytest.skip(f"process {done.stdout.strip()} takes in orphans here, and looks like an asker")
-    assert node.servers() == [] and done.stderr == ""
+    orphan = f'(while [ -d /proc/$$ ]; do sleep 0.01; done; exec "{node.folder}/python" "{script}" > "{told}" 2>&1) &'
+    subprocess.run(
+        ["sh", "-c", orphan], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT, check=True
+    )
+    until = time.monotonic() + LIMIT
+    while not (told.exists() and told.read_text()) and time.monotonic() < until:
+        time.sleep(0.01)
+    parent = told.read_text().strip()
+    if parent != "1":
+        pytest.skip(f"process {parent} takes in orphans here, and looks like an asker")
+    assert node.servers() == []

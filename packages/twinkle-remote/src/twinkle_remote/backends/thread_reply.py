@@ -93,8 +93,7 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
         with _changing:
             for reply in replies:
                 reply.ring(bell)
-        # A list: what Ctrl-C raises while a generator is closed is lost.
-        while left > 0.0 and not any([reply.outcome is not None for reply in replies]):
+        while left > 0.0 and all(map(_is_pending, replies)):  # Ctrl-C while a generator is closed would be lost
             bell.acquire(timeout=min(_SLICE_SECONDS, left))
             left = math.inf if timeout is None else began + timeout - time.monotonic()
     finally:
@@ -105,3 +104,7 @@ def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Seque
     if len(replies) >= _MANY and moment < left:
         time.sleep(moment)
     return [reply for reply in replies if reply.outcome is not None]
+
+
+def _is_pending(reply: ThreadReply) -> bool:
+    return reply.outcome is None
