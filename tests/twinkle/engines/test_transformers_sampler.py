@@ -88,10 +88,12 @@ def test_ranks_of_one_data_rank_draw_the_same_without_a_seed() -> None:
 
     @twinkle.remote_class()
     class Seeds:
+        def __init__(self) -> None:  # as in a sampler, torch draws alike on all ranks here
+            self.seeds = RowSeeds()
+
         @twinkle.remote_function(dispatch="all")
         def drawn(self) -> int:
-            torch.manual_seed(1)
-            return RowSeeds().jobs([[1]], 1, None)[0].seed
+            return self.seeds.jobs([[1]], 1, None)[0].seed
 
     with twinkle.session("threads", groups=[DeviceGroup("sampler", 4, "CPU")]):
         drawn = twinkle.get(twinkle.on("sampler", mesh).create(Seeds).drawn())
