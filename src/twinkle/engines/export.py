@@ -51,11 +51,9 @@ def export(model: Any, folder: str | PathLike[str], merge: bool = False) -> None
             own.config.save_pretrained(path)
             if own.can_generate():
                 own.generation_config.save_pretrained(path)
-        first = {(id(one.weight), id(one.up)): name for name, one in reversed(weights.items())}
-        once = {
-            name: weights[name] for name in weights if name in set(first.values())
-        }  # a tie is read by its first name
-        _write_weights(own, once, path, writes)
+        # A tie is read by its first name.
+        first = {*{(id(one.weight), id(one.up)): name for name, one in reversed(weights.items())}.values()}
+        _write_weights(own, {name: one for name, one in weights.items() if name in first}, path, writes)
     dist.barrier()
 
 
