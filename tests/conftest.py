@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 gc.disable()  # until all modules are read: they live on, and the collector would walk them again and again
+STARTUP = str(HERE / "startup")
+if STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, os.environ.get("PYTHONPATH"))))
 # A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,8 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Let the collector of cycles run again."""
-    gc.freeze()  # together these two make what was read old, which is walked seldom
-    gc.unfreeze()
+    gc.freeze()  # what was read is not walked any more
     gc.set_threshold(20_000)  # it took a tenth of the time
     gc.enable()
 

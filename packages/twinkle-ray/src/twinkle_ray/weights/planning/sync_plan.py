@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import RankReport, Route, Side
     from twinkle_ray.weights.planning.manifest import MatchOptions
+
+_WIDE = 10_000  # tensors of all ranks; for fewer a pause takes longer than it saves where a program has frozen objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ def compile_plan(
         ManifestError: If the sides do not describe the same weights.
         ValueError: If the transport cannot reach a target.
     """
-    with collector_paused(lasting=True):
+    parts = sum(map(len, (*all_specs["source"], *all_specs["target"])))
+    with collector_paused(lasting=True) if parts >= _WIDE else nullcontext():
         return _compiled(all_specs, reports, match_options, bucket_bytes, transport)
 
 
