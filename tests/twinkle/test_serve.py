@@ -137,7 +137,8 @@ def test_a_class_is_served_and_sigterm_drains(folder: Path) -> None:
         caller.start()
         wait_until(begun.exists)
         process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "twinkle_draining 1" in metrics(place))  # a call before that would wait for the one at work
+        # A call before that would wait for the one at work.
+        wait_until(lambda: "twinkle_draining 1" in metrics(place).splitlines())
         assert post(place, f"{path}/double", TOKEN, number=4)[0] == 503
         process.send_signal(signal.SIGTERM)  # a second one changes nothing
         assert process.poll() is None
