@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,12 +35,16 @@ class Net:
         self.layer, self.tied = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=False)
         self.tied.weight = self.layer.weight
         self.net = torch.nn.Sequential(self.layer, torch.nn.BatchNorm1d(WIDTH), self.tied)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.5, momentum=0.9)
         self.first = [id(parameter) for parameter in self.net.parameters()]
         self.addresses: list[int] = []
         self.graph: Tensor | None = None
         self.makes_new = False
         fill_all(self, fill)
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Made for the first step: torch loads much for it."""
+        return torch.optim.SGD(self.net.parameters(), lr=0.5, momentum=0.9)
 
     def weights(self) -> Weights:
         state = self.net.state_dict(keep_vars=True)
