@@ -20,13 +20,13 @@ LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 demo: setup
 	$(BIN)/python examples/post_training.py
 
-# Tests with a cluster wait for limits and for processes that start: the rest runs beside them. It is one process, and
-# goes before them: what is left at the end keeps both cores busy.
+# Tests with a cluster wait for limits and for processes that start: the rest runs beside them. Those without one are one
+# process, and go before all others: what is left at the end keeps both cores busy.
 test: lint
-	$(MAKE) --no-print-directory --jobs 2 clusters checks
+	$(MAKE) --no-print-directory --jobs 3 clusters quick checks
 
 checks: typecheck
-	$(MAKE) --no-print-directory packaging quick
+	$(MAKE) --no-print-directory packaging
 
 setup: .venv/.ready
 

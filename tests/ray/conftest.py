@@ -31,8 +31,8 @@ SLACK = 3  # limits are for a quiet machine of two cores; this much longer is no
 @pytest.fixture(scope="session")
 def fork_server() -> None:
     """What processes by forkserver find loaded: this process has one such server, and its first list counts for all."""
-    shared = ["pytest", "torch", "torch.distributed.tensor", "twinkle_ray.collective", "twinkle_ray.weights"]
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*shared, "tests.frozen"])
+    shared = ["pytest", "torch", "torch._dynamo", "torch.distributed.tensor", "twinkle_ray.collective"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*shared, "twinkle_ray.weights", "tests.frozen"])
 
 
 @pytest.fixture(scope="module")
