@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+MOST_LOG_RATIO = 20.0
+"""The logarithm of the largest ratio that counts, as in verl: the gradient of one that overflows is not a number."""
+
 
 def k1(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """-log r with r = q(x) / p(x): unbiased, and negative for half of the samples.
@@ -24,8 +27,8 @@ def k2(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
 
 
 def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
-    """(r - 1) - log r: unbiased, and never negative. Arguments as for `k1`."""
-    difference = ref_logprobs - logprobs
+    """(r - 1) - log r: unbiased, and never negative; r is at most e^20. Arguments as for `k1`."""
+    difference = (ref_logprobs - logprobs).clamp(max=MOST_LOG_RATIO)
     return difference.expm1() - difference
 
 

@@ -1,7 +1,7 @@
 """Policy gradients: losses of tokens that an earlier policy wrote.
 
 In the formulas p is the model's probability of a token, q that of the policy that wrote it (`logprobs` of the batch),
-A the token's advantage (`advantages`), and r = p / q. No gradient flows through q, A and sg(...).
+A the token's advantage (`advantages`), and r = p / q, at most e^20. No gradient flows through q, A and sg(...).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from twinkle.engines.losses.counting import counted, needed, sequence_means
-from twinkle.engines.losses.kl import k3
+from twinkle.engines.losses.kl import MOST_LOG_RATIO, k3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,8 @@ def importance_sampling(logprobs: torch.Tensor, batch: Mapping[str, torch.Tensor
 
 def _log_ratio(logprobs: torch.Tensor, batch: Mapping[str, torch.Tensor], loss: str) -> torch.Tensor:
     """Log r, 0 where a token does not count: a ratio there could be infinite, and 0 times its gradient no number."""
-    return torch.where(counted(batch), logprobs - needed(batch, "logprobs", loss).detach(), 0)
+    log_ratio = logprobs - needed(batch, "logprobs", loss).detach()
+    return torch.where(counted(batch), log_ratio, 0).clamp(max=MOST_LOG_RATIO)
 
 
 def _advantages(batch: Mapping[str, torch.Tensor], loss: str) -> torch.Tensor:

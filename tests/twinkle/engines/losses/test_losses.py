@@ -151,6 +151,17 @@ def test_what_does_not_count_gives_no_gradient_however_far_off_it_is() -> None:
     assert gradient.tolist() == [[0, 0, -1]]
 
 
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_a_token_whose_ratio_overflows_gives_finite_losses_and_gradients(name: str, advantage: float) -> None:
+    rollouts = Rollouts([[1, 2, 3]], logprobs=[[0.0, -200.0, -200.0]], advantages=[advantage])
+    batch = {**rollouts.pad(), "ref_logprobs": torch.tensor([[0.0, 0.0, 200.0]])}
+    values = torch.tensor([[0.0, -1.0, -150.0]], requires_grad=True)
+    losses = LOSSES[name](values, batch, **OPTIONS[name])
+    (gradient,) = torch.autograd.grad(losses.sum(), values)
+    assert losses.isfinite().all() and gradient.isfinite().all()
+
+
 def test_tokens_that_count_are_written_by_the_model_and_predicted() -> None:
     rollouts = Rollouts([[1, 2, 3], [4, 5]], mask=[[1, 1, 0], [1, 1]])
     want = {"right": [[0, 1, 0], [0, 1, 0]], "left": [[0, 1, 0], [0, 0, 1]]}
