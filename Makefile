@@ -72,7 +72,7 @@ clusters: setup
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
 test-fast: setup
 	$(BATCH) $(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" $(addprefix --ignore ,$(APART)) \
-	  --numprocesses 2 --dist worksteal
+	  --numprocesses 3 --dist worksteal
 
 # What needs no cluster, on another interpreter, in an environment of its own: make test-python PYTHON=python3.13
 OTHER := .cache/$(notdir $(PYTHON))

@@ -142,6 +142,7 @@ def test_constructors_that_stand_still_and_draw_nothing_are_no_reason_to_warn(
     assert caplog.records == []
 
 
+@pytest.mark.slow
 def test_the_warning_names_only_what_was_drawn_from(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ class Maker:
         return 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 def test_the_piece_of_a_late_data_rank_raises_at_the_deadline() -> None:
     maker = on("four", MESH).create(Maker)

@@ -178,6 +178,7 @@ def test_it_waits_for_all_and_tells_the_call_that_failed(makers: tuple[Maker, Ma
         three.whole(lazy).result(60.0)
 
 
+@pytest.mark.slow
 def test_it_is_late_when_a_call_is(makers: tuple[Maker, Maker]) -> None:
     two, three = makers
     held, late = submit(two.later, [4, 5]), submit(three.late, [1, 2, 3])

@@ -41,6 +41,7 @@ class Rows:
         return rows
 
 
+@pytest.mark.slow
 def test_a_failure_that_was_seen_is_told_once(
     serving: Callable[..., AbstractContextManager[str]], caplog: pytest.LogCaptureFixture
 ) -> None:

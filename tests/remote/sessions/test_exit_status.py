@@ -66,6 +66,7 @@ actor = twinkle.on("actor", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(
 """
 
 
+@pytest.mark.slow
 def test_the_last_call_of_a_program_is_not_lost(tmp_path: Path) -> None:
     done = run("[actor.save(f'{step}-') for step in range(4)]", tmp_path)
     assert done.returncode == 0, done.stderr

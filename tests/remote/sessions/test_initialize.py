@@ -150,6 +150,7 @@ def test_shutdown_waits_for_calls_in_flight() -> None:
     assert lazy.done()
 
 
+@pytest.mark.slow
 def test_a_call_past_its_deadline_is_not_waited_for_and_is_an_error() -> None:
     event = threading.Event()
     began = time.monotonic()

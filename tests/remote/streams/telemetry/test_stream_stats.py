@@ -53,6 +53,7 @@ def test_figures_print_as_a_table() -> None:
     assert "more: 20.0%)" in str(StreamStats(lag=Counter(range(10))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["local", "threads"])
 @pytest.mark.parametrize("ahead", [0, 6])
 def test_each_second_of_the_loop_and_of_a_data_rank_is_counted_once(mode: str, ahead: int) -> None:
