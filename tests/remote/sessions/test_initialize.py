@@ -96,7 +96,11 @@ def test_twice_the_same_is_nothing_and_other_arguments_show_the_difference() -> 
     ("arguments", "error", "message"),
     [
         ({"mode": "rey"}, BackendError, "mode='rey' is not a backend: installed are .*'local'.*'threads'"),
-        ({"mode": "threads", "start": 1}, BackendError, "does not take start; its options are start_timeout"),
+        (
+            {"mode": "threads", "save_failure": "here"},
+            BackendError,
+            "does not take save_failure; its options are start_timeout, .* of any session: groups, .*, save_failures$",
+        ),
         ({"mode": "local", "groups": ["four"]}, TypeError, r"a list of DeviceGroup\(name, ranks, device_type\)"),
         ({"mode": "local", "groups": [GROUPS[0]] * 2}, ValueError, "'four' is there twice"),
     ],

@@ -25,7 +25,7 @@ from twinkle_remote.sessions.runtime import Runtime
 from twinkle_remote.worker.seeding import check_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from twinkle_mesh import DeviceMesh
@@ -301,11 +301,15 @@ def _check_options(mode: str, factory: BackendFactory, options: dict[str, Any]) 
     parameters = inspect.signature(factory).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    known = [
-        name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "seed"
-    ]
+    known = [name for name in _keywords(factory) if name != "seed"]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise BackendError(
-            f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(known) or 'none'}"
+            f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(known) or 'none'}, "
+            f"beside those of any session: {', '.join(_keywords(initialize))}"
         )
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters
+    return [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
