@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,24 @@ def test_the_command_debugs_what_a_program_defines_itself(tmp_path: Path, mode: 
     assert "Actor.update of rank 0 of 1 in group 'actor' raised ArithmeticError:\n  3 * 4\n" in done.stdout
     assert "(Pdb) 4\n" in done.stdout
     assert done.stderr.endswith("ArithmeticError: 3 * 4\n")
+
+
+@pytest.mark.slow
+def test_a_program_without_a_part_for_main_does_not_run_again(tmp_path: Path) -> None:
+    """It is read as far as its session, with the arguments that it had."""
+    before, _, after = PROGRAM.partition('if __name__ == "__main__":\n')
+    program = tmp_path / "program.py"
+    program.write_text(before + "mode, folder = sys.argv[1:]\n" + textwrap.dedent(after).replace("sys.argv[1]", "mode"))
+    ran = [sys.executable, str(program), "threads", str(tmp_path / "failures")]
+    path = file_in(subprocess.run(ran, capture_output=True, text=True, timeout=60, check=True).stdout)
+    command = [sys.executable, "-m", "twinkle", "replay", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.endswith("ArithmeticError: 3 * 4\n")
+    assert len(list((tmp_path / "failures").iterdir())) == 1
+    program.write_text("raise SystemExit('no such option')\n")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "that failed: SystemExit: no such option; what it does beside goes under `if __name__" in done.stderr
 
 
 def test_the_command_refuses_what_is_no_saved_call(tmp_path: Path) -> None:

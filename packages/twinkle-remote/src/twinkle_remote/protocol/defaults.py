@@ -19,12 +19,14 @@ class SavedFailures:
         folder: Absolute path, on each worker's node.
         seed: The session's.
         main: Path of the program; empty where it has none.
+        argv: Arguments of its command line.
         paths: Directories of the program's modules.
     """
 
     folder: str
     seed: int
     main: str
+    argv: tuple[str, ...]
     paths: tuple[str, ...]
 
 

@@ -22,6 +22,7 @@ from twinkle_remote.sessions.current import active, install, remove
 from twinkle_remote.sessions.end_calls import end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
 from twinkle_remote.sessions.runtime import Runtime
+from twinkle_remote.worker.definitions import end_of_definitions
 from twinkle_remote.worker.seeding import check_seed
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def initialize(
         BackendError: There is no such backend, or it does not take an option.
         PlacementError: The groups cannot be placed.
     """
+    end_of_definitions()
     by_name = _by_name(() if groups is None else groups)
     seed = check_seed(seed)
     arguments = {
@@ -264,7 +266,8 @@ def _saving(backend: Backend, folder: str | os.PathLike[str], seed: int) -> Save
         )
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     paths = tuple(os.path.abspath(path) for path in sys.path)
-    return SavedFailures(os.path.abspath(folder), seed, os.path.abspath(main) if main else "", paths)
+    program = os.path.abspath(main) if main else ""
+    return SavedFailures(os.path.abspath(folder), seed, program, tuple(sys.argv[1:]), paths)
 
 
 def _shown(key: str, arguments: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ class FailedCall:
         world_size: Number of workers of the group.
         seed: The session's.
         main: Path of the program, for what it defines in `__main__`; empty where it has none.
+        argv: Arguments of the program's command line.
         paths: Directories of the program's modules.
         type_name: Type of the error.
         message: Its text.
@@ -50,6 +51,7 @@ class FailedCall:
     world_size: int
     seed: int
     main: str
+    argv: tuple[str, ...]
     paths: tuple[str, ...]
     type_name: str
     message: str

@@ -73,6 +73,7 @@ class FailureSaver:
             world_size=self._info.size,
             seed=to.seed,
             main=to.main,
+            argv=to.argv,
             paths=to.paths,
             type_name=failure.type_name,
             message=failure.message,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import pickle
-import runpy
 import sys
-from contextlib import contextmanager
-from types import ModuleType
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.protocol.failure import WorkerInfo
 from twinkle_remote.protocol.messages import Task
+from twinkle_remote.worker.definitions import defined_in_main
 from twinkle_remote.worker.failed_call import FailedCall, read
 from twinkle_remote.worker.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 _INSTANCE = "replayed"
 
@@ -35,13 +35,13 @@ def replay(path: str | os.PathLike[str], tell: Callable[[FailedCall], object] = 
         tell: Called with what was saved, before anything of it runs.
 
     Raises:
-        TwinkleError: Others can write the file, or it is no saved call.
+        TwinkleError: Others can write the file, or it is no saved call; or the program cannot be read for its classes.
         Exception: What the constructor or the method raises.
     """
     call = read(path)
     tell(call)
     sys.path.extend(each for each in call.paths if each not in sys.path)
-    with _main_of(call.main):
+    with _main_of(call):
         return _run(call)
 
 
@@ -59,20 +59,7 @@ def _run(call: FailedCall) -> Any:
     return store.get(outcome.payload)[0]
 
 
-@contextmanager
-def _main_of(path: str) -> Iterator[None]:
-    """A block in which a program's definitions are in `__main__`, loaded as `multiprocessing` does for children.
-
-    The program's part under `if __name__ == "__main__"` does not run.
-    """
-    here = sys.modules["__main__"]
-    if not os.path.exists(path) or os.path.abspath(getattr(here, "__file__", None) or "") == path:
-        yield
-        return
-    module = ModuleType("__mp_main__")
-    module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = here
+def _main_of(call: FailedCall) -> AbstractContextManager[None]:
+    """A block in which `__main__` has what the call's program defines there."""
+    own = os.path.abspath(getattr(sys.modules["__main__"], "__file__", None) or "")
+    return nullcontext() if own == call.main or not os.path.exists(call.main) else defined_in_main(call.main, call.argv)
