@@ -21,12 +21,14 @@ demo: setup
 	$(BIN)/python examples/post_training.py
 
 # Tests with a cluster wait for limits and for processes that start: the rest runs beside them. Those without one are one
-# process, and go before all others: what is left at the end keeps both cores busy.
+# process, and go before: what is left at the end keeps both cores busy. Types and packages wait for nothing: they take
+# what the others leave.
 test: lint
 	$(MAKE) --no-print-directory --jobs 3 clusters quick checks
 
-checks: typecheck
-	$(MAKE) --no-print-directory packaging
+checks: setup
+	nice -n 10 $(MAKE) --no-print-directory typecheck
+	nice -n 10 $(MAKE) --no-print-directory packaging
 
 setup: .venv/.ready
 
@@ -66,7 +68,7 @@ quick: setup
 	$(BATCH) $(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) --durations 20
 
 clusters: setup
-	nice -n 1 $(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
+	nice -n 2 $(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
 	  --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.

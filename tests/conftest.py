@@ -64,6 +64,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Collect what is left once: pytest does so five times more, and Python when it ends."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def common_cluster() -> Iterator[tuple[str, str]]:
     """A cluster on this host that this process and programs join: its address, and the mark of its processes."""
