@@ -27,7 +27,7 @@ test: lint
 	$(MAKE) --no-print-directory --jobs 3 clusters quick checks
 
 checks: setup
-	nice -n 10 $(MAKE) --no-print-directory typecheck
+	nice -n 19 $(MAKE) --no-print-directory typecheck
 	nice -n 10 $(MAKE) --no-print-directory packaging
 
 setup: .venv/.ready
@@ -68,7 +68,7 @@ quick: setup
 	$(BATCH) $(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) --durations 20
 
 clusters: setup
-	nice -n 2 $(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
+	nice -n 1 $(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
 	  --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.

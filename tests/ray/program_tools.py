@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ray.cluster_utils import Cluster
+
+gc.freeze()  # what is loaded by now lives on, and the end of a program would walk it three times
 
 
 def outcome(function: Callable[[], object]) -> str:
