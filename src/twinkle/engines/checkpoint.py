@@ -70,6 +70,7 @@ def save(
     if _writes():
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(final, ignore_errors=True)  # a damaged one, or it would be the newest
+    _wait_for_first()  # or it would delete what others write
     if model is not None:
         twinkle.get(model.save_state(str(partial / "model")))
     if _writes():
@@ -81,7 +82,7 @@ def save(
         _flush(root)
         for old in sorted(_complete(root), key=_number)[:-keep]:
             shutil.rmtree(old)
-    _wait_for_all()
+    _wait_for_first()
     return final
 
 
@@ -171,8 +172,8 @@ def _writes() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def _wait_for_all() -> None:
-    """Under a launcher, wait until the first process has named the checkpoint."""
+def _wait_for_first() -> None:
+    """Under a launcher, wait until the first process is here, which clears the place of the checkpoint and names it."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         import torch.distributed as dist
 

@@ -5,10 +5,13 @@ one is written by one mesh (dp x fsdp x tp), and goes on in another.
 """
 
 import json
+import shutil
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch.distributed as dist
 from run_training import run_layouts, start_ranks
@@ -18,9 +21,21 @@ import twinkle
 from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import load, save
 
+remove = shutil.rmtree
+
+
+def cleared(path: Path, **options: Any) -> None:
+    """Clear the place of a checkpoint, and see that no other rank writes there yet."""
+    remove(path, **options)
+    time.sleep(0.3)
+    assert not path.exists()
+
 
 def go_on(folder: Path, mesh: DeviceMesh) -> None:
-    with twinkle.session("local", groups=[DeviceGroup("trainer", mesh.world_size, "CPU")]):
+    with (
+        patch("shutil.rmtree", cleared),
+        twinkle.session("local", groups=[DeviceGroup("trainer", mesh.world_size, "CPU")]),
+    ):
         model, loader = new_model(device_mesh=mesh, remote_group="trainer"), new_loader()
         load(folder, model=model, loader=loader)
         train(model, loader, 2)
