@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,3 +105,32 @@ def alike(left: Any, right: Any) -> bool:
             return False
         return bool(((left == right) | ((left != left) & (right != right))).all())
     return bool(left == right) or bool(left != left and right != right)
+
+
+def entries(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
+    """The values as a list, with one entry for each row or sequence.
+
+    Raises:
+        ValueError: There are more or fewer.
+    """
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} entries, but there are {count} {of}s: give one for each")
+    return list(values)
+
+
+def temperatures_of(values: Sequence[Any]) -> list[float]:
+    """Temperatures as Python's numbers.
+
+    Raises:
+        ValueError: One is not above 0, or no number.
+    """
+    found = [float(value) for value in values]
+    for i, value in enumerate(found):
+        if not 0 < value < math.inf:
+            raise ValueError(f"temperatures[{i}] is {value}: a temperature is a number above 0; of greedy sequences 1")
+    return found
+
+
+def chain(parts: Sequence[list[Any] | None]) -> list[Any] | None:
+    """The entries of all parts, one after the other; None where the parts have none."""
+    return [entry for part in parts for entry in part or ()] if parts[0] is not None else None

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 Side = Literal["left", "right"]
 _INPUT = {"ids": "input_ids"}
-_LAYOUT = ("attention_mask", "position_ids", "sequence_ids")
+TEMPERATURES = "temperatures"
+"""The temperature of its sequence at each token of a padded or packed batch; 1 at padding."""
+_LAYOUT = ("attention_mask", "position_ids", "sequence_ids", TEMPERATURES)
 
 
 def pad_columns(
@@ -40,7 +42,7 @@ def pad_columns(
         "input_ids": rectangle(tokens["ids"], pad_id),
         "attention_mask": rectangle(torch.ones_like(rows).to(device)),
         "position_ids": rectangle(position.to(device)),
-        **{name: rectangle(values) for name, values in tokens.items() if name != "ids"},
+        **{name: rectangle(values, int(name == TEMPERATURES)) for name, values in tokens.items() if name != "ids"},
     }
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 import torch
 
-from twinkle.engines.columns import BY_TOKEN, alike, alone, join_columns, join_tokens
+from twinkle.engines.columns import BY_TOKEN, alike, alone, chain, entries, join_columns, join_tokens, temperatures_of
 from twinkle.engines.description import rows, sizes
-from twinkle.engines.padding import Side, pack_columns, pad_columns, unpack_columns, unpad_columns
+from twinkle.engines.padding import TEMPERATURES, Side, pack_columns, pad_columns, unpack_columns, unpad_columns
 from twinkle_remote.values import register_splitter
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class RolloutColumns(TypedDict, total=False):
     ids: Sequence[Any]
     mask: Sequence[Any] | None
     logprobs: Sequence[Any] | None
+    temperatures: Sequence[float] | None
     ref_logprobs: Sequence[Any] | None
     rewards: Sequence[Any] | None
     advantages: Sequence[Any] | None
@@ -48,6 +49,8 @@ class Rollouts:
         prompts: The prompt of each row, or None.
         completions: The text of each sequence, or None.
         finish: Why each sequence ended, "stop" or "length", or None.
+        temperatures: The temperature at which each sequence was drawn, to which `logprobs` belong; 1 where it was
+            greedy; or None, which is 1.
     """
 
     tokens: dict[str, torch.Tensor]
@@ -57,12 +60,14 @@ class Rollouts:
     prompts: list[Any] | None
     completions: list[Any] | None
     finish: list[str] | None
+    temperatures: list[float] | None
 
     def __init__(
         self,
         ids: Sequence[Any],
         mask: Sequence[Any] | None = None,
         logprobs: Sequence[Any] | None = None,
+        temperatures: Sequence[float] | None = None,
         ref_logprobs: Sequence[Any] | None = None,
         rewards: Sequence[Any] | None = None,
         advantages: Sequence[Any] | None = None,
@@ -79,6 +84,8 @@ class Rollouts:
             ids: The tokens of each sequence, prompt included: 1-D tensors, arrays or lists.
             mask: As long as the ids: true where the model wrote the token and it counts. None counts every token.
             logprobs: As long as the ids, of the model that wrote them, 0 where it wrote nothing.
+            temperatures: One a sequence, above 0: that at which it was drawn (greedy: 1), to which `logprobs` belong.
+                A `TransformersModel` divides its logits by it. None is 1.
             ref_logprobs: The same of a reference model.
             rewards: As long as the ids; or one number a sequence, which then stands at its last token.
             advantages: As long as the ids; or one number a sequence, which then stands at each token.
@@ -90,7 +97,7 @@ class Rollouts:
             finish: One a sequence, "stop" or "length".
 
         Raises:
-            ValueError: Lengths disagree.
+            ValueError: Lengths disagree, or a temperature is not above 0.
         """
         given = dict(zip(BY_TOKEN, (ids, mask, logprobs, ref_logprobs, rewards, advantages, versions), strict=True))
         lengths = [len(sequence) for sequence in ids]
@@ -103,10 +110,13 @@ class Rollouts:
             tokens,
             lengths,
             own,
-            {name: _entries(f"columns[{name!r}]", c, len(own), "row") for name, c in (columns or {}).items()},
-            None if prompts is None else _entries("prompts", prompts, len(own), "row"),
-            None if completions is None else _entries("completions", completions, len(lengths), "sequence"),
-            None if finish is None else _entries("finish", finish, len(lengths), "sequence"),
+            {name: entries(f"columns[{name!r}]", c, len(own), "row") for name, c in (columns or {}).items()},
+            None if prompts is None else entries("prompts", prompts, len(own), "row"),
+            None if completions is None else entries("completions", completions, len(lengths), "sequence"),
+            None if finish is None else entries("finish", finish, len(lengths), "sequence"),
+            None
+            if temperatures is None
+            else temperatures_of(entries("temperatures", temperatures, len(lengths), "sequence")),
         )
 
     def _fill(self, *values: Any) -> Rollouts:
@@ -205,6 +215,7 @@ class Rollouts:
             None if self.prompts is None else self.prompts[start:stop],
             None if self.completions is None else self.completions[first:last],
             None if self.finish is None else self.finish[first:last],
+            None if self.temperatures is None else self.temperatures[first:last],
         )
 
     @staticmethod
@@ -232,7 +243,7 @@ class Rollouts:
             [n for part in used for n in part.lengths],
             [n for part in used for n in part.counts],
             {name: [entry for part in used for entry in part.columns[name]] for name in first.columns},
-            *[_chain([getattr(part, name) for part in used]) for name in _ENTRIES],
+            *[chain([getattr(part, name) for part in used]) for name in _ENTRIES],
         )
 
     def _having(self) -> list[str]:
@@ -250,7 +261,7 @@ class Rollouts:
         return Rollouts(**{**given, **columns})
 
     def pad(self, side: Side = "right", pad_id: int = 0) -> dict[str, torch.Tensor]:
-        """Every column as a rectangle [sequences, longest], 0 where there is no token.
+        """Every column as a rectangle [sequences, longest], 0 where there is no token (a temperature: 1).
 
         Args:
             side: Where the padding is, "left" or "right".
@@ -259,7 +270,7 @@ class Rollouts:
         Returns:
             `input_ids`, `attention_mask`, `position_ids` (0 at each first token), and the other columns by name.
         """
-        return pad_columns(self.tokens, self.lengths, side, pad_id)
+        return pad_columns(self._by_token(), self.lengths, side, pad_id)
 
     def unpad(self, mapping: Mapping[str, torch.Tensor]) -> Rollouts:
         """These rollouts with the columns of a mapping such as `pad` makes, which may have further ones.
@@ -285,7 +296,7 @@ class Rollouts:
         Raises:
             ValueError: A sequence is longer than that.
         """
-        return pack_columns(self.tokens, self.lengths, length)
+        return pack_columns(self._by_token(), self.lengths, length)
 
     def unpack(self, mappings: Iterable[Mapping[str, torch.Tensor]]) -> Rollouts:
         """These rollouts with the columns of packs such as `pack` makes, which may have further ones.
@@ -297,6 +308,14 @@ class Rollouts:
             ValueError: They do not hold each token of these rollouts once.
         """
         return self._with_tokens(unpack_columns(mappings, self.lengths))
+
+    def _by_token(self) -> dict[str, torch.Tensor]:
+        """The columns by token, and the temperature of its sequence at each token."""
+        if self.temperatures is None:
+            return self.tokens
+        each = torch.tensor(self.temperatures, dtype=torch.float64)
+        spread = torch.repeat_interleave(each, torch.tensor(self.lengths, dtype=torch.int64))
+        return {**self.tokens, TEMPERATURES: spread.to(self.tokens["ids"].device)}
 
     def _with_tokens(self, fresh: Mapping[str, torch.Tensor]) -> Rollouts:
         rest = [getattr(self, name) for name in ("lengths", "counts", "columns", *_ENTRIES)]
@@ -334,17 +353,7 @@ class Rollouts:
         return "\n".join([f"Rollouts({head})", *rows(self.counts, self.prompts, self.completions)])
 
 
-_ENTRIES = ("prompts", "completions", "finish")
-
-
-def _entries(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} entries, but there are {count} {of}s: give one for each")
-    return list(values)
-
-
-def _chain(parts: Sequence[list[Any] | None]) -> list[Any] | None:
-    return [entry for part in parts for entry in part or ()] if parts[0] is not None else None
+_ENTRIES = ("prompts", "completions", "finish", "temperatures")
 
 
 class RolloutsSplitter:

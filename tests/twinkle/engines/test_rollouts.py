@@ -253,3 +253,19 @@ def test_its_text_tells_sizes_and_shows_a_few_rows() -> None:
     assert "0: '2+2?' -> '4' (and 1 more)" in text
     assert "and 1 more row" in text and "hidden" not in text and len(text) < 600
     assert repr(rollouts[:0]).startswith("Rollouts(0 rows, 0 sequences, 0 tokens")
+
+
+def test_temperatures_stand_by_sequence_and_at_each_token_of_a_rectangle() -> None:
+    made = Rollouts([[1, 2, 3], [4], [5, 6]], counts=[2, 1], temperatures=[0.5, 1, 2])
+    assert made.temperatures == [0.5, 1.0, 2.0] and made[1].temperatures == [2.0]
+    assert Rollouts.concat([made[1], made[0]]).temperatures == [2.0, 0.5, 1.0]
+    padded = made.pad("left")
+    assert padded["temperatures"].tolist() == [[0.5] * 3, [1.0] * 3, [1.0, 2.0, 2.0]]
+    assert made.unpad(padded) == made and made.unpack(made.pack(4)) == made
+    assert made.pack(4)[0]["temperatures"].shape == made.pack(4)[0]["input_ids"].shape
+    assert made.replace(temperatures=None).temperatures is None and made != made.replace(temperatures=[1, 1, 2])
+    with pytest.raises(ValueError, match="temperatures"):
+        Rollouts.concat([made, made.replace(temperatures=None)])
+    for wrong in ([0, 1, 1], [1, float("nan"), 1], [1, 1, float("inf")], [1, 1]):
+        with pytest.raises(ValueError, match="temperatures"):
+            made.replace(temperatures=wrong)
