@@ -139,7 +139,7 @@ def synced(process_workers: Callable[..., Any], transport: Any, **options: Any) 
 def test_parameters_stay_what_they_are_and_two_memories_take_turns(
     process_workers: Callable[..., Any], transport: Any
 ) -> None:
-    source, target, sync = synced(process_workers, transport)
+    source, target, sync = synced(process_workers, transport, overwrite_trained=True)
     size = max(target.run(saved_bytes))
     for version in range(1, 7):
         source.run(fill_all, float(version))
@@ -159,7 +159,7 @@ def test_parameters_stay_what_they_are_and_two_memories_take_turns(
     assert source.run(memory_files) == [0]
     assert target.run(mapped_files) == [1 if transport == "shared" else 0] * 2
     target.run(check, 6.0)
-    with WeightSync(source, target, transport=transport, timeout=60.0) as again:
+    with WeightSync(source, target, transport=transport, timeout=60.0, overwrite_trained=True) as again:
         for version in (7, 8, 9):
             source.run(fill_all, float(version))
             again()

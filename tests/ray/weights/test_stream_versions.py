@@ -6,14 +6,16 @@ import asyncio
 import threading
 import time
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_ray import WeightSync, WeightSyncError
+from twinkle_ray.weights.controller.participants import RemoteParticipants
 from twinkle_remote import current_worker, get, on, release, remote_class, remote_function, session, stream, submit
+from twinkle_remote.backends.support import WorkersOf, component_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -273,3 +275,61 @@ def test_all_ranks_of_a_replica_make_a_chunk_with_the_same_version(fresh_gate: G
     for rank in range(4):
         told = [version for of_rank, version in fresh_gate.told if of_rank == rank]
         assert told == sorted(set(told)) and told[-1] == 120
+
+
+def test_a_sync_whose_target_is_gone_waits_until_its_stream_has_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with session("threads", groups=[DeviceGroup("sampler", 2, "CPU"), DeviceGroup("actor", 1, "CPU")]):
+        sampler, actor = on("sampler", DeviceMesh.from_sizes(dp_size=2)).create(Model), on("actor").create(Model)
+        sync = WeightSync(actor, sampler)
+        component = component_of(sampler)
+        assert component is not None
+        both = WorkersOf(component, (0, 1))
+
+        def all_are_gone(ranks: RemoteParticipants, *, lost_only: bool = False) -> bool:
+            ranks.keep([])
+            return True
+
+        source = [[row, row + 1] for row in range(0, 20, 2)]
+        with stream(source, sampler.sample, rows=2, ahead=2, order="arrival") as batches:
+            next(iter(batches))
+            assert sync() == 1
+            monkeypatch.setattr(RemoteParticipants, "look_who_lives", all_are_gone)
+            sync._controller.forget()
+            with pytest.raises(WeightSyncError, match="no rank of Model"):
+                sync()
+            noticed = threading.Timer(0.3, sync.leave_out, [both])
+            noticed.start()
+            assert sync() == 2 and sync.delivery is not None and sync.delivery.changed == ()
+            noticed.join()
+            monkeypatch.undo()
+            sync.take_back(both)
+            assert sync() == 3
+
+
+@pytest.mark.parametrize("returned", ["another", "itself"])
+def test_a_rank_that_dies_while_one_comes_back_is_left_out(monkeypatch: pytest.MonkeyPatch, returned: str) -> None:
+    """The number of ranks is the same before and after, and a rank that is back has lost what it had of the sync."""
+    with session("threads", groups=[DeviceGroup("sampler", 3, "CPU"), DeviceGroup("actor", 1, "CPU")]):
+        sampler, actor = on("sampler", DeviceMesh.from_sizes(dp_size=3)).create(Model), on("actor").create(Model)
+        sync = WeightSync(actor, sampler)
+        component = component_of(sampler)
+        assert component is not None
+        sync.leave_out(WorkersOf(component, (2,)))
+        source = [list(range(row, row + 3)) for row in range(0, 30, 3)]
+        with stream(source, sampler.sample, rows=3, ahead=3, order="arrival") as batches:
+            next(iter(batches))
+            commit = sync._controller.commit
+            failed: list[Any] = []
+
+            def fail_once(attempt: Any) -> Any:
+                if failed:
+                    return commit(attempt)
+                failed.append(sync._own.living)
+                sync.leave_out(WorkersOf(component, (1,)))
+                sync.take_back(WorkersOf(component, (2,) if returned == "another" else (1,)))
+                raise WeightSyncError("rank 1 died")
+
+            monkeypatch.setattr(sync._controller, "commit", fail_once)
+            assert sync() == 1
+            assert failed == [[0, 1]]
+            assert list(sync._own.living) == ([0, 2] if returned == "another" else [0, 1])

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 import twinkle
-from twinkle import DeviceGroup, DeviceMesh, WeightSync
+from twinkle import DeviceGroup, DeviceMesh, WeightSync, WeightSyncError
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler
 
 IDS = [[3, 5, 7], [11], [2, 4, 6, 8, 10, 12], [60, 1]]
@@ -199,6 +199,8 @@ def test_the_trainers_weights_are_the_samplers_after_a_sync(adapters: bool) -> N
             assert_close(own, torch.where(mask.bool(), theirs, 0), rtol=0, atol=1e-4)
         assert ids_of(before) != ids_of(after)
         assert {int(version) for row in after.versions for version in row} == {1}
+        with pytest.raises(WeightSyncError, match="overwrite_trained"):
+            WeightSync(sampler, trainer)()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ class RankReport:
         prepared: Digest of the plan that it has; None without one.
         generation: Of its process group; None without one.
         occupied: Memory files in which its tensors live; None if a sync does not replace their memory.
+        trained: What tells that the component trains these weights; "" where nothing does, and for a source.
     """
 
     process: str
@@ -87,6 +88,7 @@ class RankReport:
     prepared: str | None
     generation: int | None
     occupied: frozenset[MemoryFile] | None = None
+    trained: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,13 +52,15 @@ class WeightSync:
         convert: Convert tensors whose dtypes differ between the sides; without it they are an error.
         check: When to compare digests of the values: of the source's replicas before anything moves, and of both ends
             after the write. "first": in the first sync, and again after layouts or workers have changed. "always": in
-            every sync. "never": not at all; a block then comes from any of its replicas.
+            every sync, which then refuses values of the source that are not finite; the log names them elsewhere.
+            "never": not at all; a block then comes from any of its replicas.
         checksum: Compare a CRC-32 of every bucket at both ends before the write.
         keep_old: Keep the old values until every rank has written the new ones: if a rank dies during the write, the
             others go back to the old version. Without it they keep the new version, and a sync saves one copy.
         transport: "auto" (by reference within a process, shared memory or CUDA IPC within a host, NCCL or Gloo between
             hosts), or one of "gloo", "nccl", "shared", "cuda_ipc", "object_store" for every pair of processes.
         silence: A worker without a sign of life for as many seconds counts as stopped.
+        overwrite_trained: Write into weights that the target trains, too; without it they are an error.
 
     Raises:
         ValueError: For an option out of range.
@@ -79,6 +81,7 @@ class WeightSync:
         keep_old: bool = True,
         transport: Transport = "auto",
         silence: float = 10.0,
+        overwrite_trained: bool = False,
     ) -> None:
         check_transport(transport)
         for field, seconds in (("timeout", timeout), ("silence", silence)):
@@ -91,6 +94,7 @@ class WeightSync:
         self._target = target
         given = {"bucket_bytes": bucket_bytes, "timeout": timeout, "rename": rename, "select": select}
         given |= {"convert": convert, "check": check, "checksum": checksum, "keep_old": keep_old}
+        given |= {"overwrite_trained": overwrite_trained}
         tool = session_tool("weight_sync", source, target, **given, transport=transport, silence=silence)
         self._options = SyncOptions(
             bucket_bytes=bucket_bytes,
@@ -101,6 +105,7 @@ class WeightSync:
             keep_old=keep_old,
             transport=transport,
             silence=silence,
+            overwrite_trained=overwrite_trained,
         )
         self._version = 0
         self._began = 0.0
@@ -194,7 +199,7 @@ class WeightSync:
     def leave_out(self, workers: WorkersOf) -> None:
         """Leave ranks of the target out of syncs, because their workers are started again, or are drained."""
         with self._turn:
-            self._own.left_out |= self._own.indices(*workers)
+            self._own.leave_out(self._own.indices(*workers))
 
     def take_back(self, workers: WorkersOf) -> None:
         """Let ranks of the target take part again; the next sync finds out whether they live."""

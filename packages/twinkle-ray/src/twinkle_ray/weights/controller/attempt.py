@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle_ray.weights.checks import check_arrival, check_finite, check_one_rank, check_replicas
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
 from twinkle_ray.weights.controller.steps import run_last_step, run_step
 from twinkle_ray.weights.controller.survivors import death_behind, run_where_alive
-from twinkle_ray.weights.delivery import WeightDelivery, by_name, changed_names, check_arrival, check_replicas
+from twinkle_ray.weights.delivery import WeightDelivery, by_name, changed_names
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.worker import endpoint, in_flight
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.messages import Side, StepResult, SyncCommand
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
     from twinkle_ray.weights.planning.transfer_plan import Digests
+    from twinkle_ray.weights.worker.examination import Examined
 
 
 class Attempt:
@@ -44,15 +46,20 @@ class Attempt:
         """Whether the values at both ends are compared."""
         return self._sent is not None
 
-    def transfer(self, *, compare: bool) -> None:
+    def transfer(self, *, compare: bool, finite: bool) -> None:
         """Send the buckets, or pack them where the command is detached.
 
         Args:
             compare: Compare the source's replicas first, and both ends after the commit.
+            finite: Refuse values that are not finite where values are compared; else the log names them.
         """
         if compare:
-            self._sent = self._digests("digest", "source")
-            check_replicas(self.sync_plan.plan, self._sent)
+            examined: list[Examined] = self._step("digest", ("source",), endpoint.examine)["source"]
+            self._sent = [one.digests for one in examined]
+            name = self._calls.both_sides["source"].name
+            check_one_rank(name, [one.apart for one in examined])
+            check_replicas(self.sync_plan.plan, self._sent, name)
+            check_finite(name, [one.not_finite for one in examined], refuse=finite)
         self._sources = self._step("transfer", SIDES, endpoint.transfer)["source"]
 
     def commit(self) -> WeightDelivery:
@@ -149,12 +156,9 @@ class Attempt:
         """Digests of the target's tensors, compared with the source's; None where the source has made none."""
         if self._sent is None:
             return None
-        received = self._digests("verify", "target")
+        received = self._step("verify", ("target",), endpoint.digest, self._calls.same("target", "verify"))["target"]
         check_arrival(self.sync_plan.plan, self._sent, received)
         return received
-
-    def _digests(self, step: str, side: Side) -> list[Digests]:
-        return self._step(step, (side,), endpoint.digest, self._calls.same(side, step))[side]
 
     def _step(
         self, name: str, sides: Sequence[Side], function: Callable[..., object], *columns: Sequence[object]

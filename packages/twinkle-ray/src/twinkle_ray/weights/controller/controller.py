@@ -14,6 +14,7 @@ from twinkle_ray.weights.controller.plan_cache import PlanCache
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
 from twinkle_ray.weights.controller.steps import run_step
 from twinkle_ray.weights.controller.sync_group import SyncGroup
+from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 from twinkle_ray.weights.messages import MemoryFile, Side, SyncCommand
 from twinkle_ray.weights.rendezvous.session import Phase
 from twinkle_ray.weights.worker import endpoint
@@ -45,6 +46,7 @@ class SyncOptions:
     keep_old: bool
     transport: Transport
     silence: float
+    overwrite_trained: bool = False
 
 
 class Controller:
@@ -84,9 +86,12 @@ class Controller:
         """
         self._attempts += 1
         self._choose_ranks(in_flight)
-        if in_flight and self._all_return():
-            return EmptyAttempt(SyncCommand(version, self._attempts, "", in_flight=True))
+        if in_flight and not self.target.size:
+            if self._all_return(_NOTICE_SECONDS):
+                return EmptyAttempt(SyncCommand(version, self._attempts, "", in_flight=True))
+            raise WeightSyncError(f"no rank of {self.target.name}, the target of the weight sync, is alive")
         reports = self._plans.describe(deadline)
+        self._check_target(reports["target"])
         sync_plan = self._plans.compile(reports)
         self._prepare(sync_plan, reports, deadline)
         command = SyncCommand(
@@ -101,8 +106,24 @@ class Controller:
         )
         attempt = Attempt(self._calls, self._group, sync_plan, command, deadline)
         check = self._options.check
-        attempt.transfer(compare=check == "always" or (check == "first" and self._checked != sync_plan.digest))
+        compare = check == "always" or (check == "first" and self._checked != sync_plan.digest)
+        attempt.transfer(compare=compare, finite=check == "always")
         return attempt
+
+    def _check_target(self, reports: Sequence[RankReport]) -> None:
+        """Refuse to write weights that the target trains, unless that is wanted.
+
+        Raises:
+            ManifestError: It trains them.
+        """
+        trained = {rank: report.trained for rank, report in enumerate(reports) if report.trained}
+        if trained and not self._options.overwrite_trained:
+            rank, why = next(iter(trained.items()))
+            raise ManifestError(
+                f"{self.target.name}, the target of the weight sync, trains its weights, and a sync would overwrite "
+                f"them: on rank {rank} {why}; is WeightSync(source, target) called with the two exchanged? "
+                "overwrite_trained=True writes them all the same"
+            )
 
     def commit(self, attempt: Attempt | EmptyAttempt) -> WeightDelivery:
         """Wait until all has arrived, and write it, or hold it in flight, on every rank of the target, or on none."""
@@ -130,13 +151,14 @@ class Controller:
             self.forget()
 
     def goes_on_without(self) -> bool:
-        """Whether a rank of the target was lost since the sync began, and others are left."""
+        """Whether a rank of the target was lost since the sync began, and others are left, or have come."""
         target = self.target
         if not isinstance(target, RemoteParticipants) or not target.beside:
             return False
-        before = target.size
+        before = set(target.living)
         target.look_who_lives()
-        return target.size < before and (target.size > 0 or self._all_return(_NOTICE_SECONDS))
+        lost = before & target.lost | before - set(target.living)  # one that is back already has lost its state
+        return bool(lost) and (target.size > 0 or self._all_return(_NOTICE_SECONDS))
 
     def _all_return(self, seconds: float = 0.0) -> bool:
         """Whether all ranks of the target are lost and are being started again, or will be after so many seconds."""
@@ -152,7 +174,7 @@ class Controller:
         target = self.target
         if not isinstance(target, RemoteParticipants) or target.chosen:
             return
-        target.beside = in_flight
+        target.beside, target.lost = in_flight, frozenset()
         everyone = target.everyone()
         if in_flight:
             self._versions().check()

@@ -73,6 +73,7 @@ class RemoteParticipants:
         ranks: All ranks, each with its component; those of the first component come first.
         living: Indices of the ranks that take part; the others are lost, or left out.
         left_out: Indices of ranks that do not take part whether they live or not.
+        lost: Indices of ranks that were left out at some time since the latest sync began.
     """
 
     def __init__(self, handle: object, indices: Sequence[int] | None = None) -> None:
@@ -84,6 +85,7 @@ class RemoteParticipants:
         self.beside = False
         self.chosen = indices is not None
         self.left_out: frozenset[int] = frozenset()
+        self.lost: frozenset[int] = frozenset()
         self._handles: dict[tuple[str, str], object] = {}
         self.ranks: list[tuple[Component, int]] = []
         self.join(handle)
@@ -109,6 +111,11 @@ class RemoteParticipants:
         """The indices of some ranks of a component."""
         wanted = {(_key(component), rank) for rank in ranks}
         return frozenset(index for index, (own, rank) in enumerate(self.ranks) if (_key(own), rank) in wanted)
+
+    def leave_out(self, indices: frozenset[int]) -> None:
+        """Have these ranks take no part until they are taken back."""
+        self.left_out |= indices
+        self.lost |= indices
 
     def some(self, component: Component, ranks: Sequence[int]) -> RemoteParticipants:
         """Only these ranks of a component, as participants of their own."""

@@ -12,6 +12,7 @@ import torch
 
 from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.layouts import RankGroup, rank_groups
+from twinkle_ray.weights.planning.name_hints import rename_hint
 from twinkle_ray.weights.planning.ties import shared_memory_faults
 
 if TYPE_CHECKING:
@@ -127,7 +128,13 @@ def match(
         grouped.setdefault((representatives[new], wire, other.dtype), []).append(new)
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        raise ManifestError("source and target do not hold the same weights:\n  " + "\n  ".join(faults[:_SHOWN]) + more)
+        hint = rename_hint({names[new] for new in extra}, wanted - satisfied)
+        raise ManifestError(
+            "source and target do not hold the same weights:\n  "
+            + "\n  ".join(faults[:_SHOWN])
+            + more
+            + (hint and f"\n{hint}")
+        )
     return tuple(
         TensorMatch(name, tuple(targets), ours[name].shape, wire, dtype)
         for (name, wire, dtype), targets in grouped.items()

@@ -37,7 +37,7 @@ class Fingerprint:
         tensors, self._layouts = _tensors(values)
         self._plain = None if tensors is None else [tensor.detach() for tensor in tensors]
         self._dtypes = list(map(_dtype, self._plain or ()))
-        self._memory = list(map(_memory, values)) if tensors is None else []
+        self._memory = list(map(memory_of, values)) if tensors is None else []
 
     def matches(self, weights: Weights, *, same_parameters: bool) -> bool:
         """Whether a later result has the same memory and layout.
@@ -55,7 +55,7 @@ class Fingerprint:
             return False
         tensors, layouts = _tensors(values)
         if tensors is None or self._plain is None:
-            return tensors is self._plain and list(map(_memory, values)) == self._memory
+            return tensors is self._plain and list(map(memory_of, values)) == self._memory
         same = layouts == self._layouts and list(map(_dtype, tensors)) == self._dtypes
         return same and all(map(Tensor.is_set_to, tensors, self._plain))  # a model has thousands
 
@@ -83,11 +83,12 @@ def _tensors(values: Sequence[Any]) -> tuple[list[Any] | None, list[object]]:
     return tensors, layouts
 
 
-def _memory(weight: object) -> tuple[object, ...]:
+def memory_of(weight: object) -> tuple[object, ...]:
+    """Where a weight's elements are, and how: equal for two that share them, as long as both are alive."""
     if is_dtensor(weight):
-        return (*_memory(weight._local_tensor), weight.shape, weight.placements, weight.device_mesh)
+        return (*memory_of(weight._local_tensor), weight.shape, weight.placements, weight.device_mesh)
     if isinstance(weight, Tensor):
         return (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
     if isinstance(weight, Shard):
-        return (*_memory(weight.tensor), tuple(weight.global_shape), tuple(weight.offset))
-    return tuple(map(_memory, weight)) if isinstance(weight, list | tuple) else (object(),)
+        return (*memory_of(weight.tensor), tuple(weight.global_shape), tuple(weight.offset))
+    return tuple(map(memory_of, weight)) if isinstance(weight, list | tuple) else (object(),)

@@ -16,19 +16,23 @@ import torch
 
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.messages import RankAddress, RankReport, StepResult, SyncCommand
+from twinkle_ray.weights.shards.own_memory import own_memory
 from twinkle_ray.weights.transport.packing import checksum
 from twinkle_ray.weights.worker.process_state import ProcessState
 from twinkle_ray.weights.worker.rank_state import RankState
+from twinkle_ray.weights.worker.trained import why_trained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from twinkle_ray.weights.messages import Side
     from twinkle_ray.weights.planning.rank_plan import RankPlan
     from twinkle_ray.weights.planning.transfer_plan import Digests
     from twinkle_ray.weights.rendezvous.session import Session
     from twinkle_ray.weights.rendezvous.store import StoreAddress
     from twinkle_ray.weights.shards.shard import Weights
     from twinkle_ray.weights.shards.specs import LocalShards
+    from twinkle_ray.weights.worker.examination import Examined
 
 _PROCESSES: dict[str, ProcessState] = {}
 _LOCK = Lock()
@@ -62,8 +66,10 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
     with _LOCK:
         process_state = _PROCESSES.setdefault(address.sync, ProcessState())
         rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
+    trained = ""
     if not (beside and rank_state.is_read):
-        rank_state.read(instance.weights(), written=address.side == "target")
+        weights = read_weights(instance, rank_state, address.side)
+        trained = why_trained(instance, weights) if address.side == "target" else ""
     with rank_state.held.lock:
         rank_state.begin()
     local_shards = rank_state.local_shards
@@ -79,7 +85,21 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         prepared=None if rank_state.rank_plan is None else rank_state.rank_plan.digest,
         generation=None if process_state.session is None else process_state.session.generation,
         occupied=None if rank_state.replacer is None else rank_state.replacer.occupied(),
+        trained=trained,
     )
+
+
+def read_weights(instance: HasWeights, rank_state: RankState, side: Side) -> Weights:
+    """Read a component's weights, and return them.
+
+    Raises:
+        ManifestError: They are copies, and the side is the target.
+    """
+    weights = instance.weights()
+    if side == "target" and not rank_state.knows(weights):
+        weights = own_memory(weights, instance.weights)
+    rank_state.read(weights, written=side == "target")
+    return weights
 
 
 def serve(instance: HasWeights, address: RankAddress, host: str) -> StoreAddress | None:
@@ -150,6 +170,13 @@ def digest(instance: HasWeights, address: RankAddress, command: SyncCommand, ste
     process_state, rank_state = rank_at(address)
     with process_state.watching(address, command.phase(step)):
         return rank_state.digests(rank_state.running(command), address.side)
+
+
+def examine(instance: HasWeights, address: RankAddress, command: SyncCommand) -> Examined:
+    """Digests of the blocks that this source rank sends or could send, and what is wrong with their values."""
+    process_state, rank_state = rank_at(address)
+    with process_state.watching(address, command.phase("digest")):
+        return rank_state.examine(rank_state.running(command))
 
 
 def commit(instance: HasWeights, address: RankAddress, command: SyncCommand) -> int:

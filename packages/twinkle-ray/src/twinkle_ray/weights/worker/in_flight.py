@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.worker.endpoint import rank_at
+from twinkle_ray.weights.worker.endpoint import rank_at, read_weights
 from twinkle_remote.backends.support import between_awaits
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def take(instance: HasWeights, address: RankAddress, command: SyncCommand) -> No
             version = rank_state.held.get(command.attempt)
             if version is None:
                 return
-            rank_state.read(instance.weights(), written=True)
+            read_weights(instance, rank_state, "target")
             rank_state.check_shards(version.rank_plan)
             rank_state.held_commit(version).apply()
             rank_state.synchronize()

@@ -19,6 +19,7 @@ from twinkle_ray.weights.shards.value_digest import digest_values
 from twinkle_ray.weights.transport import BlockStore, block_store_for
 from twinkle_ray.weights.transport.packing import empty_bytes, slot_views
 from twinkle_ray.weights.worker.commit import Commit, Write
+from twinkle_ray.weights.worker.examination import Examined, blocks_apart, not_finite
 from twinkle_ray.weights.worker.held import HeldVersions
 from twinkle_ray.weights.worker.replacement import replacements_made
 from twinkle_ray.weights.worker.replacer import Replacer
@@ -89,6 +90,11 @@ class RankState:
                 self.replacer.read(weights, self.local_shards)
         if self.replacer is not None:
             self.replacer.read_at = replaced
+
+    def knows(self, weights: Weights) -> bool:
+        """Whether weights are in the memory that was read last."""
+        same = self.replacer is not None
+        return self._fingerprint is not None and self._fingerprint.matches(weights, same_parameters=same)
 
     def begin(self) -> None:
         """Begin a sync: memory in which no tensor lives is free."""
@@ -258,6 +264,12 @@ class RankState:
             found[move] = [digest_values(block, move.box) for block in blocks]
         numbers = iter(_numbers([value for values in found.values() for value in values]))
         return {move: tuple(islice(numbers, len(values))) for move, values in found.items()}
+
+    def examine(self, rank_plan: RankPlan) -> Examined:
+        """Digests of a source rank's blocks, and what is wrong with its values."""
+        names = {entry.source for entry in rank_plan.entries}
+        faults = not_finite(self.local_shards, rank_plan), blocks_apart(self.local_shards, names)
+        return Examined(self.digests(rank_plan, "source"), *faults)
 
     def rollback(self) -> None:
         """Restore the values from before the latest commit, complete or not."""
