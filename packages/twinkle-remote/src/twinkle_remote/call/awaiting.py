@@ -7,6 +7,8 @@ import threading
 from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
+from twinkle_remote.failures.ends import no_end
+
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable
@@ -32,10 +34,8 @@ def future_of(ends_within: Callable[[float], bool], result: Callable[[], R]) -> 
             return
         if error is None:
             future.set_result(value)  # type: ignore[arg-type]  # without an error there is a value
-        elif isinstance(error, StopIteration):  # a future does not take it (PEP 479)
-            future.set_exception(RuntimeError(str(error)))
         else:
-            future.set_exception(error)
+            future.set_exception(no_end(error) if isinstance(error, StopIteration) else error)  # as PEP 479
 
     def serve() -> None:
         while not ends_within(_SLICE_SECONDS):

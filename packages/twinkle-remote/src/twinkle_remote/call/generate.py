@@ -19,6 +19,7 @@ from twinkle_remote.call.first_over import first_over
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.start import start
 from twinkle_remote.errors import CollectError, TwinkleError
+from twinkle_remote.failures.ends import SIGNALS, no_end
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import is_handle
 from twinkle_remote.protocol.spec import FunctionSpec
@@ -109,7 +110,7 @@ class RemoteGenerator(RunsOnce, Generic[R]):
         return self
 
     def __next__(self) -> Lazy[R]:
-        item = self._take()
+        item = self._take_unended()
         if item is _END:
             raise StopIteration
         taken: Lazy[R] = item
@@ -119,7 +120,7 @@ class RemoteGenerator(RunsOnce, Generic[R]):
         return self
 
     async def __anext__(self) -> Lazy[R]:
-        item = await future_of(self._is_ready, self._take)
+        item = await future_of(self._is_ready, self._take_unended)
         if item is _END:
             raise StopAsyncIteration
         taken: Lazy[R] = item
@@ -147,6 +148,13 @@ class RemoteGenerator(RunsOnce, Generic[R]):
 
     def __repr__(self) -> str:
         return f"<items of {self._name} from {len(self._left)} data ranks>"
+
+    def _take_unended(self) -> Any:
+        """`_take`, whose errors do not end a loop."""
+        try:
+            return self._take()
+        except SIGNALS as signal:
+            raise no_end(signal) from signal.__cause__
 
     def _take(self) -> Any:
         """The next item; `_END` after the last one. A failure ends the iteration."""
@@ -179,6 +187,8 @@ class RemoteGenerator(RunsOnce, Generic[R]):
             self._opened.wait()
         call.wait()
         ended = call.ended()
+        if any(ended):
+            self._opened.wait()  # one that was never opened has no items either
         if any(ended) and not all(ended):
             at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
             raise CollectError(

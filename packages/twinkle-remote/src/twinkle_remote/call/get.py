@@ -103,7 +103,7 @@ async def gather(*values: Any) -> tuple[Any, ...]:
 
     replace_lazy(values, note)
     await together(*found)
-    return tuple(map(get, values))
+    return tuple([get(value) for value in values])
 
 
 def replace_lazy(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.start import start
 from twinkle_remote.errors import CallTimeoutError, CollectError, TwinkleError
+from twinkle_remote.failures.ends import SIGNALS, no_end
 from twinkle_remote.protocol.spec import FunctionSpec
 
 if TYPE_CHECKING:
@@ -81,8 +82,10 @@ class RemoteIterator:
             call.wait()
         except CallTimeoutError:  # late, not lost: the following `next` waits for this step again
             raise
-        except TwinkleError:
+        except TwinkleError as error:
             self._steps.popleft()
+            if isinstance(error, SIGNALS):
+                raise no_end(error) from error.__cause__
             raise
         self._steps.popleft()
         ended = call.ended()

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from twinkle_remote.component.decorated import check_decorators
 from twinkle_remote.component.method import make_remote
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.protocol.backend import InProcessBackend
@@ -33,6 +34,7 @@ def prepare(cls: Any) -> None:
     """
     if cls in _prepared:
         return
+    check_decorators(cls)
     _wrap_init(cls)
     for name in dir(cls):
         _inherit_options(cls, name)

@@ -21,6 +21,7 @@ from typing import (
 
 from twinkle_remote.component.construct import intercept
 from twinkle_remote.component.constructor import ConstructorSignature
+from twinkle_remote.component.decorated import check_decorators
 from twinkle_remote.component.method import make_remote
 from twinkle_remote.protocol.marks import mark_class
 from twinkle_remote.protocol.spec import (
@@ -109,8 +110,8 @@ def remote_class(
 
     Raises:
         ValueError: An option is not valid; the message lists the valid values.
-        TypeError: An option does not exist, the decorated object is not a class, or the class does not support weak
-            references.
+        TypeError: An option does not exist, the decorated object is not a class, the class does not support weak
+            references, or a decorator stands above `@remote_function` in it.
     """
     if unknown:
         known = "execute, prefetch, concurrency"
@@ -132,6 +133,7 @@ def remote_class(
                 f"{cls.__name__} has __slots__ without '__weakref__', and a component is referred to weakly: add it to "
                 "the slots, or dataclass(slots=True, weakref_slot=True)"
             )
+        check_decorators(cls)
         mark_class(cls, execute, prefetch, concurrency)
         intercept(cls)
         if "__signature__" not in vars(cls):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.collect import combine_rule, ranks_read
@@ -13,6 +13,7 @@ from twinkle_remote.call.submit import remote_part
 from twinkle_remote.component.explain_hand_over import HostBytes, explain_moves, moves_as_text
 from twinkle_remote.component.method import bind
 from twinkle_remote.protocol.handed import HandedSlot
+from twinkle_remote.protocol.targets import bound_target
 from twinkle_remote.values.rows import lengths
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     """
     component, spec = remote_part(bound_method)
     names = bind(bound_method, component.name, args, kwargs)
-    name = f"{component.name}.{cast('Any', bound_method).__name__}"
+    name = f"{component.name}.{bound_target(bound_method)}"
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     mesh = component.mesh
     shares = dispatch(spec, names, args, kwargs, ranks=ranks, mesh=mesh, put=_store_nothing, name=name)

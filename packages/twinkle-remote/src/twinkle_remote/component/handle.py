@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from functools import cache
+from functools import cache, partialmethod
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component.constructor import prepare
@@ -139,7 +139,7 @@ class Handle(HandleBase):
         found = inspect.getattr_static(cls, name, None)
         if isinstance(found, staticmethod | classmethod):
             return getattr(cls, name)
-        if options_of(found) is None:
+        if options_of(found.func if isinstance(found, partialmethod) else found) is None:
             raise _refusal(self, name)
         return object.__getattribute__(self, name)
 

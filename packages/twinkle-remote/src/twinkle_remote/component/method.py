@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.component import component_of, is_handle
-from twinkle_remote.protocol.marks import NAMES, SPEC, SUBMIT
+from twinkle_remote.protocol.marks import ITSELF, NAMES, SPEC, SUBMIT
 from twinkle_remote.protocol.spec import form_of, returns_columns
+from twinkle_remote.protocol.targets import bound_target, target_of
 from twinkle_remote.worker.running import running_worker
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.spec import Form, FunctionSpec
 
-_CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__", "__enter__", "__exit__"})
+CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__", "__enter__", "__exit__"})
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -30,17 +31,20 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
     form = _checked_form(function, spec)
-    name = function.__name__
-    signature = inspect.signature(function)
+    signature = inspect.signature(function, follow_wrapped=False)
     names = _positional(function, signature, spec)
+    hidden = _hidden_names(function, signature, spec)
     simple = simple_counts(signature)
     spec = replace(returns_columns(spec, signature.return_annotation), form=form)
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
         assert component is not None
+        name = target_of(type(self), method)
         if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
             check_arguments(component.name, name, signature, self, args, kwargs)
+            if hidden and len(args) > len(names):
+                _check_named(component.name, name, hidden, kwargs)
         bound = positional_names(names, len(args))
         if spec.yields:
             from twinkle_remote.call.generate import RemoteGenerator  # as `call_method`
@@ -71,6 +75,9 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     setattr(method, SPEC, spec)
     setattr(method, SUBMIT, send)
     setattr(method, NAMES, names)
+    setattr(method, ITSELF, method)
+    if hasattr(function, "__wrapped__"):
+        cast("Any", method).__signature__ = signature
     return method
 
 
@@ -101,7 +108,7 @@ def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str
         TypeError: The arguments do not fit the method; the message shows the signature.
     """
     signature = inspect.signature(bound_method.__func__)
-    check_arguments(owner, bound_method.__name__, signature, bound_method.__self__, args, kwargs)
+    check_arguments(owner, bound_target(bound_method), signature, bound_method.__self__, args, kwargs)
     return positional_names(getattr(bound_method, NAMES), len(args))
 
 
@@ -122,17 +129,29 @@ def _checked_form(function: Any, spec: FunctionSpec) -> Form:
     """
     if isinstance(function, property):
         raise TypeError("put @property above @remote_function(), not below it")
-    if isinstance(function, staticmethod | classmethod) or not callable(function):
-        raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}")
+    is_function = callable(function) and hasattr(type(function), "__get__")  # Python passes `self` to nothing else
+    if not is_function or isinstance(function, staticmethod | classmethod | type):
+        raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}: use a def")
     name = getattr(function, "__qualname__", repr(function))
     form = form_of(function)
-    if form == "generator" and function.__name__ == "__iter__":
+    called = getattr(function, "__name__", "")
+    if form == "generator" and called == "__iter__":
         return "plain"
-    if form != "plain" and function.__name__ in _CALLED_BY_PYTHON:
-        raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
+    if called in CALLED_BY_PYTHON:
+        check_at_once(name, form)
     if "generator" in form and spec.collect not in ("none", "first"):
         raise TypeError(f"{name} is a generator function, whose items come singly: collect={spec.collect!r} must go")
     return form
+
+
+def check_at_once(name: str, form: Form) -> None:
+    """Check the kind of a method that Python calls itself.
+
+    Raises:
+        TypeError: It has no value at once.
+    """
+    if form != "plain":
+        raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
 
 
 def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:
@@ -143,6 +162,44 @@ def _positional(function: Callable[..., Any], signature: inspect.Signature, spec
         for name in (*(spec.split or ()), *spec.replicate):
             if name not in known:
                 raise TypeError(
-                    f"split= and replicate= name arguments of {function.__qualname__}, and {name!r} is none of {known}"
+                    f"split= and replicate= name arguments of {_shown(function)}, and {name!r} is none of {known}"
                 )
     return [parameter.name for parameter in parameters if parameter.kind in _BY_PLACE]
+
+
+def _shown(function: Any) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))
+
+
+def _hidden_names(function: Any, signature: inspect.Signature, spec: FunctionSpec) -> tuple[str, ...]:
+    """Names in the options that only the function below a decorator has: where it takes them by place is not known.
+
+    Raises:
+        TypeError: That function does not have one of them either.
+    """
+    if not hasattr(function, "__wrapped__"):
+        return ()
+    hidden = [name for name in (*(spec.split or ()), *spec.replicate) if name not in signature.parameters]
+    below = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in below.values()):
+        return tuple(hidden)
+    for name in hidden:
+        if name not in below:
+            known = list(below)[1:]
+            raise TypeError(f"split= and replicate= name arguments of {_shown(function)}: {name!r} is none of {known}")
+    return tuple(hidden)
+
+
+def _check_named(owner: str, name: str, hidden: Sequence[str], kwargs: Mapping[str, Any]) -> None:
+    """Check that a call names the arguments that its options name.
+
+    Raises:
+        TypeError: One may be among those that a decorator takes as `*args`.
+    """
+    missing = [one for one in hidden if one not in kwargs]
+    if missing:
+        raise TypeError(
+            f"{owner}.{name}: split= and replicate= name {', '.join(missing)}, and a decorator below "
+            "@remote_function() takes it as *args, where names are lost: pass "
+            f"{', '.join(f'{one}=' for one in missing)} by keyword, or give the decorator the method's parameters"
+        )

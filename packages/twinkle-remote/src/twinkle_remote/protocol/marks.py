@@ -15,6 +15,7 @@ PREFETCH = "__twinkle_prefetch__"
 SPEC = "__twinkle_spec__"
 SUBMIT = "__twinkle_submit__"
 NAMES = "__twinkle_names__"
+ITSELF = "__twinkle_itself__"  # a remote function, also where a decorator has copied its attributes
 
 
 def mark_class(cls: Any, execute: Execute, prefetch: int | None, concurrency: int) -> None:

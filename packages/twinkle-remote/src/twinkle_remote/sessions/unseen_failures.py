@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, NoReturn
 
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.failures.ends import SIGNALS, no_end
 from twinkle_remote.failures.raising import raise_failures
 
 if TYPE_CHECKING:
@@ -107,5 +108,10 @@ def raise_unseen(unseen: UnseenFailure, others: int) -> NoReturn:
         raise_failures(unseen.name, unseen.group, unseen.failures, unseen.line)
     except TwinkleError as error:
         more = f"; {others} more like it {'is' if others == 1 else 'are'} logged" if others else ""
-        error.add_note(f"  no caller had waited for this call when the session ended{more}")
+        note = f"  no caller had waited for this call when the session ended{more}"
+        if isinstance(error, SIGNALS):  # a session may be a generator's block
+            ended = no_end(error)
+            ended.add_note(note)
+            raise ended from error.__cause__
+        error.add_note(note)
         raise

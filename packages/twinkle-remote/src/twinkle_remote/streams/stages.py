@@ -10,6 +10,7 @@ from twinkle_remote.component.method import bind
 from twinkle_remote.protocol.component import component_of, same_component
 from twinkle_remote.protocol.marks import NAMES, SPEC
 from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
+from twinkle_remote.protocol.targets import bound_target
 from twinkle_remote.sessions.weight_sources import WorkersOf
 from twinkle_remote.worker.present import present
 
@@ -77,7 +78,7 @@ class RemoteStage:
         """
         part = replace(self.components[data_rank], ranks=self.peers[data_rank])
         names = (self.parameter,)
-        call = start(part, "method", self.function.__name__, self.name, self.spec, names, (rows,), by_rank=True)
+        call = start(part, "method", bound_target(self.function), self.name, self.spec, names, (rows,), by_rank=True)
         call.prefetched = True
         call.record.label = label
         return call
@@ -132,7 +133,7 @@ def stage_of(function: Any) -> Stage:
     spec = getattr(function, SPEC, None)
     if spec is None or component is None:
         return PlainStage(function, getattr(function, "__qualname__", repr(function)))
-    name = f"{component.name}.{function.__name__}"
+    name = f"{component.name}.{bound_target(function)}"
     if spec.yields:
         raise TypeError(f"{name} yields items, and a stage returns one row for each row: return a list")
     bind(function, component.name, (None,), {})

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
+from twinkle_remote.failures.ends import SIGNALS, no_end
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.trace import Trace
@@ -136,8 +137,10 @@ class Stream(Generic[R_co]):
             self._bar = ProgressBar(self.stats)
         try:
             made = engine.next_batch()
-        except Exception:
+        except Exception as error:
             self._end()
+            if isinstance(error, SIGNALS):
+                raise no_end(error) from error.__cause__
             raise
         if made is None:
             self._end()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.errors import CallCancelledError
 from twinkle_remote.protocol.marks import concurrency_of
 from twinkle_remote.values.rows import PLAIN
+from twinkle_remote.worker.open_generators import EndedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -85,7 +86,7 @@ class LoopTask:
                 self.finish(value)
             else:
                 await to_thread(self.finish, value)
-        except StopAsyncIteration:
+        except EndedError:
             outcome.ended = True
         except CancelledError as error:
             outcome.failure = self._cancelled(error)
@@ -100,5 +101,6 @@ class LoopTask:
         self.answer(self.outcome)
 
     def _cancelled(self, error: CancelledError) -> Failure:
-        reason = self.reason or CallCancelledError("a task that it awaited was cancelled")
+        text = ": ".join(["a task that it awaited was cancelled", *map(str, error.args)])
+        reason = self.reason or CallCancelledError(text)
         return replace(self.capture(reason), trace=self.capture(error).trace)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from twinkle_remote.worker.loop_task import LoopTask
 
 
+class EndedError(Exception):
+    """An iterator or generator is at its end; no exception of a user's method says so."""
+
+
 @dataclass(slots=True)
 class _Opened:
     """One generator.
@@ -46,13 +50,16 @@ class OpenGenerators:
         """The next item.
 
         Raises:
-            StopIteration: It has ended.
+            EndedError: It has ended.
         """
         opened = self._opened.get(key)
         if opened is None:
-            raise StopIteration
+            raise EndedError
         try:
             return next(opened.generator)
+        except StopIteration:
+            self._opened.pop(key, None)
+            raise EndedError from None
         except BaseException:
             self._opened.pop(key, None)
             raise
@@ -65,15 +72,15 @@ class OpenGenerators:
             task: The step waits for a place of this task when it is its turn.
 
         Raises:
-            StopAsyncIteration: It has ended.
+            EndedError: It has ended.
         """
         async with self._turn(key):
             opened = self._opened.get(key)
             if opened is None:
-                raise StopAsyncIteration
+                raise EndedError
             try:
                 async with task.begun():
-                    return await anext(opened.generator)
+                    return await _next_item(opened.generator)
             except BaseException:
                 self._opened.pop(key, None)
                 raise
@@ -106,3 +113,10 @@ class OpenGenerators:
             return Lock()
         opened.lock = opened.lock or Lock()
         return opened.lock
+
+
+async def _next_item(generator: Any) -> Any:
+    try:
+        return await anext(generator)
+    except StopAsyncIteration:
+        raise EndedError from None

@@ -14,12 +14,13 @@ from twinkle_remote.call.alive_lazies import any_lazy
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.protocol.messages import Itself, Outcome
+from twinkle_remote.protocol.targets import call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
-from twinkle_remote.worker.open_generators import OpenGenerators
+from twinkle_remote.worker.open_generators import EndedError, OpenGenerators
 from twinkle_remote.worker.running import RUNNING
 
 if TYPE_CHECKING:
@@ -98,13 +99,8 @@ class Worker:
             called = args, kwargs = self._arguments(task, inputs, given, outcome)
             with working_as(context):
                 self._finish(task, outcome, self._perform(task, args, kwargs))
-        except StopIteration as stop:
-            if task.kind in ("next", "item"):
-                outcome.ended = True
-                if task.kind == "next":
-                    self._iterators[task.instance] = iter(())  # a step that was requested ahead ends too
-            else:
-                outcome.failure = self._capture(stop, task, context)
+        except EndedError:
+            outcome.ended = True
         except Exception as error:  # every exception of a user's method becomes an outcome
             outcome.failure = self._failed(error, task, context, called)
         finally:
@@ -174,7 +170,7 @@ class Worker:
 
         async def called(running: LoopTask) -> Any:
             async with running.begun():
-                value = await _value(instance, task.target, args, kwargs)
+                value = await call_target(instance, task.target, args, kwargs)
             return Itself.ITSELF if value is instance else value
 
         return called
@@ -326,12 +322,19 @@ class Worker:
             self._iterators[name] = iterator
             return iterator is instance
         if task.kind == "next":
-            return next(self._iterators.get(name, instance))
+            return self._next(name, self._iterators.get(name, instance))
         if task.kind == "generate":
             method, key = task.target
-            return self._generators.open(name, key, _value(instance, method, args, kwargs))
-        value = _value(instance, task.target, args, kwargs)
+            return self._generators.open(name, key, call_target(instance, method, args, kwargs))
+        value = call_target(instance, task.target, args, kwargs)
         return Itself.ITSELF if value is instance else value
+
+    def _next(self, name: str, iterator: Iterator[Any]) -> Any:
+        try:
+            return next(iterator)
+        except StopIteration:
+            self._iterators[name] = iter(())  # a step that was requested ahead ends too
+            raise EndedError from None
 
     def _instance(self, task: Task) -> Any:
         try:
@@ -341,11 +344,6 @@ class Worker:
                 f"{task.name}: {self.info.label()} holds no {task.instance!r}: it was released, or built before a "
                 "shutdown; build it again"
             ) from None
-
-
-def _value(instance: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    found = getattr(instance, name)
-    return found if isinstance(getattr(type(instance), name, None), property) else found(*args, **kwargs)
 
 
 def _without_lazies(value: Any) -> Any:

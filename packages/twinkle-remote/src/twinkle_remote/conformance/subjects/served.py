@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_remote.conformance.subjects import (
+    aliases,
     callers,
     classes,
     components,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _MODULES: tuple[ModuleType, ...] = (
+    aliases,
     callers,
     classes,
     components,

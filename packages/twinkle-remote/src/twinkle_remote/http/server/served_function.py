@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.component.handle import SPECIAL
 from twinkle_remote.component.method import simple_counts
-from twinkle_remote.http.registered import vars_of
 from twinkle_remote.http.server.body import RefusedError
-from twinkle_remote.protocol.marks import options_under
+from twinkle_remote.protocol.marks import options_of
+from twinkle_remote.protocol.targets import attribute_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,9 @@ def served_function(cls: type, name: str) -> tuple[FunctionSpec, Any]:
     Raises:
         RefusedError: It is none.
     """
-    spec = options_under(cls, name)
+    found = attribute_at(cls, name)
+    spec = options_of(found)
     if spec is not None and (not name.startswith("_") or name in SPECIAL):
-        found = vars_of(cls, name)
         return spec, found.fget if isinstance(found, property) else found
     if name in SPECIAL and callable(getattr(cls, name, None)):
         return SPECIAL[name], None

@@ -1,0 +1,17 @@
+"""Errors that leave `__next__`: one that is a StopIteration would end the caller's loop in silence."""
+
+from __future__ import annotations
+
+from twinkle_remote.errors import RemoteCallError
+from twinkle_remote.failures.reraise import combined_error
+
+SIGNALS = (StopIteration, StopAsyncIteration)
+
+
+def no_end(error: BaseException) -> BaseException:
+    """The error for the caller's loop: the same one, or one of its text if Python would take it as the loop's end."""
+    if not isinstance(error, SIGNALS):
+        return error
+    if isinstance(error, RemoteCallError):
+        return combined_error(RuntimeError(str(error)), str(error), error.failures)  # as PEP 479
+    return RuntimeError(f"{type(error).__name__} was raised, which would end the loop: {error}")
