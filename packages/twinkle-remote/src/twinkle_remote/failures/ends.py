@@ -1,4 +1,4 @@
-"""Errors that leave `__next__`: one that is a StopIteration would end the caller's loop in silence."""
+"""The ends of iterators, and the errors that Python would take for one in the caller's loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from twinkle_remote.errors import RemoteCallError
 from twinkle_remote.failures.reraise import combined_error
 
 SIGNALS = (StopIteration, StopAsyncIteration)
+
+
+class EndedError(Exception):
+    """An iterator or generator on a worker is at its end; no exception of a user's method says so."""
 
 
 def no_end(error: BaseException) -> BaseException:

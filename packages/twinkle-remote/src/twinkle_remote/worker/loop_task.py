@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallCancelledError
+from twinkle_remote.failures.ends import EndedError
 from twinkle_remote.protocol.marks import concurrency_of
 from twinkle_remote.values.rows import PLAIN
-from twinkle_remote.worker.open_generators import EndedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

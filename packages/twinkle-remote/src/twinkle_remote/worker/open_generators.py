@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.failures.ends import EndedError
+
 if TYPE_CHECKING:
     from asyncio import Lock
 
     from twinkle_remote.worker.loop_task import LoopTask
-
-
-class EndedError(Exception):
-    """An iterator or generator is at its end; no exception of a user's method says so."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.alive_lazies import any_lazy
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
+from twinkle_remote.failures.ends import EndedError
 from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.targets import call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
@@ -20,7 +21,7 @@ from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
-from twinkle_remote.worker.open_generators import EndedError, OpenGenerators
+from twinkle_remote.worker.open_generators import OpenGenerators
 from twinkle_remote.worker.running import RUNNING
 
 if TYPE_CHECKING:
