@@ -97,7 +97,7 @@ class TransformersModel:
         self._lora = lora is not None
         self._counted = 0.0
 
-    @remote_function(dispatch="slice_dp", split=("batch",), collect="first")
+    @remote_function(dispatch="slice_dp", split=("batch",), collect="first", collective=True)
     def forward_backward(
         self,
         batch: Batch,
@@ -147,7 +147,7 @@ class TransformersModel:
         self._counted += counted
         return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
 
-    @remote_function(dispatch="all", collect="first")
+    @remote_function(dispatch="all", collect="first", collective=True)
     def step(self) -> dict[str, float]:
         """Let the optimizer make a step with the gradients since the last one, and forget them.
 
@@ -171,7 +171,7 @@ class TransformersModel:
         self._forget_gradients()
         return {"grad_norm": norm, "lr": rate}
 
-    @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten")
+    @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten", collective=True)
     def logprobs(self, batch: Batch) -> list[Tensor]:
         """The log-probability of each token, without temperature.
 
@@ -202,7 +202,7 @@ class TransformersModel:
 
         return ReplaceableWeights(named_weights(self._model))
 
-    @remote_function(dispatch="all", collect="first", sync=True)
+    @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:
         """Write the model as safetensors that `from_pretrained` loads; adapters alone, by peft's file names.
 
@@ -219,7 +219,7 @@ class TransformersModel:
 
         export(self._model, folder, merge)
 
-    @remote_function(dispatch="all", collect="first", sync=True)
+    @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def save_state(self, folder: str) -> None:
         """Write weights, optimizer, schedule and generators, each rank its part; `twinkle.engines.save` calls it.
 
@@ -232,7 +232,7 @@ class TransformersModel:
             raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
         write_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
-    @remote_function(dispatch="all", collect="first", sync=True)
+    @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def load_state(self, folder: str) -> None:
         """Read what `save_state` wrote, on this mesh or another; gradients are forgotten."""
         from twinkle.engines.model_state import read_state

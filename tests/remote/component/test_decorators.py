@@ -47,7 +47,7 @@ def test_options_of_the_wrong_value_name_the_valid_ones(options: dict[str, Any],
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeot": 3}, "remote_function has no option timeot; its options are dispatch, .*, timeout, .*, weight$"),
+        ({"timeot": 3}, "remote_function has no option timeot; its options are dispatch, .*, timeout, .*, collective$"),
         ({"split": "c"}, r"name arguments of .*method, and 'c' is none of \['a', 'b'\]"),
         ({"replicate": ("a", "c")}, "'c' is none of"),
         ({"collect": len}, r"collect is called with \(results, device_mesh\), and len"),

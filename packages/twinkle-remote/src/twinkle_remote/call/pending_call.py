@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_answers import CallAnswers
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
-from twinkle_remote.failures.lateness import lateness
+from twinkle_remote.failures.lateness import called_alone, lateness
 from twinkle_remote.failures.lost_peer import CAUSE_SECONDS, seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
@@ -373,7 +373,9 @@ class PendingCall(CallAnswers):
             f"{f'ranks {done} are done' if done else 'no rank is done'}, "
             f"ranks {pending} are not: {', '.join(map(self.label, pending))}"
         )
-        return lateness(head, self._line, done, pending, self._group.stacks_of(self._pending))
+        size = self._group.size if self.mesh is None else self.mesh.world_size
+        alone = called_alone(self.spec, self.ranks, size)
+        return lateness(head, self._line, done, pending, self._group.stacks_of(self._pending), alone)
 
     def _unread(self, rank: int, seconds: float, why: object) -> CallTimeoutError:
         done = [other for other in self.ranks if other != rank]

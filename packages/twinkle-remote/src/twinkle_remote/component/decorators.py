@@ -63,6 +63,9 @@ class FunctionOptions(TypedDict, total=False):
             ones; "equal" gives each data rank the same weight; a callable returns the weight of each result. None
             means "rows" for a "mean" whose call divided rows (the mean of the ranks' means is then the mean over all
             rows), and "equal" in all other cases.
+        collective: The body runs collectives over all ranks of the component, as a forward pass under FSDP does: all
+            ranks enter each call together, however few rows it has. A stream gives such a stage one chunk at a time,
+            divided over all its data ranks.
     """
 
     sync: bool
@@ -72,6 +75,7 @@ class FunctionOptions(TypedDict, total=False):
     replicate: str | Sequence[str] | None
     uneven: Uneven | None
     weight: Weight | None
+    collective: bool
 
 
 Collecting: TypeAlias = Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction

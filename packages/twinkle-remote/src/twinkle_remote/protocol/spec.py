@@ -50,6 +50,7 @@ class FunctionSpec:
     replicate: tuple[str, ...] = ()
     uneven: Uneven | None = None
     weight: Weight | None = None
+    collective: bool = False
     columns: bool | None = None
     form: Form = "plain"
     beside: bool = False
@@ -67,13 +68,19 @@ class FunctionSpec:
         timed = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and self.timeout > 0
         if self.timeout is not None and not timed:
             raise ValueError(f"timeout={self.timeout!r} is not valid: it is seconds above 0, or None for no deadline")
-        for field, value, valid in (("sync", self.sync, (True, False)), ("lazy_collect", self.lazy_collect, _OR_NONE)):
+        for field, value, valid in (
+            ("sync", self.sync, (True, False)),
+            ("lazy_collect", self.lazy_collect, _OR_NONE),
+            ("collective", self.collective, (True, False)),
+        ):
             if not any(value is one for one in valid):
                 raise ValueError(f"{field}={value!r} is not valid: it is one of {', '.join(map(repr, valid))}")
         if self.split and set(self.split) & set(self.replicate):
             raise ValueError(f"split={self.split} and replicate={self.replicate} name the same arguments")
         if (self.split is not None or self.uneven) and self.dispatch not in ("slice", "slice_dp"):
             raise ValueError(f"split= and uneven= need dispatch 'slice' or 'slice_dp', got {self.dispatch!r}")
+        if self.collective and self.execute == "first":
+            raise ValueError("collective=True is for a body that all ranks enter together: use execute='all' with it")
 
     @property
     def on_loop(self) -> bool:
@@ -87,7 +94,12 @@ class FunctionSpec:
 
 
 def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
-    """The options of a call whose arguments go whole to each rank, and whose ranks' results are read one by one."""
+    """The options of a call whose ranks' results are read one by one: the arguments go whole to each called rank.
+
+    A collective function is called on all ranks, and divides its arguments as it asks.
+    """
+    if spec.collective:
+        return replace(spec, collect="none", sync=False, weight=None)
     return replace(
         spec,
         dispatch="all",

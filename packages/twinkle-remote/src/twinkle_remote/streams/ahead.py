@@ -18,7 +18,7 @@ from twinkle_remote.streams.pump import Pump
 from twinkle_remote.streams.row_count import wrong_rows
 from twinkle_remote.streams.running_chunks import RunningChunk, RunningChunks
 from twinkle_remote.streams.schedule.scheduler import Scheduler
-from twinkle_remote.streams.stages import PlainStage, RemoteStage, pools_of
+from twinkle_remote.streams.stages import PlainStage, RemoteStage, pools_of, serial_pools
 from twinkle_remote.streams.telemetry.loop_lanes import rows_label
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class AheadEngine:
         self._runtime = running()
         self._backend = self._runtime.backend
         pools, of_stage = pools_of(stages)
-        self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version)
+        serial = serial_pools(stages, of_stage)
+        self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version, serial=serial)
         self._of_stage = of_stage
         self._pump = Pump(self, self._backend, line)
         self._running = RunningChunks()
@@ -295,10 +296,10 @@ class AheadEngine:
         else:
             stage = self._stages[run.work.stage]
             assert isinstance(stage, RemoteStage)
-            rank = stage.collects[run.work.rank]
-            outcome = run.call.outcome(rank)
-            self._record.received(run.work, outcome.seconds, outcome.started)
-            self._made(run.work, ChunkResult(run.call, rank, component=stage.components[run.work.rank]))
+            ranks = stage.collects[run.work.rank]
+            slowest = max(map(run.call.outcome, ranks), key=lambda outcome: outcome.seconds)
+            self._record.received(run.work, slowest.seconds, slowest.started)
+            self._made(run.work, ChunkResult(run.call, ranks, component=stage.components[run.work.rank]))
 
     def _made(self, work: Assignment, result: ChunkResult) -> None:
         if (rows := result.rows()) != work.rows:
@@ -352,7 +353,7 @@ class AheadEngine:
         """Finished rows whose only copy was on workers that are lost."""
         store = self._backend.store
         for chunk, result in self._results.held_by(workers):
-            if self.schedule.is_finished(chunk) and not store.outlives_worker(result.payload()):
+            if self.schedule.is_finished(chunk) and not all(map(store.outlives_worker, result.payloads())):
                 work = self.schedule.assignment(chunk)
                 self._results.replace(work, self.schedule.lost(chunk))
 

@@ -26,28 +26,51 @@ class ChunkResult:
 
     Attributes:
         call: The call whose result they are; None for a value of this process.
-        rank: The rank that holds them.
+        ranks: The ranks that hold them, in order.
         value: The value, where there is no call.
         offset: Index of the chunk's first row in the result.
-        component: The component whose rank holds them; None for a value of this process.
+        component: The component whose ranks hold them; None for a value of this process.
     """
 
     call: PendingCall | None
-    rank: int = 0
+    ranks: tuple[int, ...] = ()
     value: Any = None
     offset: int = 0
     component: Component | None = None
 
     def rows(self) -> int | None:
         """Rows of the whole result; None if it has none."""
-        if self.call is not None:
-            return self.call.outcome(self.rank).rows
-        return rows_of(self.value, "the result of a stage")
+        if self.call is None:
+            return rows_of(self.value, "the result of a stage")
+        total = 0
+        for rank in self.ranks:
+            outcome = self.call.outcome(rank)
+            if outcome.rows is None:
+                return None
+            total += outcome.rows
+        padded = self.call.spec.uneven == "pad" and len(self.ranks) > 1  # the last rows are repeated ones
+        given = self.call.outcome(self.ranks[0]).total if padded else None
+        return total if given is None else min(total, given)
 
-    def payload(self) -> object:
+    def payloads(self) -> Sequence[object]:
         """Where the rows of a call are stored."""
         assert self.call is not None, "a value of this process is not stored"
-        return self.call.outcome(self.rank).payload
+        return [self.call.outcome(rank).payload for rank in self.ranks]
+
+    def pieces(self, start: int, stop: int) -> list[ResultRows]:
+        """Where rows [start, stop) of a call are; an empty piece if these are none."""
+        assert self.call is not None, "a value of this process is not stored"
+        if len(self.ranks) == 1:
+            return [ResultRows(self.call, self.ranks[0], start, stop)]
+        found: list[ResultRows] = []
+        position = 0
+        for rank in self.ranks:
+            rows = self.call.outcome(rank).rows or 0
+            begin, end = max(start - position, 0), min(stop - position, rows)
+            if begin < end:
+                found.append(ResultRows(self.call, rank, begin, end))
+            position += rows
+        return found or [ResultRows(self.call, self.ranks[0], 0, 0)]
 
     def at(self, offset: int) -> ChunkResult:
         """The same result from a later row."""
@@ -60,18 +83,15 @@ def joined(pieces: Sequence[tuple[ChunkResult, int]]) -> Any:
     Args:
         pieces: At least one: a result, and how many rows from its offset on.
     """
-    parts = [_part(result, result.offset, result.offset + rows) for result, rows in pieces]
+    parts: list[Any] = []
+    for result, rows in pieces:
+        start, stop = result.offset, result.offset + rows
+        parts += [take(result.value, start, stop)] if result.call is None else result.pieces(start, stop)
     named = [part for part in parts if isinstance(part, ResultRows)]
     if len(named) == len(parts):
         return assemble(named)
     values = [assemble([part]).result() if isinstance(part, ResultRows) else part for part in parts]
     return join(values, "rows of a stream") if len(values) > 1 else values[0]
-
-
-def _part(result: ChunkResult, start: int, stop: int) -> Any:
-    if result.call is None:
-        return take(result.value, start, stop)
-    return ResultRows(result.call, result.rank, start, stop)
 
 
 def cut(value: Any, start: int, stop: int) -> Any:

@@ -90,7 +90,7 @@ class ChunkResults:
             (chunk, result)
             for chunk, result in self._results.items()
             if result.component is not None
-            and result.rank in workers.ranks
+            and not set(result.ranks).isdisjoint(workers.ranks)
             and same_component(result.component, workers.component)
         ]
 

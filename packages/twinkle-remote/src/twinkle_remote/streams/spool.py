@@ -112,7 +112,7 @@ class Spool:
             if isinstance(stage, RemoteStage) and not _is_served():
                 rank = file.first % stage.data_ranks
                 call = stage.on_one(rank, _open, str(file.path))
-                self._read[file.path] = ChunkResult(call, stage.collects[rank])
+                self._read[file.path] = ChunkResult(call, stage.collects[rank][:1])
             else:
                 self._read[file.path] = ChunkResult(None, value=_open(None, str(file.path)))
         return self._read[file.path].at(row - file.first)

@@ -27,13 +27,15 @@ _ROWS = ("flatten", "first", "none", "last_pp")
 class RemoteStage:
     """A bound remote function whose chunks go to one data rank each.
 
+    That of a collective function has one data rank for each component, of all its ranks: they divide each chunk.
+
     Attributes:
         function: The bound function.
         component: Its component, the first one.
-        spec: Its options, as each chunk is called with: whole, on all peers of a data rank.
+        spec: Its options, as each chunk is called with: whole on all peers of a data rank, or divided if collective.
         parameter: Name of its first parameter.
         peers: The ranks of each data rank.
-        collects: The rank of each data rank whose result counts.
+        collects: The ranks of each data rank whose results are the rows of a chunk, in order.
         name: Class.method.
         components: The component of each data rank: others may join.
     """
@@ -43,7 +45,7 @@ class RemoteStage:
     spec: FunctionSpec
     parameter: str
     peers: list[tuple[int, ...]]
-    collects: list[int]
+    collects: list[tuple[int, ...]]
     name: str
     components: list[Component]
 
@@ -69,7 +71,7 @@ class RemoteStage:
         return len(self.peers)
 
     def begin(self, data_rank: int, rows: Any, label: str = "") -> PendingCall:
-        """Call it for a chunk, on all ranks of a data rank.
+        """Call it for a chunk, on all ranks of a data rank; calls from one process reach all ranks in one order.
 
         Args:
             data_rank: The data rank.
@@ -84,8 +86,8 @@ class RemoteStage:
         return call
 
     def on_one(self, data_rank: int, function: Callable[..., Any], *arguments: Any) -> PendingCall:
-        """Call a function of the object and arguments on the rank of a data rank whose result counts."""
-        part = replace(self.components[data_rank], ranks=(self.collects[data_rank],))
+        """Call a function of the object and arguments on the first rank of a data rank whose result counts."""
+        part = replace(self.components[data_rank], ranks=self.collects[data_rank][:1])
         names = [f"args[{place}]" for place in range(len(arguments))]
         call = start(part, "function", function, self.name, FunctionSpec(dispatch="all"), names, arguments)
         call.prefetched = True
@@ -137,8 +139,7 @@ def stage_of(function: Any) -> Stage:
     if spec.yields:
         raise TypeError(f"{name} yields items, and a stage returns one row for each row: return a list")
     bind(function, component.name, (None,), {})
-    of_ranks, counted = _data_ranks(component, spec)
-    peers, collects = list(of_ranks), list(counted)
+    peers, collects = _data_ranks(component, spec)
     asked = by_rank_options(spec)
     parameter = getattr(function, NAMES)[0]
     components = [component] * len(peers)
@@ -166,20 +167,35 @@ def check_chunks(stage: Stage) -> None:
         )
 
 
-def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """The ranks of each data rank, and the one of these whose result counts."""
-    ranks: Sequence[int] = component.ranks[:1] if spec.execute == "first" else component.ranks
+_Ranks = list[tuple[int, ...]]
+
+
+def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[_Ranks, _Ranks]:
+    """The ranks of each data rank, and those of these whose results count."""
+    ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
     mesh = component.mesh
     whole = mesh is not None and len(ranks) == mesh.world_size
     if spec.dispatch == "all" and len(ranks) > 1:
         first = mesh.collect_ranks[0] if mesh is not None and whole and spec.collect != "first" else ranks[0]
-        return (tuple(ranks),), (first,)
+        return [ranks], [(first,)]
     if spec.dispatch != "slice_dp" or mesh is None or not whole:
-        return tuple((rank,) for rank in ranks), tuple(ranks)
+        alone: _Ranks = [(rank,) for rank in ranks]
+        return ([ranks], [ranks]) if spec.collective else (alone, list(alone))
+    if spec.collective:
+        return [ranks], [tuple(mesh.collect_ranks)]
     peers: list[list[int]] = [[] for _ in range(mesh.data_world_size)]
     for rank in ranks:
         peers[mesh.data_rank(rank)].append(rank)
-    return tuple(map(tuple, peers)), tuple(mesh.collect_ranks)
+    return list(map(tuple, peers)), [(rank,) for rank in mesh.collect_ranks]
+
+
+def serial_pools(stages: Sequence[Stage], of_stage: Sequence[int]) -> frozenset[int]:
+    """The pools whose chunks run one after the other: those of collective stages."""
+    return frozenset(
+        pool
+        for pool, stage in zip(of_stage, stages, strict=True)
+        if isinstance(stage, RemoteStage) and stage.spec.collective
+    )
 
 
 def pools_of(stages: Sequence[Stage]) -> tuple[list[int], list[int]]:
@@ -188,7 +204,9 @@ def pools_of(stages: Sequence[Stage]) -> tuple[list[int], list[int]]:
     known: dict[Any, int] = {}
     of_stage = []
     for stage in stages:
-        key: Any = (stage.component.group, tuple(stage.peers)) if isinstance(stage, RemoteStage) else object()
+        key: Any = object()
+        if isinstance(stage, RemoteStage):
+            key = (stage.component.group, tuple(stage.peers), stage.spec.collective)
         if key not in known:
             known[key] = len(pools)
             pools.append(stage.data_ranks)

@@ -210,7 +210,7 @@ class SynchronousEngine:
         """Keep what is known of a call; returns when it ended."""
         calls = {rank: call for call, rank in hand_over(called.result, 0)[0]}
         ended, first = 0.0, called.first
-        for data_rank, rank in enumerate(stage.collects):
+        for data_rank, rank in enumerate(rank for ranks in stage.collects for rank in ranks):
             call = calls.get(rank)
             if call is None or call.failed():
                 continue

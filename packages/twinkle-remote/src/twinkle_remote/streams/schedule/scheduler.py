@@ -19,7 +19,7 @@ from twinkle_remote.streams.schedule.source_order import SourceOrder
 from twinkle_remote.streams.schedule.whole_batches import WholeBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.schedule.delivery_order import DeliveryOrder
@@ -49,19 +49,27 @@ class Scheduler:
         stages: The pool of each stage.
         first: Position of the first row.
         version: The version now.
+        serial: The pools whose data ranks have one chunk at a time.
 
     Attributes:
         given_up: First row and number of the rows that were dropped or set aside; the caller takes them off.
     """
 
     def __init__(
-        self, rules: StreamRules, pools: Sequence[int], stages: Sequence[int], *, first: int = 0, version: int = 0
+        self,
+        rules: StreamRules,
+        pools: Sequence[int],
+        stages: Sequence[int],
+        *,
+        first: int = 0,
+        version: int = 0,
+        serial: Collection[int] = (),
     ) -> None:
         self.rules = rules
         self.version = version
         self.counts = StreamCounts()
         self.chunks = ChunkTable()
-        self.pools = [DataRanks(count, rules.at_once) for count in pools]
+        self.pools = [DataRanks(n, 1 if pool in serial else rules.at_once) for pool, n in enumerate(pools)]
         self.at_end = False
         self.given_up: list[tuple[int, int]] = []
         self._stages = tuple(stages)

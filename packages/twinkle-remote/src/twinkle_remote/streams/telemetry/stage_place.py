@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinkle_remote.protocol.marks import concurrency_of
-from twinkle_remote.streams.stages import RemoteStage, pools_of
+from twinkle_remote.streams.stages import RemoteStage, pools_of, serial_pools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,13 +41,15 @@ def places_of(stages: Sequence[Stage], at_once: int) -> list[StagePlace]:
         at_once: Calls that each data rank is given at a time.
     """
     _, of_stage = pools_of(stages)
+    serial = serial_pools(stages, of_stage)
     names: dict[str, int] = {}
     places = []
     for stage, pool in zip(stages, of_stage, strict=True):
         names[stage.name] = number = names.get(stage.name, 0) + 1
         name = stage.name if number == 1 else f"{stage.name} #{number}"
         group = stage.component.group if isinstance(stage, RemoteStage) else "driver"
-        places.append(StagePlace(name, group, pool, stage.data_ranks, min(at_once, _most(stage))))
+        width = 1 if pool in serial else min(at_once, _most(stage))
+        places.append(StagePlace(name, group, pool, stage.data_ranks, width))
     return places
 
 
