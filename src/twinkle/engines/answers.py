@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from twinkle.engines.rollouts import Rollouts
 from twinkle.engines.token_drawing import StopTexts, TokenDrawing, draws_of
@@ -28,34 +28,62 @@ class Answer(NamedTuple):
     finish: str
 
 
-@torch.no_grad()
-def write(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase | None,
-    ends: Collection[int],
-    jobs: Sequence[Job],
-    params: SamplingParams,
-) -> list[Answer]:
-    """Write an answer to each job.
+class Writer(NamedTuple):
+    """What writes answers.
 
-    Args:
+    Attributes:
         model: The model; its generation config says nothing but which tokens end a sequence.
         tokenizer: Its tokenizer, for `params.stop`.
         ends: The tokens that end a sequence.
-        jobs: The answers to write.
-        params: How to draw.
+        positions: Tokens of a sequence at most; None where the model says no end.
+        deadline: What ends the generation with an error; None waits for ever.
     """
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase | None
+    ends: Collection[int]
+    positions: int | None = None
+    deadline: StoppingCriteria | None = None
+
+
+@torch.no_grad()
+def write(writer: Writer, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
+    """Write an answer to each job.
+
+    Args:
+        writer: What writes.
+        jobs: The answers to write; each prompt is shorter than `writer.positions`.
+        params: How to draw.
+
+    Raises:
+        TimeoutError: The deadline is over.
+        ValueError: The logits are no distribution.
+    """
+    by_room: dict[int, list[int]] = {}  # at the last position a sequence ends, and no other one may go on beside it
+    for i, job in enumerate(jobs):
+        most = params.max_new_tokens
+        room = most if writer.positions is None else min(most, writer.positions - len(job.ids))
+        by_room.setdefault(room, []).append(i)
+    found: dict[int, Answer] = {}
+    for room, chosen in by_room.items():
+        found |= zip(chosen, _write(writer, [jobs[i] for i in chosen], params, room), strict=True)
+    return [found[i] for i in range(len(jobs))]
+
+
+def _write(writer: Writer, jobs: Sequence[Job], params: SamplingParams, longest: int) -> list[Answer]:
+    """Answers of at most `longest` tokens."""
+    model, tokenizer, ends, _, deadline = writer
     prompts = [job.ids for job in jobs]
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts], device=model.device)
     attended = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=model.device)
-    draws = torch.stack([draws_of(*job, params.max_new_tokens) for job in jobs])
+    draws = torch.stack([draws_of(*job, longest) for job in jobs])
     drawing = TokenDrawing(params, draws.to(model.device))
-    stopping = StoppingCriteriaList()
+    stopping = StoppingCriteriaList([] if deadline is None else [deadline])
     if params.stop and tokenizer is not None:
         stopping.append(StopTexts(params.stop, tokenizer, width))
     config = GenerationConfig(
-        do_sample=False, max_new_tokens=params.max_new_tokens, eos_token_id=sorted(ends) or None, pad_token_id=0
+        do_sample=False, max_new_tokens=longest, eos_token_id=sorted(ends) or None, pad_token_id=0
     )
     written = model.generate(
         input_ids=ids,
@@ -109,16 +137,21 @@ def to_rollouts(
     params: SamplingParams,
     tokenizer: PreTrainedTokenizerBase | None,
     versions: Sequence[torch.Tensor | int],
+    ends: Collection[int],
 ) -> Rollouts:
     """Rollouts of the answers, a row each, with the versions of each or of its tokens; a text ends before its stop."""
     ids = [torch.tensor([*one.prompt, *one.ids]) for one in answers]
     masks = [torch.tensor([0] * len(one.prompt) + [1] * len(one.ids)) for one in answers]
     logprobs = [torch.cat([torch.zeros(len(one.prompt)), one.logprobs]) for one in answers]
-    texts = None if tokenizer is None else [_text(one.ids, params.stop, tokenizer) for one in answers]
+    texts = None if tokenizer is None else [_text(one, params, tokenizer, ends) for one in answers]
     finish = [one.finish for one in answers]
-    return Rollouts(ids, masks, logprobs, versions=versions, completions=texts, finish=finish)
+    temperatures = [params.temperature or 1.0] * len(answers)
+    return Rollouts(
+        ids, masks, logprobs, temperatures=temperatures, versions=versions, completions=texts, finish=finish
+    )
 
 
-def _text(ids: list[int], stop: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> str:
-    text = str(tokenizer.decode(ids, skip_special_tokens=True))
-    return text[: min([text.find(one) for one in stop if one in text], default=len(text))]
+def _text(one: Answer, params: SamplingParams, tokenizer: PreTrainedTokenizerBase, ends: Collection[int]) -> str:
+    ids = one.ids[:-1] if one.finish == "stop" and one.ids[-1] in ends else one.ids
+    text = str(tokenizer.decode(ids, skip_special_tokens=params.skip_special_tokens))
+    return text[: min([text.find(stop) for stop in params.stop if stop in text], default=len(text))]

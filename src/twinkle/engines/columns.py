@@ -69,13 +69,31 @@ def join_columns(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch
     Raises:
         ValueError: One has a column that another has not.
     """
-    for part in parts:
-        if part.keys() != parts[0].keys():
-            raise ValueError(
-                f"what is joined has the same columns, but one part has {', '.join(parts[0])} and another one "
-                f"{', '.join(part)}"
-            )
+    check_alike([list(part) for part in parts])
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def check_alike(parts: Sequence[Sequence[str]]) -> None:
+    """Raise for parts that have other columns.
+
+    Raises:
+        ValueError: One has a column that another has not.
+    """
+    for names in parts:
+        if set(names) != set(parts[0]):
+            raise ValueError(
+                f"what is joined has the same columns, but one part has {', '.join(sorted(parts[0])) or 'none'} and "
+                f"another one {', '.join(sorted(names)) or 'none'}"
+            )
+
+
+def join_further(parts: Sequence[Mapping[str, list[Any]]], rows: Sequence[int]) -> dict[str, list[Any]]:
+    """Further columns of several parts of so many rows, one after the other; None where a part has not the column."""
+    found: dict[str, list[Any]] = {name: [] for part in parts for name in part}
+    for part, count in zip(parts, rows, strict=True):
+        for name, column in found.items():
+            column += part.get(name, [None] * count)
+    return found
 
 
 def starts(lengths: Sequence[int]) -> torch.Tensor:

@@ -120,9 +120,8 @@ def only_ends(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[int
     """The tokens that end a sequence; the model's other preferences for generation are dropped."""
     from transformers import GenerationConfig
 
-    ends = model.generation_config.eos_token_id
-    if ends is None and tokenizer is not None:
-        ends = tokenizer.eos_token_id
-    found = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    from twinkle.engines.ends import ends_of
+
+    found = ends_of(tokenizer, model.generation_config.eos_token_id)
     model.generation_config = GenerationConfig(eos_token_id=found or None, pad_token_id=0)
     return found

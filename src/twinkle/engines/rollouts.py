@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 import torch
 
-from twinkle.engines.columns import BY_TOKEN, alike, alone, chain, entries, join_columns, join_tokens, temperatures_of
+from twinkle.engines.columns import (
+    BY_TOKEN,
+    alike,
+    alone,
+    chain,
+    check_alike,
+    entries,
+    join_columns,
+    join_further,
+    join_tokens,
+    temperatures_of,
+)
 from twinkle.engines.description import rows, sizes
 from twinkle.engines.padding import TEMPERATURES, Side, pack_columns, pad_columns, unpack_columns, unpad_columns
 from twinkle_remote.values import register_splitter
@@ -163,6 +175,11 @@ class Rollouts:
         values = self.tokens.get(name)
         return None if values is None else list(torch.split(values, self.lengths))
 
+    @cached_property
+    def _starts(self) -> tuple[list[int], list[int]]:
+        """The first sequence of each row, and the first token of each sequence, with the ends of the last ones."""
+        return [0, *accumulate(self.counts)], [0, *accumulate(self.lengths)]
+
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.counts)
@@ -202,11 +219,10 @@ class Rollouts:
         return (self._rows(row, row + 1) for row in range(len(self)))
 
     def _rows(self, start: int, stop: int) -> Rollouts:
-        first = sum(self.counts[:start])
-        last = first + sum(self.counts[start:stop])
-        begin = sum(self.lengths[:first])
+        sequences, tokens = self._starts
+        first, last = sequences[start], sequences[stop]
+        begin, end = tokens[first], tokens[last]
         lengths = self.lengths[first:last]
-        end = begin + sum(lengths)
         return object.__new__(Rollouts)._fill(
             {name: values[begin:end] for name, values in self.tokens.items()},
             lengths,
@@ -222,33 +238,25 @@ class Rollouts:
     def concat(parts: Iterable[Rollouts]) -> Rollouts:
         """The rows of all parts, one after the other; parts without rows may have other columns.
 
+        A further column (`columns`) that a part has not, as of rows of another source, is None in its rows.
+
         Raises:
-            ValueError: There is no part, or one has a column that another has not.
+            ValueError: There is no part, or one has a column by token or sequence, or prompts, that another has not.
         """
         every = list(parts)
         if not every:
             raise ValueError("no parts: rollouts of no rows take their columns from a part, such as rollouts[:0]")
         used = [part for part in every if len(part)] or every[:1]
-        first = used[0]
         if len(used) == 1:
-            return first
-        for part in used:
-            if part._having() != first._having():
-                raise ValueError(
-                    f"what is joined has the same columns, but one part has {', '.join(first._having()) or 'none'} and "
-                    f"another one {', '.join(part._having()) or 'none'}"
-                )
+            return used[0]
+        check_alike([[name for name in _ENTRIES if getattr(part, name) is not None] for part in used])
         return object.__new__(Rollouts)._fill(
             join_columns([part.tokens for part in used]),
             [n for part in used for n in part.lengths],
             [n for part in used for n in part.counts],
-            {name: [entry for part in used for entry in part.columns[name]] for name in first.columns},
+            join_further([part.columns for part in used], list(map(len, used))),
             *[chain([getattr(part, name) for part in used]) for name in _ENTRIES],
         )
-
-    def _having(self) -> list[str]:
-        """Names of the columns that there are and need not be."""
-        return sorted([*self.columns, *[name for name in _ENTRIES if getattr(self, name) is not None]])
 
     def replace(self, **columns: Unpack[RolloutColumns]) -> Rollouts:
         """The same rollouts with other columns; None takes a column off. Arguments as for the constructor.
@@ -338,7 +346,8 @@ class Rollouts:
 
     def __getstate__(self) -> dict[str, Any]:
         # a view is pickled with the whole memory that it is a view of
-        return {**vars(self), "tokens": {name: alone(values) for name, values in self.tokens.items()}}
+        fields = {name: getattr(self, name) for name in Rollouts.__dataclass_fields__}
+        return {**fields, "tokens": {name: alone(values) for name, values in self.tokens.items()}}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rollouts):

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import operator
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+_ELSEWHERE = {
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "max_completion_length": "max_new_tokens",
+    "response_length": "max_new_tokens",
+    "num_return_sequences": "n",
+    "num_generations": "n",
+    "group_size": "n",
+    "stop_strings": "stop",
+    "do_sample": "temperature",
+    "stop_sequences": "stop",
+}
+"""Names of other libraries for the same thing."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How tokens are drawn, and when a sequence ends.
+
+    Numbers may be those of Python, numpy and torch, and become Python's; a whole number may stand for a fraction, and
+    a fraction such as 8.0, as files of configurations have it, for a whole number.
 
     Attributes:
         temperature: Divides the logits, at or above 0; 0 takes the likeliest token.
@@ -19,8 +40,11 @@ class SamplingParams:
         stop: A sequence ends when its answer contains one of these texts.
         seed: Answers are a function of it, of the prompt and of the answer's number: a prompt that is asked for twice
             gets the same ones. None draws one for each prompt of each call.
+        skip_special_tokens: Leave special tokens, such as marks of thoughts and tools, out of the answers' texts. The
+            token that ends an answer is never in its text.
 
     Raises:
+        TypeError: A value is of another type.
         ValueError: A value is out of its range.
     """
 
@@ -32,12 +56,31 @@ class SamplingParams:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    skip_special_tokens: bool = True
+
+    if not TYPE_CHECKING:  # type checkers know the names by themselves
+
+        def __new__(cls, *args: object, **named: object) -> SamplingParams:
+            """Refuse names that there are not, with those that there are."""
+            names = [field.name for field in fields(cls)]
+            for name in named.keys() - set(names):
+                near = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, names, 1)), None)
+                use = f"use {near}=" if near else f"use {', '.join(names)}"
+                raise TypeError(f"SamplingParams has no {name}: {use}")
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        stop: object = self.stop
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(self.stop))
-        for field, holds, rule in (
-            ("temperature", self.temperature >= 0, "at or above 0"),
+        for field in fields(self):
+            value: Any = getattr(self, field.name)
+            if field.name == "stop":
+                value = _texts(value)
+            elif field.name == "skip_special_tokens":
+                value = _flag(field.name, value)
+            elif field.name != "seed" or value is not None:
+                value = (_fraction if field.type == "float" else _whole)(field.name, value)
+            object.__setattr__(self, field.name, value)
+        for name, holds, rule in (
+            ("temperature", 0 <= self.temperature < math.inf, "at or above 0, and finite"),
             ("top_k", self.top_k >= 0, "at or above 0"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
@@ -46,4 +89,61 @@ class SamplingParams:
             ("stop", all(self.stop), "made of texts that are not empty"),
         ):
             if not holds:
-                raise ValueError(f"{field} is {rule}, got {getattr(self, field)!r}")
+                raise ValueError(f"{name} is {rule}, got {getattr(self, name)!r}")
+
+
+def checked_params(given: object, own: SamplingParams | None) -> SamplingParams:
+    """The parameters of a call: those given, or the sampler's own.
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: There are none.
+    """
+    found = own if given is None else given
+    if found is None:
+        raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
+    if not isinstance(found, SamplingParams):
+        raise TypeError(
+            f"params is SamplingParams, got {type(found).__name__} {found!r:.80}; use SamplingParams(**mapping) for a "
+            f"mapping of {', '.join(field.name for field in fields(SamplingParams))}"
+        )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Python's number of a number, array or tensor without dimensions of another library."""
+    if hasattr(value, "item") and getattr(value, "shape", ()) == ():
+        return value.item()
+    return value
+
+
+def _fraction(name: str, value: Any) -> float:
+    plain = _plain(value)
+    if isinstance(plain, bool) or not hasattr(plain, "__float__"):
+        raise TypeError(f"{name} is a number, got {value!r} of type {type(value).__name__}")
+    return float(plain)
+
+
+def _whole(name: str, value: Any) -> int:
+    plain = _plain(value)
+    if isinstance(plain, float) and plain.is_integer():
+        return int(plain)
+    if isinstance(plain, bool) or not hasattr(plain, "__index__"):
+        raise TypeError(f"{name} is a whole number, got {value!r} of type {type(value).__name__}")
+    return operator.index(plain)
+
+
+def _flag(name: str, value: Any) -> bool:
+    plain = _plain(value)
+    if not isinstance(plain, bool):
+        raise TypeError(f"{name} is True or False, got {value!r} of type {type(value).__name__}")
+    return plain
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """The texts that stop: one, several, or none."""
+    plain: Any = () if value is None else (value,) if isinstance(value, str) else value
+    plain = plain.tolist() if hasattr(plain, "tolist") else plain
+    if not isinstance(plain, list | tuple | set | frozenset) or not all(isinstance(text, str) for text in plain):
+        raise TypeError(f"stop is a text, or a list of texts, got {value!r} of type {type(value).__name__}")
+    return tuple(map(str, sorted(plain) if isinstance(plain, set | frozenset) else plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,12 +11,10 @@ from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
     StoppingCriteria,
-    TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
-from twinkle.engines.forward import chosen
 from twinkle.engines.sequence_seed import sequence_seed
 
 if TYPE_CHECKING:
@@ -33,7 +32,9 @@ def draws_of(ids: Sequence[int], number: int, seed: int, count: int) -> torch.Te
 
 
 class TokenDrawing(LogitsProcessor):
-    """Leaves one token to choose from, the one drawn, and keeps its log-probability under the model itself.
+    """Leaves one token to choose from, the one drawn, and keeps its log-probability at the temperature.
+
+    Tokens are left out in vLLM's order: by min_p, by top_k, then by top_p.
 
     Args:
         params: How to draw.
@@ -42,22 +43,29 @@ class TokenDrawing(LogitsProcessor):
 
     def __init__(self, params: SamplingParams, draws: torch.Tensor) -> None:
         self._greedy = params.temperature == 0
+        self._temperature = params.temperature or 1.0
         self._draws = draws
         self._warpers = LogitsProcessorList()
-        if not self._greedy and params.temperature != 1:
-            self._warpers.append(TemperatureLogitsWarper(params.temperature))
+        if params.min_p:
+            self._warpers.append(MinPLogitsWarper(params.min_p))
         if params.top_k:
             self._warpers.append(TopKLogitsWarper(params.top_k))
         if params.top_p < 1:
             self._warpers.append(TopPLogitsWarper(params.top_p))
-        if params.min_p:
-            self._warpers.append(MinPLogitsWarper(params.min_p))
         self.logprobs: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Scores (sequences, vocabulary) of which each row has one finite value."""
-        tokens = scores.argmax(dim=-1) if self._greedy else self._draw(self._warpers(input_ids, scores))
-        self.logprobs.append(chosen(scores, tokens))
+        """Scores (sequences, vocabulary) of which each row has one finite value.
+
+        Raises:
+            ValueError: A row's logits are no distribution: NaN, inf, or none above -inf.
+        """
+        logits = (scores if scores.dtype == torch.float64 else scores.float()) / self._temperature
+        total = logits.logsumexp(dim=-1)
+        if not bool(total.isfinite().all()):
+            self._refuse(scores, total)
+        tokens = logits.argmax(dim=-1) if self._greedy else self._draw(self._warpers(input_ids, logits))
+        self.logprobs.append(logits.gather(-1, tokens[:, None])[:, 0] - total)
         only = torch.full_like(scores, -torch.inf)
         return only.scatter(-1, tokens[:, None], 0.0)  # type: ignore[return-value]  # a Tensor of that dtype
 
@@ -66,6 +74,16 @@ class TokenDrawing(LogitsProcessor):
         upto = scores.softmax(dim=-1, dtype=torch.float64).cumsum(dim=-1)
         draw = self._draws[:, len(self.logprobs), None] * upto[:, -1:]  # rounding leaves the last sum beside 1
         return torch.searchsorted(upto, draw.contiguous(), right=True)[:, 0].clamp(max=scores.shape[-1] - 1)
+
+    def _refuse(self, scores: torch.Tensor, total: torch.Tensor) -> None:
+        wrong = int((~total.isfinite()).sum())
+        kinds = {"NaN": scores.isnan(), "inf": scores == torch.inf, "-inf": scores == -torch.inf}
+        found = ", ".join(f"{int(places.sum())} times {kind}" for kind, places in kinds.items() if bool(places.any()))
+        what = f"have {found}" if found else f"are not finite when divided by the temperature {self._temperature}"
+        raise ValueError(
+            f"the logits of {wrong} of {len(scores)} sequences {what} at token {len(self.logprobs)} of the answer: no "
+            "token can be drawn; look at the weights, the last sync and the dtype of the sampler"
+        )
 
 
 class StopTexts(StoppingCriteria):
@@ -88,3 +106,28 @@ class StopTexts(StoppingCriteria):
         texts = self._tokenizer.batch_decode(answers)
         ended = [any(stop in text for stop in self._stop) for text in texts]
         return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype
+
+
+class Deadline(StoppingCriteria):
+    """Ends the generation with an error at a deadline.
+
+    Args:
+        seconds: Of the whole call.
+        end: When it is over, as `time.monotonic` tells it.
+    """
+
+    def __init__(self, seconds: float, end: float) -> None:
+        self._seconds, self._end = seconds, end
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.BoolTensor:
+        """Nothing has ended.
+
+        Raises:
+            TimeoutError: The deadline is over.
+        """
+        if time.monotonic() > self._end:
+            raise TimeoutError(
+                f"sample() has taken longer than timeout={self._seconds} seconds; use a longer timeout=, or fewer "
+                "prompts or tokens at once"
+            )
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle import current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
     from peft import PeftConfig
@@ -33,12 +33,15 @@ class TransformersSampler:
         lora: Adapters that a `TransformersModel` with the same ones trains.
         dtype: Dtype of the weights.
         micro_batch_size: Sequences written at once; None for all of them.
+        tools: What the template of chats is told of tools: JSON schemas, or functions. A row's own "tools" go first.
+        chat_template_kwargs: Variables of the template, such as `enable_thinking`; a row's own go first.
+        timeout: Seconds that a call may take on a rank; None waits for ever.
         device_mesh: The mesh, of the dim dp alone.
         remote_group: The group of workers that hold the model.
 
     Raises:
         ImportError: The libraries of the extra `hf` are missing.
-        ValueError: For a mesh that divides the model.
+        ValueError: For a mesh that divides the model, or an option out of range.
     """
 
     def __init__(
@@ -50,14 +53,21 @@ class TransformersSampler:
         lora: PeftConfig | None = None,
         dtype: str = "float32",
         micro_batch_size: int | None = None,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
+        from twinkle.engines.chats import template_of
         from twinkle.engines.model_layout import check_replicas, own_device
         from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
+        from twinkle.engines.sampling_params import checked_params
         from twinkle.engines.sequence_seed import RowSeeds
 
         check_installed("TransformersSampler")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout is above 0 seconds, or None, got {timeout}")
         mesh = current_worker().mesh
         if mesh is not None:
             check_replicas("TransformersSampler", mesh)
@@ -65,8 +75,10 @@ class TransformersSampler:
         self._tokenizer = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
         self._ends = only_ends(self._model, self._tokenizer)
-        self._params = params
+        self._template = template_of(self._tokenizer, tools, chat_template_kwargs)
+        self._params = None if params is None else checked_params(params, None)
         self._micro_batch_size = micro_batch_size
+        self._timeout = timeout
         self._version = 0
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
@@ -80,27 +92,27 @@ class TransformersSampler:
 
         Returns:
             A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
-            tells the answer's tokens; log-probabilities are the model's own, without temperature.
+            tells the answer's tokens; log-probabilities are those of the distribution at the temperature, before
+            top_k, top_p and min_p, and `temperatures` tells it. "length" ends an answer at the model's last position
+            too. A chat that ends with the assistant is continued.
 
         Raises:
-            ValueError: A prompt has no tokens, texts need a tokenizer, or there are no parameters.
+            TimeoutError: The call takes longer than the sampler's `timeout`.
+            TypeError: A prompt or the parameters are of another form.
+            ValueError: A prompt has no tokens, leaves no room for an answer, or has ids that the model does not know;
+                texts need a tokenizer; there are no parameters; or logits are not finite.
         """
         from twinkle.engines.answers import to_rollouts
-        from twinkle.engines.prompts import split_columns, to_ids
+        from twinkle.engines.prompts import encoded_rows, split_columns
+        from twinkle.engines.sampling_params import checked_params
 
-        params = params or self._params
-        if params is None:
-            raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
+        params = checked_params(params, self._params)
         if params.stop and self._tokenizer is None:
-            raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
+            raise ValueError("stop is texts, which need a tokenizer: use tokenizer= of the sampler")
         given, columns = split_columns(prompts)
-        encoded = [to_ids(prompt, self._tokenizer) for prompt in given]
-        jobs = self._seeds.jobs(encoded, params.n, params.seed)
-        size = self._micro_batch_size or max(len(jobs), 1)
-        answers: list[Answer] = []
-        for start in range(0, len(jobs), size):
-            answers += self._write(jobs[start : start + size], params)
-        rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers))
+        encoded = encoded_rows(prompts, self._template)
+        answers = self._write(self._seeds.jobs(encoded, params.n, params.seed), params)
+        rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers), self._ends)
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
     def weights(self) -> ReplaceableWeights[Tensor]:
@@ -113,8 +125,19 @@ class TransformersSampler:
     def on_weights(self, version: int) -> None:
         """Note the version of the weights, which stands at each token that is written with them."""
         self._version = version
+        self._seeds.on_weights(version)
 
     def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
-        from twinkle.engines.answers import write
+        import time
 
-        return write(self._model, self._tokenizer, self._ends, jobs, params)
+        from twinkle.engines.answers import Writer, write
+        from twinkle.engines.token_drawing import Deadline
+
+        deadline = None if self._timeout is None else Deadline(self._timeout, time.monotonic() + self._timeout)
+        writer = Writer(self._model, self._tokenizer, self._ends, deadline=deadline)
+        size = self._micro_batch_size or max(len(jobs), 1)
+        return [
+            answer
+            for start in range(0, len(jobs), size)
+            for answer in write(writer, jobs[start : start + size], params)
+        ]

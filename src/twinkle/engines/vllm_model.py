@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import weakref
 from copy import deepcopy
@@ -15,6 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig
 
 from twinkle.engines.answers import Answer
+from twinkle.engines.ends import ends_of
 from twinkle.engines.pretrained import read_tokenizer
 from twinkle.engines.shared_weights import SharedWeights
 from twinkle.engines.vllm_weights import BACKEND
@@ -63,7 +65,7 @@ class VLLMModel:
         own: dict[str, Any] = {
             "model": self._saved("config", _named(model)) if isinstance(model, PretrainedConfig) else fspath(model),
             "generation_config": "vllm",
-            "logprobs_mode": "raw_logprobs",
+            "logprobs_mode": "processed_logprobs",
             "weight_transfer_config": {"backend": BACKEND},
             **self._tokenizer_arguments(tokenizer),
             **self._lora_arguments(),
@@ -73,7 +75,7 @@ class VLLMModel:
         from_config = {"load_format": "dummy"} if isinstance(model, PretrainedConfig) else {}
         self.engine_arguments = {"disable_log_stats": True, **from_config, **given, **own}
         self._config: Any = AutoConfig.from_pretrained(own["model"], trust_remote_code=self._trust)
-        self._ends = self._find_ends(own["model"])
+        self.ends = self._find_ends(own["model"])
         self._dtype: torch.dtype | None = None
         self._length = 0
 
@@ -146,7 +148,7 @@ class VLLMModel:
             min_p=params.min_p,
             max_tokens=params.max_new_tokens,
             stop=list(params.stop),
-            stop_token_ids=self._ends,
+            stop_token_ids=self.ends,
             ignore_eos=True,
             seed=seed & (2**63 - 1),
             logprobs=0,
@@ -160,6 +162,11 @@ class VLLMModel:
         (written,) = output.outputs
         tokens = list(written.token_ids)
         logprobs = [step[token].logprob for step, token in zip(written.logprobs, tokens, strict=True)]
+        if not all(map(math.isfinite, logprobs)):
+            raise ValueError(
+                "vLLM's log-probabilities of an answer are not finite, as its logits: look at the weights, the last "
+                "sync and the dtype of the sampler"
+            )
         versions = [int(span.version) for span in written.weight_versions for _ in range(span.start, span.end)]
         answer = Answer(ids, tokens, torch.tensor(logprobs), "stop" if written.finish_reason == "stop" else "length")
         return answer, torch.tensor([versions[0]] * len(ids) + versions)
@@ -188,9 +195,7 @@ class VLLMModel:
             ends = GenerationConfig.from_pretrained(model).eos_token_id
         except OSError:
             ends = getattr(self._config, "eos_token_id", None)
-        if ends is None and self.tokenizer is not None:
-            ends = self.tokenizer.eos_token_id
-        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        return ends_of(self.tokenizer, ends)
 
 
 def _named(config: Any) -> Any:

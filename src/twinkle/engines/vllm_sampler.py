@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle import current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
     from peft import PeftConfig
@@ -33,6 +33,9 @@ class VLLMSampler:
         tokenizer: A tokenizer, or the folder or name of one; None for the one in the model's folder, if there is one.
         params: How to draw in calls that do not say it, such as those of a stream.
         lora: Adapters that a `TransformersModel` with the same ones trains.
+        tools: What the template of chats is told of tools: JSON schemas, or functions. A row's own "tools" go first.
+        chat_template_kwargs: Variables of the template, such as `enable_thinking`; a row's own go first.
+        timeout: Seconds that a call may take on a rank; None waits for ever.
         device_mesh: The mesh, of the dim dp alone.
         remote_group: The group of workers that hold the engines. `tensor_parallel_size=n` takes n devices of each,
             `DeviceGroup(..., gpus_per_worker=n)`.
@@ -51,6 +54,9 @@ class VLLMSampler:
         tokenizer: PreTrainedTokenizerBase | str | PathLike[str] | None = None,
         params: SamplingParams | None = None,
         lora: PeftConfig | None = None,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
         **engine_arguments: Any,
@@ -58,9 +64,13 @@ class VLLMSampler:
         from twinkle.engines.pretrained import check_installed
 
         check_installed("VLLMSampler", "vllm")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout is above 0 seconds, or None, got {timeout}")
         if lora is not None:
             check_installed("VLLMSampler with lora")
+        from twinkle.engines.chats import template_of
         from twinkle.engines.model_layout import check_replicas
+        from twinkle.engines.sampling_params import checked_params
         from twinkle.engines.sequence_seed import RowSeeds
         from twinkle.engines.vllm_loop import EngineLoop
         from twinkle.engines.vllm_model import VLLMModel
@@ -72,7 +82,9 @@ class VLLMSampler:
         self._model = VLLMModel(model, tokenizer, lora, engine_arguments)
         self._engine = EngineLoop(self._model.engine_arguments)
         self._engine.run(self._model.begin)
-        self._params = params
+        self._template = template_of(self._model.tokenizer, tools, chat_template_kwargs)
+        self._params = None if params is None else checked_params(params, None)
+        self._timeout = timeout
         self._broken: str | None = None
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
@@ -87,30 +99,41 @@ class VLLMSampler:
 
         Returns:
             A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
-            tells the answer's tokens; log-probabilities are the model's own, without temperature; versions tell the
-            weights that wrote each token, also where new ones came in the middle of a sequence. "length" ends a
-            sequence at `max_model_len` too.
+            tells the answer's tokens; log-probabilities are those of the distribution at the temperature, which
+            `temperatures` tells, of the tokens that top_k, top_p and min_p leave; versions tell the weights that wrote
+            each token, also where new ones came in the middle of a sequence. "length" ends a sequence at
+            `max_model_len` too. A chat that ends with the assistant is continued.
 
         Raises:
             ValueError: A prompt has no tokens or more than the engine takes, texts need a tokenizer, or there are no
                 parameters.
+            TimeoutError: The call takes longer than the sampler's `timeout`.
+            TypeError: A prompt or the parameters are of another form.
             RuntimeError: The engine has not taken the latest weights, or has ended.
         """
         from twinkle.engines.answers import to_rollouts
-        from twinkle.engines.prompts import split_columns, to_ids
+        from twinkle.engines.prompts import encoded_rows, split_columns
+        from twinkle.engines.sampling_params import checked_params
 
-        params = params or self._params
-        if params is None:
-            raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
+        params = checked_params(params, self._params)
         tokenizer = self._model.tokenizer
         if params.stop and tokenizer is None:
-            raise ValueError("stop is texts, which need a tokenizer; tokenizer= of the sampler would do")
+            raise ValueError("stop is texts, which need a tokenizer: use tokenizer= of the sampler")
         given, columns = split_columns(prompts)
-        encoded = [to_ids(prompt, tokenizer) for prompt in given]
+        encoded = encoded_rows(prompts, self._template)
         for ids in encoded:
             self._model.check_length(ids)
-        written = await self._write(self._seeds.jobs(encoded, params.n, params.seed), params)
-        rollouts = to_rollouts([one for one, _ in written], params, tokenizer, [versions for _, versions in written])
+        jobs = self._seeds.jobs(encoded, params.n, params.seed)
+        try:
+            written = await asyncio.wait_for(self._write(jobs, params), self._timeout)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"sample() has taken longer than timeout={self._timeout} seconds; use a longer timeout=, or fewer "
+                "prompts or tokens at once"
+            ) from error
+        rollouts = to_rollouts(
+            [one for one, _ in written], params, tokenizer, [versions for _, versions in written], self._model.ends
+        )
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
     def weights(self) -> dict[str, Tensor]:
@@ -134,6 +157,7 @@ class VLLMSampler:
             self._broken = f"vLLM has not taken version {version} of the weights: {type(error).__name__}: {error}"
             raise RuntimeError(self._broken) from error
         self._broken = None
+        self._seeds.on_weights(version)
 
     async def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[tuple[Answer, Tensor]]:
         from twinkle.engines.sequence_seed import sequence_seed

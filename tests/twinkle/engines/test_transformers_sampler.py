@@ -29,7 +29,7 @@ def ids_of(rollouts: Rollouts) -> list[list[int]]:
 
 def test_logprobs_agree_with_the_trainers() -> None:
     sampler, trainer = TransformersSampler(Build("qwen2")), TransformersModel(Build("qwen2"), optimizer=adamw)
-    params = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, n=3, max_new_tokens=9, seed=4)
+    params = SamplingParams(top_k=20, top_p=0.9, n=3, max_new_tokens=9, seed=4)
     rollouts = sampler.sample(IDS, params)
     assert (len(rollouts), rollouts.counts, rollouts.prompts) == (4, [3] * 4, IDS)
     assert [row[: len(IDS[i // 3])] for i, row in enumerate(ids_of(rollouts))] == [ids for ids in IDS for _ in range(3)]
@@ -37,6 +37,18 @@ def test_logprobs_agree_with_the_trainers() -> None:
     for mask, own, theirs in zip(rollouts.mask, rollouts.logprobs, trainer.logprobs(rollouts), strict=True):
         assert int(mask.sum()) == 9
         assert_close(own, torch.where(mask.bool(), theirs, 0), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.5}, {"temperature": 2, "top_k": 5}, {"temperature": 0}])
+def test_logprobs_are_those_at_the_temperature_before_tokens_are_left_out(options: dict[str, Any]) -> None:
+    made = TransformersSampler(Build("qwen2")).sample(IDS[:2], SamplingParams(max_new_tokens=4, seed=1, **options))
+    told = options["temperature"] or 1.0
+    assert made.temperatures == [told] * 2 and made.logprobs is not None
+    for ids, prompt, own in zip(made.ids, IDS, made.logprobs, strict=False):
+        with torch.no_grad():
+            logits = Build("qwen2")()(input_ids=ids[None]).logits[0, :-1] / told
+        right = logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        assert_close(own[len(prompt) :], right[len(prompt) - 1 :], rtol=0, atol=1e-4)
 
 
 def test_an_answer_depends_on_its_seed_and_prompt_alone() -> None:
@@ -209,7 +221,7 @@ def test_the_trainers_weights_are_the_samplers_after_a_sync(adapters: bool) -> N
         (["text"], {}, "texts and chats need a tokenizer"),
         ([[]], {}, "has no tokens"),
         ([[1]], {"stop": ("x",)}, "stop is texts, which need a tokenizer"),
-        ([{"prompt": [1], "a": 1}, {"prompt": [1]}], {}, "the same further columns"),
+        ([{"prompt": [1], "a": 1}, {"a": 1}], {}, 'a mapping with a "prompt"'),
     ],
 )
 def test_prompts_that_cannot_be_read_are_errors(prompts: list[Any], options: dict[str, Any], message: str) -> None:
@@ -217,17 +229,101 @@ def test_prompts_that_cannot_be_read_are_errors(prompts: list[Any], options: dic
         TransformersSampler(Build("llama")).sample(prompts, SamplingParams(**options))
 
 
-@pytest.mark.parametrize(
-    "options", [{"temperature": -1}, {"top_p": 0}, {"min_p": 2}, {"n": 0}, {"max_new_tokens": 0}, {"stop": ("",)}]
-)
-def test_params_out_of_range_are_errors(options: dict[str, Any]) -> None:
-    (field,) = options
-    with pytest.raises(ValueError, match=f"{field} is"):
-        SamplingParams(**options)
-
-
 def test_a_mesh_that_divides_the_model_is_an_error() -> None:
     with twinkle.session("threads", groups=[DeviceGroup("sampler", 2, "CPU")]):
         mesh = DeviceMesh.from_sizes(tp_size=2, device_type="cpu")
         with pytest.raises(ValueError, match="dp_size=2 alone would do"):
             TransformersSampler(Build("llama"), device_mesh=mesh, remote_group="sampler")
+
+
+def test_two_components_draw_differently_and_a_session_draws_again_what_it_drew() -> None:
+    def build() -> Any:
+        torch.manual_seed(3)  # a user's own seed makes no two samplers alike
+        return Build("llama")()
+
+    def drawn(seed: int) -> list[list[list[int]]]:
+        groups = [DeviceGroup("one", 1, "CPU"), DeviceGroup("two", 1, "CPU")]
+        params = SamplingParams(n=3, max_new_tokens=12)
+        with twinkle.session("threads", groups=groups, seed=seed):
+            samplers = [TransformersSampler(build, remote_group=group) for group in ("one", "two", "one", "one")]
+            return [ids_of(twinkle.get(sampler.sample([[5, 6]], params))) for sampler in samplers for _ in range(2)]
+
+    first = drawn(7)
+    assert len({str(rows) for rows in first}) == 8  # two short answers may be the same by chance, not three
+    assert drawn(7) == first
+    assert not any(rows in first for rows in drawn(8))
+
+
+def test_a_run_that_goes_on_draws_what_it_would_have_drawn() -> None:
+    params = SamplingParams(n=2, max_new_tokens=12)
+    with twinkle.session("local"):
+        sampler = TransformersSampler(Build("llama"))
+        before = [ids_of(sampler.sample([[5, 6]], params)) for _ in range(2)]
+        sampler.on_weights(1)
+        after = [ids_of(sampler.sample([[5, 6]], params)) for _ in range(2)]
+    with twinkle.session("local"):
+        again = TransformersSampler(Build("llama"))
+        again.on_weights(1)  # the sync after a load
+        assert [ids_of(again.sample([[5, 6]], params)) for _ in range(2)] == after
+    assert not any(rows in before for rows in after)
+
+
+class Broken:
+    """Logits of one value, at some place of the vocabulary."""
+
+    def __init__(self, value: float, place: slice) -> None:
+        self.value, self.place = value, place
+
+    def __call__(self) -> Any:
+        model = Build("llama")()
+        with torch.no_grad():
+            model.lm_head.weight[self.place] = self.value
+        return model
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("place", [slice(None), slice(4, 5)])
+@pytest.mark.parametrize("temperature", [0, 0.7, 1])
+def test_logits_that_are_not_finite_end_a_sample(value: float, place: slice, temperature: float) -> None:
+    sampler = TransformersSampler(Broken(value, place), dtype="bfloat16" if temperature == 1 else "float32")
+    with pytest.raises(ValueError, match="logits"):
+        sampler.sample(IDS, SamplingParams(max_new_tokens=3, temperature=temperature))
+
+
+def test_rows_of_several_sources_have_none_where_they_have_no_column() -> None:
+    rows = [{"prompt": [5], "answer": "4"}, [6], {"prompt": [7], "tests": ["t"]}]
+    sampler = TransformersSampler(Build("llama"), params=SamplingParams(max_new_tokens=2))
+    whole = sampler.sample(rows)
+    assert whole.columns == {"answer": ["4", None, None], "tests": [None, None, ["t"]]}
+    assert Rollouts.concat([sampler.sample([row]) for row in rows]).columns == whole.columns
+
+
+def test_special_tokens_are_shown_to_rewards_that_want_them() -> None:
+    tokenizer = tiny_tokenizer().__class__(tokenizer_object=tiny_tokenizer().backend_tokenizer, eos_token="<end>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["the"]})
+    end, special = (tokenizer.convert_tokens_to_ids(token) for token in ("<end>", "the"))
+
+    def build() -> Any:
+        model = build_text_model()
+        model.resize_token_embeddings(len(tokenizer))
+        model.generation_config.eos_token_id = None
+        with torch.no_grad():
+            model.lm_head.weight.zero_()
+            model.lm_head.weight[[end, special]] = torch.randn(2, 32)
+        return model
+
+    sampler = TransformersSampler(build, tokenizer=tokenizer)
+    for skips in (True, False):
+        params = SamplingParams(n=8, max_new_tokens=4, seed=1, temperature=0.1, skip_special_tokens=skips)
+        made = sampler.sample(["A class"], params)
+        assert made.mask is not None and made.completions is not None
+        written = [ids[mask.bool()].tolist() for ids, mask in zip(made.ids, made.mask, strict=True)]
+        assert made.completions == ["" if skips else "the" * row.count(special) for row in written]
+
+
+def test_a_call_that_takes_too_long_is_an_error() -> None:
+    sampler = TransformersSampler(Build("llama"), timeout=1e-6)
+    with pytest.raises(TimeoutError, match="timeout=1e-06"):
+        sampler.sample(IDS, SamplingParams(max_new_tokens=40))
+    with pytest.raises(ValueError, match="timeout"):
+        TransformersSampler(Build("llama"), timeout=0)

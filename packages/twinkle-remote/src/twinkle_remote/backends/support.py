@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.sessions.worker_lines import worker_line
     from twinkle_remote.worker.running import between_awaits
-    from twinkle_remote.worker.seeding import seed_process, stop_seeding
+    from twinkle_remote.worker.seeding import SessionSeed, seed_process, session_seed, stop_seeding
     from twinkle_remote.worker.worker import Worker
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Lazy",
     "Memory",
     "PendingCall",
+    "SessionSeed",
     "Worker",
     "WorkerContext",
     "WorkersOf",
@@ -54,6 +55,7 @@ __all__ = [
     "reduce_error",
     "running",
     "seed_process",
+    "session_seed",
     "session_tool",
     "start_on_workers",
     "stop_seeding",
@@ -68,6 +70,7 @@ _HOMES = {
     "Lazy": "call.lazy",
     "Memory": "backends.memory",
     "PendingCall": "call.pending_call",
+    "SessionSeed": "worker.seeding",
     "Worker": "worker.worker",
     "WorkerContext": "context",
     "WorkersOf": "sessions.weight_sources",
@@ -88,6 +91,7 @@ _HOMES = {
     "reduce_error": "failures.travel",
     "running": "sessions.current",
     "seed_process": "worker.seeding",
+    "session_seed": "worker.seeding",
     "session_tool": "sessions.session_tool",
     "start_on_workers": "call.submit",
     "stop_seeding": "worker.seeding",

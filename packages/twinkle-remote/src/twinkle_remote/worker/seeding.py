@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, SupportsIndex, cast
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SEEDS = 1 << 32  # what numpy.random.seed takes
+
+
+class SessionSeed(NamedTuple):
+    """The seed of a process's session.
+
+    Attributes:
+        seed: From 0 to 2**32 - 1; None before the first session of the process.
+        session: Number of the session among those of the process, from 1; 0 before the first one.
+    """
+
+    seed: int | None
+    session: int
+
+
+_session = SessionSeed(None, 0)
+
+
+def session_seed() -> SessionSeed:
+    """The seed of this process's session, or of its last one."""
+    return _session
 
 
 def check_seed(seed: SupportsIndex) -> int:
@@ -45,7 +65,9 @@ def seed_process(seed: int) -> None:
     Args:
         seed: From 0 to 2**32 - 1.
     """
+    global _session  # one session per process is the contract
     stop_seeding()
+    _session = SessionSeed(seed, _session.session + 1)
     random.seed(seed)
     for name in _SEEDERS:
         if sys.modules.get(name) is None:
