@@ -248,3 +248,42 @@ def test_options_are_grouped_or_keywords() -> None:
 def test_options_that_do_not_go_together_are_refused(options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         DataLoader([1, 2, 3, 4], batch_size=2, **options)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4])
+def test_the_end_of_an_epoch_is_told_once(batches: int) -> None:
+    loader: DataLoader[Batch[int]] = DataLoader(list(range(batches * 2)), batch_size=2)
+    for epoch in range(3):
+        seen, ended = [], False
+        for batch in loader:
+            seen += batch
+            try:
+                seen += next(loader)
+            except StopIteration:
+                ended = True
+        assert seen == list(range(batches * 2))
+        assert ended is (batches % 2 == 1)
+        assert loader.epoch == epoch + 1
+    assert next(loader).epoch == 3, "the loop has told the end of epoch 2"
+    for _ in range(batches - 1):
+        next(loader)
+    with pytest.raises(StopIteration):
+        next(loader)
+    assert next(loader).epoch == 4
+
+
+def test_a_stream_has_no_indices() -> None:
+    loader: DataLoader[Any] = DataLoader(lambda: iter(range(10)), batch_size=2)
+    for name in ("plan", "batch_sampler"):
+        with pytest.raises(TypeError, match="no indices"):
+            getattr(loader, name)
+    with pytest.raises(TypeError, match="no length"):
+        len(loader)
+    assert len(list(loader)) == 5
+
+
+@pytest.mark.parametrize("option", ["batch_size", "seed", "num_workers", "retries", "max_bad", "prefetch_factor"])
+@pytest.mark.parametrize("value", [True, np.True_, torch.tensor(True), 1.0])
+def test_a_bool_is_no_number(option: str, value: Any) -> None:
+    with pytest.raises(TypeError, match="whole number"):
+        DataLoader([1, 2], **{"batch_size": 1, option: value})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, SupportsIndex, TypeVar, overload
 
+from twinkle_data.whole_number import whole_number
 from twinkle_remote import register_type
 from twinkle_remote.values import register_splitter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -33,6 +34,10 @@ class BatchInfo(NamedTuple):
 
 class Batch(list[T], Generic[T]):
     """A list of samples that also carries its epoch, position, indices and mask.
+
+    What reorders or removes rows in place does the same with `indices` and `valid`. What would add rows, which have no
+    index, raises TypeError: use a list of your own, as in `[*batch, row]`. A row may be replaced, but not by another
+    row of the batch: use `sort`, `reverse` or `permute` to move rows.
 
     Attributes:
         epoch: Epoch, from 0.
@@ -82,6 +87,102 @@ class Batch(list[T], Generic[T]):
             sharded=self.sharded,
         )
 
+    @overload
+    def __setitem__(self, key: SupportsIndex, value: T, /) -> None: ...
+    @overload
+    def __setitem__(self, key: slice, value: Iterable[T], /) -> None: ...
+    def __setitem__(self, key: SupportsIndex | slice, value: Any, /) -> None:
+        """Replace rows by as many rows, such as their tokens.
+
+        Raises:
+            TypeError: It would move rows of the batch, or change their number; their indices would stay behind.
+        """
+        at = range(len(self))[key]
+        places, rows = (at, list(value)) if isinstance(at, range) else (range(at, at + 1), [value])
+        if len(rows) != len(places):
+            raise _refusal(f"{len(rows)} rows cannot take the place of {len(places)}")
+        own = {id(row) for row in self}
+        moved = [
+            place for place, row in zip(places, rows, strict=True) if row is not super(Batch, self).__getitem__(place)
+        ]
+        # All of them rows of this batch, and not in their places: they were sorted, shuffled or repeated.
+        if moved and all(id(row) in own for row in rows):
+            raise _refusal(f"row {moved[0]} would become another row of the batch")
+        if isinstance(at, range):
+            super().__setitem__(slice(at.start, at.stop if at.stop >= 0 else None, at.step), rows)
+        else:
+            super().__setitem__(at, value)
+
+    def __delitem__(self, key: SupportsIndex | slice, /) -> None:
+        kept = list(range(len(self)))
+        del kept[key]
+        self._select(kept)
+
+    def permute(self, rows: Iterable[SupportsIndex]) -> None:
+        """Put the rows into another order, with their indices and flags.
+
+        Args:
+            rows: The present row of each new one; each of [0, len - 1] once.
+
+        Raises:
+            ValueError: A row comes twice or never.
+        """
+        order = [whole_number("rows", row) for row in rows]
+        if sorted(order) != list(range(len(self))):
+            raise ValueError(f"rows={order} must hold each of [0, {len(self) - 1}] once")
+        self._select(order)
+
+    def sort(self, *, key: Callable[[T], Any] | None = None, reverse: bool = False) -> None:
+        """Sort the rows in place, with their indices and flags."""
+        rows: list[Any] = list(self)
+        measures = rows if key is None else [key(row) for row in rows]
+        self._select(sorted(range(len(rows)), key=measures.__getitem__, reverse=reverse))
+
+    def reverse(self) -> None:
+        """Turn the rows round, with their indices and flags."""
+        self._select(range(len(self) - 1, -1, -1))
+
+    def pop(self, row: SupportsIndex = -1, /) -> T:
+        """Remove a row, with its index and flag, and return it."""
+        if not self:
+            raise IndexError("pop from an empty batch")
+        found = self[row]
+        del self[row]
+        return found
+
+    def remove(self, value: T, /) -> None:
+        """Remove the first row that equals a value, with its index and flag."""
+        del self[self.index(value)]
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._select(())
+
+    def append(self, row: T, /) -> NoReturn:
+        """Raise TypeError: a row of one's own has no index."""
+        raise _refusal("a new row has no index in the dataset")
+
+    def extend(self, rows: Iterable[T], /) -> NoReturn:
+        """Raise TypeError: rows of one's own have no indices."""
+        raise _refusal("new rows have no index in the dataset")
+
+    def insert(self, at: SupportsIndex, row: T, /) -> NoReturn:
+        """Raise TypeError: a row of one's own has no index."""
+        raise _refusal("a new row has no index in the dataset")
+
+    def __iadd__(self, rows: Iterable[T], /) -> NoReturn:  # type: ignore[misc]  # a list's returns itself
+        raise _refusal("new rows have no index in the dataset")
+
+    def __imul__(self, times: SupportsIndex, /) -> NoReturn:  # type: ignore[misc]  # a list's returns itself
+        raise _refusal("rows that are repeated are counted twice")
+
+    def _select(self, rows: Iterable[int]) -> None:
+        """Keep the given rows, in their order."""
+        chosen = list(rows)
+        samples, indices, valid = list(self), self.indices, self.valid
+        super().__setitem__(slice(None), [samples[row] for row in chosen])
+        self.indices, self.valid = [indices[row] for row in chosen], [valid[row] for row in chosen]
+
     def __copy__(self) -> Batch[T]:
         return self[:]
 
@@ -96,6 +197,13 @@ class Batch(list[T], Generic[T]):
             + (f", masked={masked}" if masked else "")
             + ")"
         )
+
+
+def _refusal(why: str) -> TypeError:
+    return TypeError(
+        f"a batch keeps indices and valid with its rows: {why}. Use a list, as in [*batch], for rows of your own; "
+        "use batch.sort, batch.reverse or batch.permute to move rows"
+    )
 
 
 def _rebuild(

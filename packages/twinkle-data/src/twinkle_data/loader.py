@@ -233,12 +233,22 @@ class DataLoader(Generic[B]):
 
     @property
     def plan(self) -> StepPlan:
-        """The steps of each epoch, and the indices that each data rank reads in them."""
+        """The steps of each epoch, and the indices that each data rank reads in them.
+
+        Raises:
+            TypeError: The dataset is a stream, which has no indices.
+        """
+        self._check_indices("plan")
         return self._progress.engine.plan
 
     @property
     def batch_sampler(self) -> BatchIndices:
-        """The same batches as lists of indices; iterating over them does not move the loader."""
+        """The same batches as lists of indices; iterating over them does not move the loader.
+
+        Raises:
+            TypeError: The dataset is a stream, which has no indices.
+        """
+        self._check_indices("batch_sampler")
         return BatchIndices(self)
 
     def __len__(self) -> int:
@@ -247,12 +257,20 @@ class DataLoader(Generic[B]):
 
     def __iter__(self) -> Iterator[B]:
         """Iterate over the rest of this epoch; after a `break`, a new loop goes on where the old one stopped."""
+        self._progress.owed = False
         return Loop(self._progress)
 
     def __next__(self) -> B:
         """The next batch, also in the middle of a loop; StopIteration once at the end of each epoch."""
-        if self._next is None or self._next.at != self._progress.position.cursor:
-            self._next = EpochIteration(self._progress)
+        progress = self._progress
+        if self._next is None or self._next.at != progress.position.cursor or self._next.is_over:
+            ended, progress.owed = progress.owed, False
+            over, self._next = self._next, None
+            if ended and over is not None and over.is_over:
+                return over.step()
+            if ended:
+                raise StopIteration
+            self._next = EpochIteration(progress)
         try:
             return self._next.step()
         except BaseException:
@@ -271,7 +289,7 @@ class DataLoader(Generic[B]):
         if number != self.epoch:
             self._progress.move(Cursor(number))
         if not self.position:
-            self._next = None  # it may owe a StopIteration for the epoch before
+            self._progress.owed = False
 
     def state_dict(self) -> dict[str, Any]:
         """The position as JSON values; counts the samples that the loop got.
@@ -300,8 +318,15 @@ class DataLoader(Generic[B]):
 
     def close(self) -> None:
         """End the loader processes; a later loop starts them again."""
-        self._next = None
+        self._next, self._progress.owed = None, False
         self._progress.close()
+
+    def _check_indices(self, name: str) -> None:
+        if self._progress.engine.identity.length is None:
+            raise TypeError(
+                f"a loader over a stream has no {name}: its samples have no indices; iterate over the loader, or pass "
+                "Shards with lengths="
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_next": None}

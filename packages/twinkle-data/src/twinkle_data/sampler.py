@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import random
+from collections.abc import Iterator
+from itertools import chain, islice
+from operator import index
 from typing import TYPE_CHECKING, Any
 
-from twinkle_data.errors import StateMismatchError
+from twinkle_data.errors import NotResumableError, StateMismatchError
 from twinkle_data.loading.data_shard import mesh_here, shard_here
+from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
+from twinkle_data.reading.generators import GlobalGenerators, find_draws
+from twinkle_data.sources.parts import check_undivided
 from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from twinkle_data.order.steps import DataShard
     from twinkle_mesh import DeviceMesh
@@ -24,7 +30,8 @@ class DeviceMeshSampler:
     A batch sampler gives lists: this rank's slice of each global batch. A sampler of single indices gives indices: one
     of every `data_world_size` in a row. Every rank takes the same number of steps. A sampler whose `generator` is None
     (torch's random ones) gets one that is seeded by (seed, epoch), so that all ranks agree. A sampler that draws from
-    another source must yield the same on every rank.
+    another source must yield the same on every rank. The state holds the states of generators that the sampler has; a
+    sampler that draws from a global generator can be saved between epochs only.
 
     Args:
         sampler: A sampler of ints or of lists of ints. Do not use it elsewhere: its `generator` may be set.
@@ -33,7 +40,11 @@ class DeviceMeshSampler:
         tail: What to do with a batch that does not divide over the data ranks: `drop` leaves out the last one, `short`
             (batches only) splits each batch as evenly as possible, `pad` repeats rows. None pads the last batch, so
             that no row is lost, and raises for an earlier one.
-        batched: Whether the sampler yields lists; None looks at its `batch_size`, or at its first element.
+        batched: Whether the sampler yields lists; None knows torch's samplers and lists, and looks at the first element
+            of another sampler that has a `batch_size`. Any other one is taken to yield single indices.
+
+    Raises:
+        ValueError: Its batches do not divide over the data ranks, or it is divided already, as a DistributedSampler is.
     """
 
     def __init__(
@@ -50,15 +61,20 @@ class DeviceMeshSampler:
         self.sampler = sampler
         self.device_mesh = device_mesh
         mesh_here(device_mesh)
+        check_undivided(sampler, device_mesh.data_world_size, f"the sampler {type(sampler).__name__}")
         self.epoch = 0
         self._seed = whole_number("seed", seed)
         self._tail = tail
-        self._batched = _is_batched(sampler) if batched is None else batched
+        self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
+        # Generators of the user's, their states when the latest pass began, and global ones that it drew from.
+        self._generators = generators_in(sampler)
+        self._states: list[Any] | None = None
+        self._drew: list[str] = []
+        self._batched = _is_batched(sampler, self._generators) if batched is None else batched
         # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
         self._begin = 0
         self._taken = 0
         self._ended = False  # the pass took all elements
-        self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
         size = getattr(sampler, "batch_size", None) if self._batched else None
         if size is not None:
             self._check(size)
@@ -73,6 +89,7 @@ class DeviceMeshSampler:
         if epoch != self.epoch:
             self._begin = self._taken = 0
             self._ended = False
+            self._states = None
         self.epoch = epoch
         for one in _with_inner(self.sampler):
             set_epoch = getattr(one, "set_epoch", None)
@@ -92,27 +109,45 @@ class DeviceMeshSampler:
         if self._ended:
             self._begin, self._ended = 0, False
         self._taken = 0
+        self._states = None
         return self._pass(self._begin, self.epoch)
 
-    def state_dict(self, delivered: int | None = None) -> dict[str, int]:
+    def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
         """The position as JSON values; it can be loaded on another number of ranks.
 
         Args:
             delivered: Steps of the current pass that the loop got; None counts the steps that were taken, which
                 are more when a loader prefetches.
+
+        Raises:
+            NotResumableError: Within an epoch, the sampler draws from a global generator; or one has no state.
         """
         taken = self._taken if delivered is None else delivered * self._stride()
         epoch, position = self.epoch, self._begin + taken
         length: int = len(self.sampler)  # type: ignore[arg-type]  # torch's samplers have a length, or raise TypeError
-        if position >= length or self._steps_left(position) <= 0:
+        over = position >= length or self._steps_left(position) <= 0
+        if self._drew and position and not over:
+            raise NotResumableError(
+                f"{type(self.sampler).__name__} draws its order from the global generator of "
+                f"{' and '.join(self._drew)}, which cannot be saved here: give it a generator as an attribute, or save between epochs"
+            )
+        if over:
             epoch, position = epoch + 1, 0
-        return {"version": 1, "seed": self._seed, "length": length, "epoch": epoch, "position": position}
+        state = {"version": 1, "seed": self._seed, "length": length, "epoch": epoch, "position": position}
+        if not self._generators:
+            return state
+        within = self._states is not None and not self._ended
+        state["generators"] = self._states if within else saved(self._generators)
+        if within and over:
+            state["redraw"] = True  # the pass before has drawn from those states
+        return state
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; the elements before it are drawn again and skipped.
 
         Raises:
-            StateMismatchError: The state was saved with another seed, or over another number of elements.
+            StateMismatchError: The state was saved with another seed, over another number of elements, or with other
+                generators.
         """
         length: int = len(self.sampler)  # type: ignore[arg-type]  # as above
         if (state["seed"], state["length"]) != (self._seed, length):
@@ -120,8 +155,14 @@ class DeviceMeshSampler:
                 f"the state was saved with seed={state['seed']} over {state['length']} elements, this sampler has "
                 f"seed={self._seed} and {length}"
             )
+        restore(self._generators, state.get("generators", []))
+        if state.get("redraw"):
+            self.set_epoch(state["epoch"] - 1)
+            for _ in self.sampler:
+                pass
         self.set_epoch(state["epoch"])
         self._begin, self._taken = state["position"], 0
+        self._states, self._ended = None, False
 
     def _stride(self) -> int:
         """Number of elements of the wrapped sampler that one step takes."""
@@ -143,10 +184,11 @@ class DeviceMeshSampler:
 
     def _uneven_last(self) -> int:
         """1 when `drop` leaves out the last batch; 0 where the sampler is not one of torch's batch samplers."""
-        size, inner = getattr(self.sampler, "batch_size", None), getattr(self.sampler, "sampler", None)
-        if self._tail != "drop" or size is None or inner is None or getattr(self.sampler, "drop_last", False):
+        if self._tail != "drop" or not _is_torchs_batched(self.sampler):
             return 0
-        return int(len(inner) % size % self.device_mesh.data_world_size != 0)
+        batches: Any = self.sampler
+        rest: int = len(batches.sampler) % batches.batch_size
+        return int(not batches.drop_last and rest % self.device_mesh.data_world_size != 0)
 
     def _check(self, rows: int) -> None:
         """Refuse a batch that is not the last of an epoch and does not divide."""
@@ -163,8 +205,13 @@ class DeviceMeshSampler:
         # A random sampler takes its generator at its first element, so another pass may not begin in between.
         for number, one in enumerate(self._seeded):
             one.generator = _generator(derive(self._seed, epoch, number))
+        self._states = saved(self._generators) if _have_states(self._generators) else None
         within = self._within_group(begin)
-        elements: Iterator[Any] = islice(iter(self.sampler), begin - within, None)
+        with find_draws() as drew:
+            iterator: Iterator[Any] = iter(self.sampler)
+            first = list(islice(iterator, 1))
+        self._drew = drew
+        elements = islice(chain(first, iterator), begin - within, None)
         yield from self._batches(elements) if self._batched else self._indices(elements, within)
         self._ended = True
 
@@ -213,10 +260,40 @@ def _with_inner(sampler: Any) -> list[Any]:
     return [sampler] if inner is None else [sampler, *_with_inner(inner)]
 
 
-def _is_batched(sampler: object) -> bool:
+def _is_torchs_batched(sampler: object) -> bool:
+    from torch.utils.data import BatchSampler
+
+    return isinstance(sampler, BatchSampler)
+
+
+def _is_batched(sampler: Any, generators: list[Any]) -> bool:
     if isinstance(sampler, (list, tuple)):
         return bool(sampler) and isinstance(sampler[0], (list, tuple))
-    return hasattr(sampler, "batch_size")
+    if not hasattr(sampler, "batch_size") or isinstance(sampler, Iterator):
+        return False
+    if type(sampler).__module__.startswith("torch.utils.data"):
+        return _is_torchs_batched(sampler)
+    # Looking draws nothing: what the first element draws is put back.
+    states = saved(generators) if _have_states(generators) else None
+    program = GlobalGenerators()
+    program.take()
+    try:
+        first = next(iter(sampler), 0)
+    finally:
+        program.put_back()
+        if states is not None:
+            restore(generators, states)
+    if getattr(first, "ndim", 0):
+        return True
+    try:
+        index(first)
+    except TypeError:
+        return True
+    return False
+
+
+def _have_states(generators: list[Any]) -> bool:
+    return bool(generators) and not any(isinstance(one, random.SystemRandom) for one in generators)
 
 
 def _generator(key: int) -> Any:

@@ -13,9 +13,11 @@ def whole_number(name: str, value: object) -> int:
         value: An int, or an object with `__index__`.
 
     Raises:
-        TypeError: It is something else, such as a float.
+        TypeError: It is something else, such as a float or a bool.
     """
     try:
-        return index(value)  # type: ignore[arg-type]  # index() checks the type
+        if not isinstance(value, bool) and not str(getattr(value, "dtype", "")).endswith("bool"):
+            return index(value)  # type: ignore[arg-type]  # index() checks the type
     except TypeError:
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number") from None
+        pass
+    raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number")

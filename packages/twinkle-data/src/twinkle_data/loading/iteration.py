@@ -26,14 +26,18 @@ class EpochIteration(Generic[B]):
         self._run: Run | None = None
         self._bar: Bar | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has delivered the last batch of its epoch."""
+        return self.at.epoch != self._epoch
+
     def step(self) -> B:
         """Deliver the next batch."""
         progress = self._progress
         with progress.guard:
-            if self.at.epoch != self._epoch:
-                self._run = None
-                if self._bar is not None:
-                    self._bar.close()
+            if self.is_over:
+                self._run, progress.owed = None, False
+                self._close_bar()
                 raise StopIteration
             if self._run is None:
                 self._run = progress.run()
@@ -48,6 +52,11 @@ class EpochIteration(Generic[B]):
                 self.at = progress.position.cursor
                 if self._bar is not None and self.at != before:
                     self._bar.delivered(delivery.info.rows)
+
+    def _close_bar(self) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.close()
 
     def follow(self) -> None:
         """Move to the position that `next(loader)` has reached meanwhile."""

@@ -48,6 +48,7 @@ class Progress(Generic[B]):
         position: Position of the loader.
         quarantine: Indices of bad samples.
         info: Position and rows of the latest batch; None before the first.
+        owed: The last batch of an epoch was delivered, and neither a loop nor `next(loader)` was told the end.
         moves: Number of steps of loops and of jumps; a step of `next(loader)` is not counted.
     """
 
@@ -60,12 +61,13 @@ class Progress(Generic[B]):
         self.quarantine: set[int] = set()
         self.info: BatchInfo | None = None
         self.guard = ThreadGuard()
+        self.owed = False
         self.moves = 0
         self._kept: Run | None = None
         self._latest: Callable[[], Run | None] = _no_run
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_kept": None, "_latest": _no_run}
+        fresh = {"_kept": None, "_latest": _no_run, "owed": False}
         return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
 
     def move(self, cursor: Cursor, source: Any = None) -> None:
@@ -75,6 +77,7 @@ class Progress(Generic[B]):
             self.close()
             self.position = Position(cursor, source)
             self.info = None
+            self.owed = False
             self.moves += 1
 
     def close(self) -> None:
@@ -121,6 +124,7 @@ class Progress(Generic[B]):
             self.position = Position(behind)
         if not info.rows:
             raise StopIteration
+        self.owed = behind.epoch != info.epoch
         self.quarantine = found
         self.info = info
         return delivery.payload  # type: ignore[no-any-return]  # B is what collate returns, or a Batch
