@@ -3,7 +3,6 @@
 import bisect
 import copy
 import itertools
-import operator
 import pickle
 import random
 from collections.abc import Callable
@@ -76,8 +75,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "numpy": lambda rows: np.random.default_rng(4).shuffle(rows),
     "append": lambda rows: rows.append([9]),
     "extend": lambda rows: rows.extend([[9]]),
-    "+=": lambda rows: operator.iadd(rows, [[9]]),
-    "*=": lambda rows: operator.imul(rows, 2),
+    "+=": lambda rows: rows.__iadd__([[9]]),
+    "*=": lambda rows: rows.__imul__(2),
     "insert": lambda rows: rows.insert(0, [9]),
     "insort": lambda rows: bisect.insort(rows, [9]),
     "slice": lambda rows: rows.__setitem__(slice(None), sorted(rows, reverse=True)),

@@ -254,7 +254,8 @@ def test_options_that_do_not_go_together_are_refused(options: Any, error: type[E
 def test_the_end_of_an_epoch_is_told_once(batches: int) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(list(range(batches * 2)), batch_size=2)
     for epoch in range(3):
-        seen, ended = [], False
+        seen: list[int] = []
+        ended = False
         for batch in loader:
             seen += batch
             try:

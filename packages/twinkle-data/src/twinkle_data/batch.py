@@ -170,10 +170,10 @@ class Batch(list[T], Generic[T]):
         """Raise TypeError: a row of one's own has no index."""
         raise _refusal("a new row has no index in the dataset")
 
-    def __iadd__(self, rows: Iterable[T], /) -> NoReturn:  # type: ignore[misc]  # a list's returns itself
+    def __iadd__(self, rows: Iterable[T], /) -> NoReturn:  # type: ignore[misc, override]  # a list's returns itself
         raise _refusal("new rows have no index in the dataset")
 
-    def __imul__(self, times: SupportsIndex, /) -> NoReturn:  # type: ignore[misc]  # a list's returns itself
+    def __imul__(self, times: SupportsIndex, /) -> NoReturn:
         raise _refusal("rows that are repeated are counted twice")
 
     def _select(self, rows: Iterable[int]) -> None:

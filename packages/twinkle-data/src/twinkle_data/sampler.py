@@ -129,11 +129,18 @@ class DeviceMeshSampler:
         if self._drew and position and not over:
             raise NotResumableError(
                 f"{type(self.sampler).__name__} draws its order from the global generator of "
-                f"{' and '.join(self._drew)}, which cannot be saved here: give it a generator as an attribute, or save between epochs"
+                f"{' and '.join(self._drew)}, which cannot be saved here: give it a generator as an "
+                "attribute, or save between epochs"
             )
         if over:
             epoch, position = epoch + 1, 0
-        state = {"version": 1, "seed": self._seed, "length": length, "epoch": epoch, "position": position}
+        state: dict[str, Any] = {
+            "version": 1,
+            "seed": self._seed,
+            "length": length,
+            "epoch": epoch,
+            "position": position,
+        }
         if not self._generators:
             return state
         within = self._states is not None and not self._ended

@@ -19,6 +19,7 @@ from twinkle_data.reading.stream_reader import StreamPlan, StreamReader
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.indexed import Objects, build, open_source
 from twinkle_data.sources.mixing import MixedOrder, MixedSource, Mixture
+from twinkle_data.sources.parts import check_undivided
 from twinkle_data.sources.sharded_order import ShardedOrder
 from twinkle_data.sources.shards import ShardedSource, Shards
 from twinkle_data.sources.streams import open_stream
@@ -128,6 +129,7 @@ def open_engine(dataset: object, recipe: Recipe) -> Engine:
         recipe: Options of the loader.
     """
     built, factory = build(dataset)
+    check_undivided(built, recipe.data_world_size, f"the dataset {type(built).__name__}")
     seed, shuffle = recipe.seed, recipe.shuffle
     if isinstance(built, Mixture):
         order: Order = MixedOrder(built.lengths, built.quotas, built.epoch_length, seed, shuffle=shuffle)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from twinkle_data.sources.fingerprint import digest
-
-_PROBES = 32
-_INSTEAD = {
-    ("pandas", "DataFrame"): 'gives columns; dict(frame), or frame.to_dict("records")',
-    ("pyarrow", "Table"): "gives columns; table.to_pylist(), or datasets.Dataset(table)",
-    ("pyarrow", "RecordBatch"): "gives columns; batch.to_pylist()",
-    ("datasets", "DatasetDict"): 'holds splits; one of them, such as dataset["train"]',
-    ("datasets", "IterableDatasetDict"): 'holds splits; one of them, such as dataset["train"]',
-}
+from twinkle_data.sources.fingerprint import digest, fingerprint_of
+from twinkle_data.sources.kinds import (
+    by_position,
+    check_column,
+    is_array_of_pandas,
+    is_hugging_face,
+    is_plain,
+    is_plain_column,
+    is_rows_by_number,
+    is_tensors,
+    refuse_frames,
+)
 
 
 class Portion(NamedTuple):
@@ -37,11 +40,13 @@ class Source(Protocol):
 
     Attributes:
         at_once: It is better to read several samples together than one by one.
-        fingerprint: Digest of the contents, or of a cheap part of them; the same in every process.
     """
 
     at_once: bool
-    fingerprint: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the contents, or of a cheap part of them; the same in every process; made when it is asked for."""
 
     @property
     def dataset(self) -> Any:
@@ -68,10 +73,10 @@ class Source(Protocol):
 
 
 class Rows:
-    """A list, a tuple or an array of samples.
+    """A list, a tuple or an array of samples, or a dict of them by number.
 
     Args:
-        rows: The list, tuple or array.
+        rows: The list, tuple, array or dict.
     """
 
     plain = True
@@ -79,7 +84,11 @@ class Rows:
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self.dataset = rows
-        self.fingerprint = digest([rows[index] for index in _probes(len(rows))])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the rows."""
+        return digest(self.dataset)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -105,24 +114,36 @@ class Columns:
     """Columns of equal length; a sample is a dict of their rows.
 
     Args:
-        columns: Arrays, tensors, lists or other objects with a length and rows by index, by name. Their fingerprint is
-            a digest of some rows; for other objects it is that of `Objects`, since reading a row runs their code.
+        columns: Arrays, tensors, lists or other objects with a length and rows by index, by name. The columns of
+            libraries give values, not their wrappers.
+
+    Raises:
+        TypeError: A column is none, such as a text or a frame.
+        ValueError: The columns differ in length, or there is none.
     """
 
     at_once = True
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        columns = {name: _by_position(column) for name, column in columns.items()}
+        for name, column in columns.items():
+            check_column(name, column)
+        columns = {name: by_position(column) for name, column in columns.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"the columns of a dataset have one length, got {lengths or 'no column'}")
         self.dataset = columns
         self._length = next(iter(lengths.values()))
-        still = {name: column for name, column in columns.items() if _is_plain_column(column)}
-        self.plain = len(still) == len(columns)
-        rows = [{name: column[index] for name, column in still.items()} for index in _probes(self._length)]
-        others = [_name_of(column) for name, column in columns.items() if name not in still]
-        self.fingerprint = digest([list(columns), rows, *others])
+        self.plain = all(map(is_plain_column, columns.values()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the columns by name; of a column that runs the user's code, what `fingerprint_of` sees."""
+        return digest(
+            {
+                name: column if is_plain(column) or is_plain_column(column) else fingerprint_of(column)
+                for name, column in self.dataset.items()
+            }
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -147,8 +168,7 @@ class Objects:
     """Any object with `__len__` and `__getitem__`: torch and Hugging Face datasets, and the user's own.
 
     Args:
-        dataset: The object. Where it has `__getitems__`, that reads several samples at once, as in torch. Its
-            fingerprint is its attribute `fingerprint` or `_fingerprint` where it has one, else the name of its type.
+        dataset: The object. Where it has `__getitems__`, that reads several samples at once, as in torch.
         factory: The callable that built it; where it can be pickled, it builds the dataset again in another process.
     """
 
@@ -156,7 +176,13 @@ class Objects:
         self.dataset = dataset
         self.factory = factory
         self.at_once = callable(getattr(dataset, "__getitems__", None))
-        self.fingerprint = digest(_name_of(dataset))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of what the object holds, or of its own attribute `fingerprint`."""
+        if is_hugging_face(self.dataset):
+            return digest(self.dataset)
+        return fingerprint_of(self.dataset, self.factory)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.factory is not None and _pickles(self.factory):
@@ -174,7 +200,7 @@ class Objects:
     @property
     def plain(self) -> bool:
         """Whether the dataset's library runs no user code for a sample."""
-        return _is_tensors(self.dataset) or (_is_hugging_face(self.dataset) and self.dataset.format["type"] != "custom")
+        return is_tensors(self.dataset) or (is_hugging_face(self.dataset) and self.dataset.format["type"] != "custom")
 
     @property
     def read(self) -> Callable[[int], Any]:
@@ -214,15 +240,13 @@ def open_source(dataset: object) -> Source:
         TypeError: It cannot be read by index.
     """
     dataset, factory = build(dataset)
-    dataset = _by_position(dataset)
-    advice = _INSTEAD.get((_library(dataset), type(dataset).__name__))
-    if advice is not None:
-        raise TypeError(f"a loader reads rows by position, and {type(dataset).__name__} {advice} would do")
+    dataset = by_position(dataset)
+    refuse_frames(dataset)
     if isinstance(dataset, Mapping):
-        return Columns(dataset)
+        return Rows(dataset) if is_rows_by_number(dataset) else Columns(dataset)  # type: ignore[arg-type]  # by number
     if isinstance(dataset, (str, bytes)):
         raise TypeError(f"a dataset is not a {type(dataset).__name__}; pass a list of samples")
-    if _is_plain(dataset) or _is_array_of_pandas(dataset):
+    if is_plain(dataset) or is_array_of_pandas(dataset):
         return Rows(dataset)  # type: ignore[arg-type]  # arrays have len() and [] without being Sequences
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return Objects(dataset, factory)
@@ -242,55 +266,3 @@ def _pickles(value: object) -> bool:
     except Exception:  # a lambda or a closure: the built dataset is sent instead
         return False
     return True
-
-
-def _by_position(rows: Any) -> Any:
-    """A series of pandas without its labels: by index it would give the row of that label."""
-    return rows.array if _library(rows) == "pandas" and type(rows).__name__ == "Series" else rows
-
-
-def _is_array_of_pandas(value: object) -> bool:
-    return _library(value) == "pandas" and hasattr(value, "dtype")
-
-
-def _is_plain(value: object) -> bool:
-    """Tell whether reading a row of it runs no code but Python's, numpy's and torch's."""
-    return type(value) in (list, tuple, range) or _is_array(value)
-
-
-def _is_plain_column(column: object) -> bool:
-    if type(column).__module__ == "datasets.arrow_dataset" and type(column).__name__ == "Column":
-        source: Any = column
-        while not _is_hugging_face(source):
-            if not hasattr(source, "source"):
-                return False
-            source = source.source
-        return bool(source.format["type"] != "custom")
-    return _is_plain(column) or _library(column) in ("pandas", "polars", "pyarrow")
-
-
-def _name_of(dataset: object) -> str:
-    own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
-    return own if isinstance(own, str) else type(dataset).__qualname__
-
-
-def _is_array(dataset: object) -> bool:
-    return _library(dataset) in ("numpy", "torch") and hasattr(dataset, "dtype")
-
-
-def _library(value: object) -> str:
-    return type(value).__module__.partition(".")[0]
-
-
-def _is_tensors(dataset: object) -> bool:
-    return type(dataset).__module__ == "torch.utils.data.dataset" and type(dataset).__name__ == "TensorDataset"
-
-
-def _is_hugging_face(dataset: object) -> bool:
-    return type(dataset).__module__ == "datasets.arrow_dataset" and type(dataset).__name__ == "Dataset"
-
-
-def _probes(length: int) -> list[int]:
-    if length <= _PROBES:
-        return list(range(length))
-    return [number * (length - 1) // (_PROBES - 1) for number in range(_PROBES)]

@@ -10,7 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import accumulate
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -68,6 +70,8 @@ class Mixture:
         given = dict(zip(self.names, self.lengths, strict=True)) if weights is None else dict(weights)
         if given.keys() != set(self.names) or not all(weight > 0 for weight in given.values()):
             raise ValueError(f"weights must be above 0, one for each of {list(self.names)}, got {given}")
+        if not isfinite(sum(given.values())):
+            raise ValueError(f"the weights and their sum must be finite, got {given}")
         self.quotas = _quotas([given[name] for name in self.names])
         epoch_length = None if epoch_length is None else whole_number("epoch_length", epoch_length)
         if epoch_length is not None and epoch_length < 1:
@@ -104,7 +108,12 @@ class MixedSource:
         self._starts = [0, *accumulate(mixture.lengths)]
         self._bounds = np.array(self._starts[1:], dtype=np.int64)
         self.at_once = True
-        self.fingerprint = digest(
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the names, lengths and shares, and of the fingerprints of the datasets."""
+        mixture = self.dataset
+        return digest(
             [
                 list(mixture.names),
                 list(mixture.lengths),

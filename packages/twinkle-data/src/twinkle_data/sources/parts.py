@@ -29,6 +29,11 @@ def library_of(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
+def is_of_library(kind: type) -> bool:
+    """Whether a class is torch's or Hugging Face's own, not the user's."""
+    return library_of(kind) in ("torch", "datasets")
+
+
 def attributes_of(value: object) -> dict[str, Any]:
     """The attributes of an instance, in slots too; reading them runs no code of the class."""
     found: dict[str, Any] = {}

@@ -27,7 +27,6 @@ class ShardStream:
 
     def __init__(self, shards: Shards, seed: int, *, shuffle: bool) -> None:
         self.algorithm = algorithm_of(shards.count, shuffle=shuffle)
-        self.fingerprint = shards.fingerprint
         self.dataset = shards
         self._seed = seed
         self._shuffle = shuffle
@@ -37,6 +36,11 @@ class ShardStream:
         self._entered = 0  # shards of the order that have entered the window
         self._running: list[int] = []
         self._turn = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the shards."""
+        return self.dataset.fingerprint
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Iterate over an epoch from its start, or from a state on."""

@@ -7,12 +7,13 @@ shards are a stream.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from twinkle_data.reading.randomness import seed_again
-from twinkle_data.sources.fingerprint import digest
+from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.whole_number import whole_number
 
@@ -56,7 +57,13 @@ class Shards:
         self.start = start
         self.count = count
         self.lengths = known
-        self.fingerprint = digest([fingerprint, count, list(self.lengths or ())])
+        self._name = fingerprint
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the name and the lengths; without a name, of what `start` holds too: files, arrays, arguments."""
+        own = [self._name, self.count, list(self.lengths or ())]
+        return digest(own if self._name else [*own, fingerprint_of(self.start)])
 
 
 class ShardedSource:
@@ -74,7 +81,11 @@ class ShardedSource:
         self.dataset = shards
         self._starts = np.concatenate(([0], np.cumsum(np.array(shards.lengths, dtype=np.int64))))
         self._open = OpenShards(shards.start, seed_again)
-        self.fingerprint = shards.fingerprint
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the shards."""
+        return self.dataset.fingerprint
 
     def __len__(self) -> int:
         return int(self._starts[-1])

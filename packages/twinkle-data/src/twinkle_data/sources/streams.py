@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 from twinkle_data.errors import NotResumableError
-from twinkle_data.sources.fingerprint import digest
+from twinkle_data.sources.fingerprint import fingerprint_of
 from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
 
@@ -18,15 +18,17 @@ class SampleStream(Protocol):
 
     Attributes:
         algorithm: Name and version of the order.
-        fingerprint: Digest of the dataset.
         resumable: It can begin at a saved state.
         dataset: The dataset as the user gave it.
     """
 
     dataset: Any
     algorithm: str
-    fingerprint: str
     resumable: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the dataset, made when it is asked for."""
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Iterate over an epoch from its start, or from a state on."""
@@ -51,8 +53,11 @@ class IterableStream:
         )
         self._begun = False
         self._front: Any = None
-        own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
-        self.fingerprint = digest(own if isinstance(own, str) else type(dataset).__qualname__)
+
+    @property
+    def fingerprint(self) -> str:
+        """What can be seen of the stream without reading it."""
+        return fingerprint_of(self.dataset)
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Iterate over an epoch from its start, or from a state on."""
