@@ -103,7 +103,8 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     read = [unfold(part, start, stop) for part in parts.values()]
     size = sum(size for _, size in read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))
-    return value if same else values.rebuild(value, [part for part, _ in read]), size
+    make = values.with_parts if start is None or stop is None else values.rebuild
+    return value if same else make(value, [part for part, _ in read]), size
 
 
 def cut(value: Any, start: int, stop: int) -> Any:
@@ -114,7 +115,9 @@ def cut(value: Any, start: int, stop: int) -> Any:
         return replace(value, array=value.array[start:stop])
     if _has_splitter(value):
         return values.take(value, start, stop)
-    return values.map_columns(value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, start, stop))
+    return values.map_columns(
+        value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, start, stop), values.rebuild
+    )
 
 
 def _has_splitter(value: Any) -> bool:

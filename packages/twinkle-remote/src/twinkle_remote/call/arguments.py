@@ -12,6 +12,7 @@ from twinkle_remote.protocol.handed import HandedSlot, HandOver
 from twinkle_remote.protocol.messages import StoredSlot
 from twinkle_remote.values.rows import PLAIN, splitter_of
 from twinkle_remote.values.tree import map_parts
+from twinkle_remote.values.unknown import runs_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from twinkle_remote.call.pending_call import PendingCall
 
 T = TypeVar("T")
-_STREAMS = frozenset(
-    {GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, zip, enumerate, reversed, type(iter([]))}
-)
+_STREAMS = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType})
 
 
 class RunsOnce:
@@ -97,7 +96,7 @@ class Encoder:
             return self.whole(value.value)
         if kind is Lazy:
             return self.lazy(value, split=False)
-        if kind in _STREAMS or issubclass(kind, RunsOnce):
+        if kind in _STREAMS or issubclass(kind, RunsOnce) or runs_once(kind):
             raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
         return map_parts(value, self.whole, self._stored_or_itself)
 

@@ -53,7 +53,7 @@ class CallResult:
             weight=call.spec.weight,
             rows_given=[outcome.rows_given for outcome in outcomes],
             rows=outcomes[0].total if call.spec.uneven == "pad" else None,
-            guessed=call.spec.columns is None,
+            untold=call.spec.untold,
         )
         if value is Itself.ITSELF or (isinstance(value, list) and value and value[0] is Itself.ITSELF):
             return self.itself
@@ -96,4 +96,5 @@ class CallResult:
         how = combine_rule(call.spec, call.ranks)
         padded = call.spec.uneven == "pad"
         stop = offset + len(ranks)
-        return [(call, rank) for rank in ranks], HandOver(offset, stop, how, call.mesh, call.spec.weight, padded, once)
+        given = HandOver(offset, stop, how, call.mesh, call.spec.weight, padded, once, untold=call.spec.untold)
+        return [(call, rank) for rank in ranks], given

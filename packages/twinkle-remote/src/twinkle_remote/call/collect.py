@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.call.uneven import real_rows
 from twinkle_remote.errors import CollectError, DispatchError
+from twinkle_remote.values.columns import columns
 from twinkle_remote.values.join import join_columns, join_results
 from twinkle_remote.values.reduce import reduce
 from twinkle_remote.values.rows import rows_of, take
@@ -56,7 +58,7 @@ def combine(
     weight: Weight | None = None,
     rows_given: Sequence[int | None] = (),
     rows: int | None = None,
-    guessed: bool = False,
+    untold: bool = False,
 ) -> Any:
     """Combine the values into one.
 
@@ -69,7 +71,7 @@ def combine(
         rows_given: Rows that the rank of each value received.
         rows: Rows that the caller gave, if the call may have repeated some: the results of these are dropped. None
             means that all count.
-        guessed: The method has no return annotation, so that elements of a tuple are only assumed to be rows.
+        untold: The return annotation does not say whether the elements of a tuple are rows or parts.
 
     Raises:
         CollectError: The values do not fit the collect.
@@ -81,26 +83,27 @@ def combine(
     if callable(how):
         return how(list(values), mesh)
     if how == "rows":
-        if guessed:
-            _check_tuples(values, rows_given, name)
+        if untold and len(values) > 1:
+            _refuse_tuples(values, name)
         return _unpadded(join_results(values, f"{name} result"), values, rows_given, rows, name)
     if how == "columns":
         parts = zip(join_columns(values, f"{name} result"), zip(*values, strict=True), strict=True)
         return tuple(_unpadded(joined, part, rows_given, rows, name) for joined, part in parts)
+    told = [count for count in rows_given if count is not None]
+    if rows is not None and len(told) == len(rows_given):
+        rows_given = real_rows(told, rows)
     return reduce(how, values, _weights(how, weight, values, rows_given, name), f"{name} result")
 
 
-def _check_tuples(values: Sequence[Any], rows_given: Sequence[int | None], name: str) -> None:
-    """Refuse tuples that look like fixed parts, because joining would treat their elements as rows."""
-    if type(values[0]) is not tuple or len(values) == 1:
-        return
-    sizes = [len(value) if isinstance(value, tuple) else None for value in values]
-    if list(rows_given) != sizes and len(set(sizes)) == 1 and sizes[0]:
-        given = "no rows" if rows_given[0] is None else f"{', '.join(map(str, rows_given))} rows"
+def _refuse_tuples(values: Sequence[Any], name: str) -> None:
+    """Refuse tuples, whose elements may be rows or parts, whatever their number is; an empty one has neither."""
+    sizes = [len(value) if isinstance(value, tuple) and columns(value) is None else None for value in values]
+    if any(sizes):
+        shown = ", ".join("no tuple" if size is None else f"a tuple of {size}" for size in sizes[:4])
         raise CollectError(
-            f"{name}: flatten joins the rows of a tuple, but each of {len(values)} ranks returned {sizes[0]} for "
-            f"{given}; return a list of rows, or annotate the method: '-> tuple[X, Y]' joins each part by itself, "
-            "'-> tuple[X, ...]' says that these are rows"
+            f"{name}: flatten joins rows, and whether the elements of a tuple are rows or parts is not told (the ranks "
+            f"returned {shown}); return a list of rows, or annotate the method: '-> tuple[X, Y]' joins each part by "
+            "itself, '-> tuple[X, ...]' says that these are rows"
         )
 
 

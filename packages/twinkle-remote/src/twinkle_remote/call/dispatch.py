@@ -11,8 +11,9 @@ from twinkle_remote.call.arguments import Encoder, Replicated
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
+from twinkle_remote.protocol.spec import MASK
 from twinkle_remote.values.columns import below, columns, rebuild
-from twinkle_remote.values.rows import common_length, refuse_unknown, splitter_of, take
+from twinkle_remote.values.rows import common_length, may_have_rows, refuse_hidden_rows, splitter_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,9 @@ class Shares:
         count: Number of parts that rows are divided into; None when nothing is divided.
         real: Rows of the caller's arguments, before padding or dropping; None if only lazy results have rows.
         parts: The rows of each share; empty if the caller cannot count them.
-        each: Every called rank gets rows of its own (dispatch "slice"); None if only lazy results have rows.
+        each: Every called rank gets arguments of its own (dispatch "slice", or a callable); None if only lazy results
+            have rows.
+        undivided: An argument with rows that goes whole although the results are joined, because it is no list.
     """
 
     arguments: list[Arguments]
@@ -44,6 +47,7 @@ class Shares:
     real: int | None = None
     parts: Sequence[slice] = ()
     each: bool | None = False
+    undivided: str | None = None
 
     def rows(self, index: int) -> int | None:
         """Rows of one share; None if nothing is split, or the caller cannot count the rows yet."""
@@ -113,10 +117,12 @@ def _dispatch(
                 raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
             encoder.next_share()
             arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
-        return Shares(arguments, range(len(ranks)), encoder)
+        return Shares(arguments, range(len(ranks)), encoder, each=True)
     if not args and not kwargs:
         return Shares([((), {})], [0] * len(ranks), encoder)
     named = [*zip(names, args, strict=True), *kwargs.items()]
+    if spec.masks and any(key == MASK for key, _ in named):
+        raise DispatchError(f"{MASK} is the mask of rows that are repeated to pad a share: the call fills it in itself")
     own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]
     split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
     found: list[tuple[str, int]] = []
@@ -131,7 +137,8 @@ def _dispatch(
     real = common_length(found)
     if real is None and not lazy and not any(own):
         encoder.next_share()
-        return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder)
+        undivided = _went_whole(spec, named) if len(ranks) > 1 else None
+        return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder, undivided=undivided)
     of_rank, count = _data_ranks(spec, ranks, mesh)
     total = 0 if real is None else rows_to_send(spec.uneven, real, count, name)
     parts = [balanced_slice(total, count, index) for index in range(count)]
@@ -165,10 +172,21 @@ def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
     if spec.dispatch == "all" or isinstance(value, Replicated):
         return False
     if spec.split is not None:
-        return name in spec.split
-    if name in spec.replicate:
+        return spec.names(spec.split, name) and name not in spec.replicate
+    if spec.names(spec.replicate, name):
         return False
     return spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
+
+
+def _went_whole(spec: FunctionSpec, named: Sequence[tuple[str, object]]) -> str | None:
+    """The first argument with rows that dispatch "slice" sends whole to ranks whose results are joined."""
+    if spec.dispatch != "slice" or spec.collect != "flatten" or spec.split is not None:
+        return None
+    for name, value in named:
+        marked = isinstance(value, Replicated) or spec.names(spec.replicate, name)
+        if not marked and not isinstance(value, Lazy) and may_have_rows(value):
+            return f"{name}, a {type(value).__name__}"
+    return None
 
 
 def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
@@ -182,7 +200,7 @@ def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
         return False
     parts = columns(value)
     if parts is None:
-        refuse_unknown(value, path)
+        refuse_hidden_rows(value, path)
         return False
     handed = [_measure(part, below(path, value, key), found) for key, part in parts.items()]
     return any(handed)

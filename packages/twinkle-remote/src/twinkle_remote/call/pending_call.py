@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_answers import CallAnswers
+from twinkle_remote.call.whole_rows import warn_whole
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.lateness import called_alone, lateness
 from twinkle_remote.failures.lost_peer import CAUSE_SECONDS, seconds_for_cause
@@ -112,7 +113,12 @@ class PendingCall(CallAnswers):
         """Whether every called rank received rows of its own; None if that is not known yet."""
         if self._each is None and not self._pending:
             self._each = any(outcome.rows_given is not None for outcome in self._outcomes.values())
+            if not self._each and len(self.ranks) > 1 and self.spec.collect == "flatten" and self._with_rows():
+                warn_whole(self.name, "a lazy argument that is no list", len(self.ranks))
         return self._each
+
+    def _with_rows(self) -> bool:
+        return any(outcome.rows is not None for outcome in self._outcomes.values())
 
     def fetch_all(self, ranks: Sequence[int], timeout: float | None, began: float) -> Sequence[Any]:
         """The values of several ranks, on this process.

@@ -12,6 +12,7 @@ from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.lazy_arguments import LazyArguments, lists_only
 from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.call.start_whole import start_whole
+from twinkle_remote.call.whole_rows import warn_whole
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
@@ -124,6 +125,8 @@ def start(
     with paused_for(len(ranks)):
         try:
             shares = dispatch(spec, names, args, given, ranks=ranks, mesh=mesh, put=put, name=name, own_share=own_share)
+            if shares.undivided is not None:
+                warn_whole(name, shares.undivided, len(ranks))
             record = runtime.stats.open(name, group.name, len(ranks))
             lazies = LazyArguments(name, spec, shares, runtime.backend.store.keep)
             tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)
@@ -192,7 +195,7 @@ def _tasks(
     on_loop = spec.on_loop and kind in ("method", "item", "close")
     seconds = spec.timeout if on_loop else None
     if kind == "method" and shares.arguments == [((), {})]:
-        return [_bare_task(component.instance, name, target, registered_splitters(), on_loop, seconds)]
+        return [_bare_task(component.instance, name, target, registered_splitters(), on_loop, seconds, spec.untold)]
     only_lists, splitters = lists_only(spec), registered_splitters()
     return [
         Task(
@@ -215,6 +218,8 @@ def _tasks(
             on_loop=on_loop,
             seconds=seconds,
             beside=spec.beside,
+            untold=spec.untold,
+            masks=spec.masks,
             mesh=component.mesh if kind == "create" else None,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)
@@ -223,7 +228,13 @@ def _tasks(
 
 @lru_cache(maxsize=1024)
 def _bare_task(
-    instance: str, name: str, method: str, known: RegisteredSplitters | None, on_loop: bool, seconds: float | None
+    instance: str,
+    name: str,
+    method: str,
+    known: RegisteredSplitters | None,
+    on_loop: bool,
+    seconds: float | None,
+    untold: bool,
 ) -> Task:
     """The task of a call without arguments; it is cached, so that a backend prepares it once."""
-    return Task("method", instance, name, method, splitters=known, on_loop=on_loop, seconds=seconds)
+    return Task("method", instance, name, method, splitters=known, on_loop=on_loop, seconds=seconds, untold=untold)

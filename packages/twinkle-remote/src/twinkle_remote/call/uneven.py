@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from twinkle_mesh import balanced_slice
 from twinkle_remote.errors import DispatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def rows_to_send(uneven: str | None, total: int, count: int, name: str) -> int:
@@ -36,3 +42,30 @@ def rows_to_send(uneven: str | None, total: int, count: int, name: str) -> int:
             f"would be left; give at least {count}"
         )
     return total - rest
+
+
+def mask_of(total: int, count: int, index: int) -> list[bool]:
+    """For each row of a padded share, whether it is one of the caller's rows, and not a repeated one.
+
+    Args:
+        total: Rows of the caller, at or above 1.
+        count: Number of shares, at or above 1.
+        index: Index of the share.
+    """
+    part = balanced_slice(rows_to_send("pad", total, count, ""), count, index)
+    return [row < total for row in range(part.start, part.stop)]
+
+
+def real_rows(given: Sequence[int], total: int) -> list[int]:
+    """How many of the rows of each share are the caller's, and not repeated ones, which come last.
+
+    Args:
+        given: Rows of each share, in the order of the data ranks.
+        total: Rows of the caller.
+    """
+    left = total
+    out = []
+    for rows in given:
+        out.append(min(rows, left))
+        left -= out[-1]
+    return out

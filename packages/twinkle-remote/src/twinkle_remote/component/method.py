@@ -11,7 +11,7 @@ from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.component import component_of, is_handle
 from twinkle_remote.protocol.marks import ITSELF, NAMES, SPEC, SUBMIT
-from twinkle_remote.protocol.spec import form_of, returns_columns
+from twinkle_remote.protocol.spec import form_of, returns_columns, with_mask
 from twinkle_remote.protocol.targets import bound_target, target_of
 from twinkle_remote.worker.running import running_worker
 
@@ -35,7 +35,8 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     names = _positional(function, signature, spec)
     hidden = _hidden_names(function, signature, spec)
     simple = simple_counts(signature)
-    spec = replace(returns_columns(spec, signature.return_annotation), form=form)
+    spec = with_mask(returns_columns(spec, signature.return_annotation), signature)
+    spec = replace(spec, form=form, many=_many(signature))
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
@@ -152,6 +153,14 @@ def check_at_once(name: str, form: Form) -> None:
     """
     if form != "plain":
         raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
+
+
+def _many(signature: inspect.Signature) -> tuple[str | None, str | None, frozenset[str]]:
+    """The names of `*args` and `**kwargs`, and of the parameters with names of their own; see `FunctionSpec.many`."""
+    parameters = signature.parameters.values()
+    extra = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    options = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    return extra, options, frozenset(signature.parameters) - {extra, options}
 
 
 def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:

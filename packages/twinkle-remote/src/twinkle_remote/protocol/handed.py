@@ -24,6 +24,7 @@ class HandOver(NamedTuple):
             count.
         split: Each share takes its part of the rows; otherwise it takes the whole value.
         windows: For each outcome, the first row that counts and one past the last; None if all rows count.
+        untold: Nothing says whether the elements of a tuple are rows; see `FunctionSpec.untold`.
     """
 
     start: int
@@ -35,6 +36,7 @@ class HandOver(NamedTuple):
     once: tuple[int, ...] | None = None
     split: bool = False
     windows: tuple[tuple[int, int], ...] | None = None
+    untold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class Task:
         on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
         seconds: After so many seconds on the event loop it is cancelled; None for no limit.
         beside: It runs at once, on a thread beside the worker's other tasks, in the order of such tasks.
+        untold: Nothing says whether the elements of a tuple that it returns are rows.
+        masks: The method takes `valid`, the mask of the rows that were repeated to pad its share.
     """
 
     kind: Kind
@@ -94,6 +96,8 @@ class Task:
     on_loop: bool = False
     seconds: float | None = None
     beside: bool = False
+    untold: bool = False
+    masks: bool = False
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
@@ -35,7 +36,9 @@ class FunctionSpec:
 
     Attributes:
         columns: True if the return annotation is a tuple of fixed length, whose parts "flatten" joins one by one;
-            False for another annotation, None without one.
+            False if it says that the elements of a tuple are rows, None if it does not say either.
+        many: The names of `*args` and `**kwargs`, and of all parameters that have a name of their own, for `names`.
+        masks: It pads, and takes `valid`, the mask of its rows: False for a repeated one.
         form: What kind of function it is.
         beside: It runs beside the worker's other tasks, not after them.
     """
@@ -52,6 +55,8 @@ class FunctionSpec:
     weight: Weight | None = None
     collective: bool = False
     columns: bool | None = None
+    many: tuple[str | None, str | None, frozenset[str]] = (None, None, frozenset())
+    masks: bool = False
     form: Form = "plain"
     beside: bool = False
 
@@ -81,6 +86,27 @@ class FunctionSpec:
             raise ValueError(f"split= and uneven= need dispatch 'slice' or 'slice_dp', got {self.dispatch!r}")
         if self.collective and self.execute == "first":
             raise ValueError("collective=True is for a body that all ranks enter together: use execute='all' with it")
+
+    def names(self, chosen: Sequence[str], argument: str) -> bool:
+        """Whether names in `split=` or `replicate=` stand for an argument.
+
+        An argument among `*args` or `**kwargs` is also called by the name of these.
+
+        Args:
+            chosen: The names.
+            argument: Name of an argument; "args[i]" of one by place that has no name.
+        """
+        if argument in chosen:
+            return True
+        extra, options, declared = self.many
+        if "[" in argument:
+            return extra is not None and extra in chosen
+        return options is not None and argument not in declared and options in chosen
+
+    @property
+    def untold(self) -> bool:
+        """Whether the rows of results are joined, and the annotation does not say what the elements of a tuple are."""
+        return self.collect == "flatten" and self.columns is None
 
     @property
     def on_loop(self) -> bool:
@@ -136,6 +162,28 @@ def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool
     raise ValueError(f"{field}={value!r} is not valid: it is one of {listing}")
 
 
+MASK = "valid"
+
+
+def with_mask(spec: FunctionSpec, signature: inspect.Signature) -> FunctionSpec:
+    """The options of a function that may pad, completed by whether it takes the mask.
+
+    Raises:
+        TypeError: The function pads and is reduced, and cannot tell repeated rows from others.
+    """
+    if spec.uneven != "pad":
+        return spec
+    mask = signature.parameters.get(MASK)
+    if mask is not None and mask.default is mask.empty:
+        raise TypeError(f"{MASK}= of a function that pads is filled in by the call: give it a default, as {MASK}=None")
+    if mask is None and spec.collect in ("mean", "sum"):
+        raise TypeError(
+            f"uneven='pad' repeats rows, and collect={spec.collect!r} would count them twice: use another uneven=, or "
+            f"take the mask, a parameter {MASK}=None: a list that is False for each repeated row"
+        )
+    return replace(spec, masks=mask is not None)
+
+
 def check_callables(dispatch: object, collect: object) -> None:
     """Check that a callable dispatch or collect takes the arguments of its later calls.
 
@@ -162,19 +210,35 @@ def check_callables(dispatch: object, collect: object) -> None:
             ) from None
 
 
+_ROWS = frozenset({"Sequence", "Iterable", "Collection"})
+
+
 def returns_columns(spec: FunctionSpec, annotation: object) -> FunctionSpec:
     """The options of a function, completed by its return annotation.
 
-    Rows of a tuple are joined like rows of a list. A tuple of fixed length (`tuple[list[str], Tensor]`) has parts
-    instead of rows: "flatten" joins each part, so that the collected value has the same type.
+    `tuple[X, ...]` says that the elements of a tuple are rows, which are joined like those of a list. A tuple of fixed
+    length (`tuple[list[str], Tensor]`) has parts instead of rows: "flatten" joins each part, and the collected value
+    has the same type. Any other annotation does not say what the elements of a tuple are.
     """
     if spec.collect != "flatten" or annotation is inspect.Signature.empty:
         return spec
+    return replace(spec, columns=_says_columns(annotation))
+
+
+def _says_columns(annotation: object) -> bool | None:
     if isinstance(annotation, str):
         head, _, inside = annotation.strip().partition("[")
-        fixed = (
-            head.rpartition(".")[2] in ("tuple", "Tuple") and inside.rstrip("] ").rpartition(",")[2].strip() != "..."
-        )
-        return replace(spec, columns=bool(inside) and fixed)
-    args = get_args(annotation) if get_origin(annotation) is tuple else ()
-    return replace(spec, columns=bool(args) and args[-1] is not Ellipsis)
+        head = head.rpartition(".")[2]
+        if head in _ROWS:
+            return False
+        if head not in ("tuple", "Tuple") or not inside:
+            return None
+        return inside.rpartition("]")[0].rpartition(",")[2].strip() != "..."
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        said = {_says_columns(each) for each in get_args(annotation) if each is not type(None)}
+        return said.pop() if len(said) == 1 else None
+    origin = get_origin(annotation)
+    if getattr(origin, "__name__", "") in _ROWS:
+        return False
+    args = get_args(annotation) if origin is tuple else ()
+    return args[-1] is not Ellipsis if args else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
+from twinkle_remote.values.attributes import attributes_of, carried, is_cache, set_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +28,39 @@ def columns(value: object) -> Mapping[Any, object] | None:
     if form is None:
         return None
     if form == "mapping":
-        return cast("Mapping[Any, object]", value)
+        return cast("Mapping[Any, object]", value) if type(value) is dict else _items(cast("Any", value))
     if form == "named tuple":
-        return dict(zip(cast("Any", value)._fields, cast("Any", value), strict=True))
+        return dict(zip(_names(type(value)), tuple.__iter__(cast("Any", value)), strict=True))
     if form == "adapter":
         return cast("Mapping[Any, object]", _adapter(type(value)).columns(value))
     return {name: getattr(value, name) for name in _set_fields(value)}
 
 
+def _items(value: Any) -> Mapping[Any, object]:
+    """The items of a mapping by its keys: iterating over it may give something else."""
+    return {key: value[key] for key in value.keys()}  # noqa: SIM118
+
+
 def rebuild(value: T, parts: Sequence[object]) -> T:
-    """A copy of a mapping, dataclass or named tuple with other parts, in the order that `columns` gave them.
+    """A mapping, dataclass or named tuple of other rows, in the order that `columns` gave them.
+
+    What was cached of the whole is left out: a share, or a joined value, counts it anew.
+
+    Raises:
+        DispatchError: It is a mapping that cannot be made again, or has an attribute that may describe the whole.
+    """
+    if type(value) is dict:
+        return cast("T", dict(zip(cast("Mapping[Any, object]", value), parts, strict=True)))
+    form = _form_of(type(value))
+    if form == "named tuple":
+        return cast("T", _named_tuple(value, parts, carried(value) if hasattr(value, "__dict__") else {}))
+    if form in ("mapping", "adapter"):
+        return with_items(value, dict(zip(cast("Any", columns(value)), parts, strict=True)))
+    return _fresh_dataclass(value, parts)
+
+
+def with_parts(value: T, parts: Sequence[object]) -> T:
+    """A copy of a mapping, dataclass or named tuple with the same rows in another form; all attributes stay.
 
     Raises:
         DispatchError: It is a mapping that cannot be made again.
@@ -45,20 +69,51 @@ def rebuild(value: T, parts: Sequence[object]) -> T:
         return cast("T", dict(zip(cast("Mapping[Any, object]", value), parts, strict=True)))
     form = _form_of(type(value))
     if form == "named tuple":
-        return cast("T", cast("Any", value)._make(parts))
+        return cast("T", _named_tuple(value, parts, dict(getattr(value, "__dict__", {}))))
     if form in ("mapping", "adapter"):
-        return with_items(value, dict(zip(cast("Any", columns(value)), parts, strict=True)))
+        return with_items(value, dict(zip(cast("Any", columns(value)), parts, strict=True)), whole=True)
     twin = copy.copy(value)
-    for name, part in zip(_set_fields(value), parts, strict=True):
-        object.__setattr__(twin, name, part)
+    set_attributes(twin, dict(zip(_set_fields(value), parts, strict=True)))
     return twin
 
 
-def with_items(value: T, items: dict[Any, object]) -> T:
+def _named_tuple(value: Any, parts: Sequence[object], attributes: dict[str, object]) -> Any:
+    kind = type(value)
+    twin = kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+    set_attributes(twin, attributes)
+    return twin
+
+
+def _fresh_dataclass(value: T, parts: Sequence[object]) -> T:
+    names = _set_fields(value)
+    kept = carried(value, names, constants=False)
+    derived = {field.name: field.default for field in dataclasses.fields(cast("Any", value)) if not field.init}
+    for name, part in zip(names, parts, strict=True):
+        if name in derived and part is not None and part is getattr(value, name) and part is not derived[name]:
+            raise DispatchError(
+                f"a {type(value).__name__} has a field {name}={part!r:.60} that is made, not given (init=False), and "
+                "whether it is true of a part of the rows is not known: make it a cached_property, pass "
+                "Replicate(value) to send it whole, or teach the type with register_splitter("
+                f"{type(value).__name__}, splitter)"
+            )
+    twin = copy.copy(value)
+    for name, _ in list(attributes_of(twin)):
+        if name not in names and name not in kept:
+            object.__delattr__(twin, name)
+    set_attributes(twin, dict(zip(names, parts, strict=True)))
+    return twin
+
+
+def with_items(value: T, items: dict[Any, object], *, whole: bool = False) -> T:
     """A mapping of the type of `value`, with its attributes, and other items; it has at least the keys of `value`.
 
+    Args:
+        value: The mapping; never mutated.
+        items: The items.
+        whole: They are the same rows in another form, so that all attributes stay.
+
     Raises:
-        DispatchError: Its type cannot be made again.
+        DispatchError: Its type cannot be made again, or it has an attribute that may describe the whole.
     """
     kind = type(value)
     if kind is dict:
@@ -66,12 +121,16 @@ def with_items(value: T, items: dict[Any, object]) -> T:
     if _form_of(kind) == "adapter":
         return cast("T", _adapter(kind).with_items(value, items))
     try:
-        twin = _filled(value, items) if issubclass(kind, dict | UserDict) else _constructed(value, items)
+        twin = _filled(value, items) if issubclass(kind, dict | UserDict) else _constructed(value, items, whole=whole)
         wrong = [key for key in items if twin[key] is not items[key]]
+    except DispatchError:
+        raise
     except Exception as error:  # the user's type may raise anything
         raise _not_again(kind, f"{type(error).__name__}: {error}") from error
-    if wrong or len(twin) != len(items):
+    if wrong or len(twin.keys()) != len(items):
         raise _not_again(kind, f"of {list(items)} it keeps other values for {wrong}")
+    if not whole and issubclass(kind, dict | UserDict):
+        _without_caches(value, twin)
     return cast("T", twin)
 
 
@@ -82,13 +141,26 @@ def _filled(value: Any, items: dict[Any, object]) -> Any:
     return twin
 
 
-def _constructed(value: Any, items: dict[Any, object]) -> Any:
+def _without_caches(value: Any, twin: Any) -> None:
+    """Take what a dict's twin has from `value` off it, unless it is true of other rows too."""
+    before = dict(attributes_of(value))
+    changed = {name for name, own in attributes_of(twin) if own is not before.get(name, twin)}
+    kept = carried(value, changed)
+    for name in before:
+        if name not in changed and name not in kept and is_cache(type(value), name):
+            twin.__dict__.pop(name, None)
+
+
+def _constructed(value: Any, items: dict[Any, object], *, whole: bool) -> Any:
     """An object of the type with the items, and with the attributes that do not depend on the items."""
     kind = type(value)
-    twin, same = kind(items), kind(dict(value))
-    for name, own in getattr(value, "__dict__", {}).items():
-        if not _unchanged(own, getattr(same, name, None)):
-            setattr(twin, name, own)
+    twin, same = kind(items), kind(dict(_items(value)))
+    made = dict(attributes_of(same))
+    unchanged = {name for name, own in attributes_of(value) if name in made and _unchanged(own, made[name])}
+    if whole:
+        set_attributes(twin, {name: own for name, own in attributes_of(value) if name not in unchanged})
+    else:
+        set_attributes(twin, carried(value, unchanged))
     return twin
 
 
@@ -104,6 +176,11 @@ def _not_again(kind: type, why: str) -> DispatchError:
         f"a {kind.__name__} is a mapping with rows, but its type cannot be made again of other items ({why}); pass a "
         f"dict, Replicate(value) to send it whole, or teach it with register_splitter({kind.__name__}, splitter)"
     )
+
+
+def is_named(kind: type) -> bool:
+    """Whether a type is one of named tuples, also of those that C code defines."""
+    return _form_of(kind) == "named tuple"
 
 
 def is_mapping(value: object) -> bool:
@@ -128,9 +205,17 @@ def _find_form(kind: type) -> _Form | None:
         return None
     if issubclass(kind, Mapping):
         return "mapping" if _adapter_name(kind) is None else "adapter"
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+    if issubclass(kind, tuple) and _names(kind):
         return "named tuple"
     return "dataclass" if dataclasses.is_dataclass(kind) else None
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    """The names of a tuple's parts; of those that C code defines (torch.max, os.stat), the ones that are parts."""
+    own = getattr(kind, "_fields", None)
+    if own is None and hasattr(kind, "n_sequence_fields"):
+        own = cast("Any", kind).__match_args__
+    return tuple(own or ())
 
 
 def _adapter_name(kind: type) -> str | None:

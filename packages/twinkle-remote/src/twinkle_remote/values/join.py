@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.messages import Itself
+from twinkle_remote.values.attributes import common_constants
 from twinkle_remote.values.columns import below, columns, rebuild
-from twinkle_remote.values.rows import equal, lengths, shape_of, splitter_of
+from twinkle_remote.values.rows import common_length, equal, lengths, shape_of, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
+_PLAIN_ROWS = tuple(map(splitter_of, (list, tuple, range)))
 _WAYS_OUT = "return a list, array or tensor, or collect with 'none', 'first', 'mean' or 'sum'"
 
 
@@ -30,22 +33,24 @@ def join_results(values: Sequence[T], path: str) -> T:
     if len(values) == 1 or ((first is None or first is Itself.ITSELF) and all(value is first for value in values)):
         return first
     try:
-        rows = any(next(lengths(value, path), None) is not None for value in values)
+        rows = [common_length(list(lengths(value, path))) is not None for value in values]
     except DispatchError as error:
         raise CollectError(str(error)) from error
-    if not rows:
+    if not any(rows):
         raise CollectError(
             f"{path}: flatten joins rows, and {type(first).__name__} has none (got {_shown(values)}); {_WAYS_OUT}"
         )
-    return join(values, path)
+    return join(values, path, results=True)
 
 
-def join(values: Sequence[T], path: str = "result") -> T:
+def join(values: Sequence[T], path: str = "result", *, results: bool = False) -> T:
     """The rows of all values in order.
 
     Args:
         values: At least one, all of one shape. Parts without rows beside those that have some must be equal in all.
         path: What the values are, for messages.
+        results: They are results of workers: a number beside rows is refused even if it is the same in all, because
+            whether it is a sum, a mean or a constant is not known; so is a tuple of parts that have rows themselves.
 
     Raises:
         CollectError: They cannot be joined; the message says where and why.
@@ -65,9 +70,21 @@ def join(values: Sequence[T], path: str = "result") -> T:
                 f"{path}: flatten joins values of one type, got {type(first).__name__} and {', '.join(strangers)}"
             )
         full = [value for value in values if splitter.length(value)]
+        if results and full and isinstance(first, tuple):
+            _refuse_parts(full, path)
         return _concat(splitter.concat, full or values[:1], path)
     parts = columns(first)
-    return _same(values, path) if parts is None else _by_column(values, parts, path)
+    return _same(values, path, results) if parts is None else _by_column(values, parts, path, results)
+
+
+def _refuse_parts(values: Sequence[Any], path: str) -> None:
+    """Refuse tuples of arrays, tensors or frames: they are parts, as layers are, and not rows."""
+    if all(splitter_of(type(part)) not in (None, *_PLAIN_ROWS) for value in values for part in value):
+        kind = type(values[0][0]).__name__
+        raise CollectError(
+            f"{path}: flatten joins rows, and a tuple of values of type {kind} may be rows or parts (each rank has "
+            f"{[len(value) for value in values]}); return a list of rows, or name the parts in a dict"
+        )
 
 
 def _numbers(values: Sequence[Any]) -> Sequence[Any]:
@@ -75,7 +92,7 @@ def _numbers(values: Sequence[Any]) -> Sequence[Any]:
     return [list(value) for value in values]
 
 
-def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str) -> T:
+def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str, results: bool) -> T:
     first = values[0]
     tables: list[Mapping[Any, Any]] = []
     for value in values:
@@ -86,11 +103,14 @@ def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str) -> T
                 f"another {_described(value, table)}"
             )
         tables.append(table)
-    joined = [join([table[key] for table in tables], below(path, first, key)) for key in parts]
+    joined = [join([table[key] for table in tables], below(path, first, key), results=results) for key in parts]
     try:
-        return rebuild(first, joined)
-    except DispatchError as error:
+        made = rebuild(first, joined)
+        if type(first) is not dict:
+            common_constants([made, *(rebuild(value, joined) for value in values[1:])])
+    except (DispatchError, ValueError) as error:
         raise CollectError(f"{path}: {error}") from error
+    return made
 
 
 def join_columns(values: Sequence[Any], path: str) -> tuple[Any, ...]:
@@ -120,9 +140,10 @@ def _concat(concat: Callable[[Sequence[T]], T], values: Sequence[T], path: str) 
         raise CollectError(f"{path}: the parts do not join, their shapes are {shapes}: {error}") from error
 
 
-def _same(values: Sequence[T], path: str) -> T:
+def _same(values: Sequence[T], path: str, results: bool) -> T:
     first = values[0]
-    if all(value is first or equal(value, first) for value in values[1:]):
+    number = results and (isinstance(first, numbers.Number) or splitter_of(type(first)) is not None)
+    if not number and all(value is first or equal(value, first) for value in values[1:]):
         return first
     raise CollectError(
         f"{path}: flatten joins rows, and {type(first).__name__} has none (got {_shown(values)}); {_WAYS_OUT}"

@@ -6,8 +6,10 @@ import numbers
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, DispatchError
+from twinkle_remote.values.attributes import common_attributes
 from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
 from twinkle_remote.values.rows import equal, reducible_splitter_of, shape_of, splitter_of
+from twinkle_remote.values.sequences import sequence_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +55,10 @@ def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, pa
         if len(sizes) > 1:
             raise CollectError(f"{path}: lists are reduced element by element, but their lengths are {sizes}")
         items = [_reduce(how, item, weights, f"{path}[{i}]") for i, item in enumerate(zip(*values, strict=True))]
-        return items if isinstance(first, list) else tuple(items)
+        try:
+            return sequence_like(first, items, {} if type(first) in (list, tuple) else common_attributes(values))
+        except (DispatchError, ValueError) as error:
+            raise CollectError(f"{path}: {error}") from error
     return _leaf(how, values, weights, path)
 
 
@@ -64,6 +69,8 @@ def _over_key(how: str, key: Any, tables: Sequence[Any], weights: Sequence[float
 
 
 def _leaf(how: str, values: Sequence[Any], weights: Sequence[float] | None, path: str) -> Any:
+    if len(set(map(type, values))) > 1:
+        values = _as_numbers(values)
     first = values[0]
     splitter = splitter_of(type(first))
     if splitter is None and not isinstance(first, numbers.Number) and not hasattr(first, "dtype"):
@@ -81,6 +88,15 @@ def _leaf(how: str, values: Sequence[Any], weights: Sequence[float] | None, path
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         kinds = ", ".join(sorted({type(value).__name__ for value in values}))
         raise CollectError(f"{path}: {how} of {kinds}: {error}") from error
+
+
+def _as_numbers(values: Sequence[Any]) -> Sequence[Any]:
+    """Scalars of Python, numpy and torch that meet, as Python's numbers; anything else as it is."""
+    if not any(isinstance(value, int | float | complex) and not hasattr(value, "dtype") for value in values):
+        return values
+    if not all(isinstance(value, numbers.Number) or (hasattr(value, "dtype") and not value.shape) for value in values):
+        return values
+    return [value.item() if hasattr(value, "dtype") else value for value in values]
 
 
 def _plain(how: str, values: Sequence[Any], weights: Sequence[float] | None) -> Any:

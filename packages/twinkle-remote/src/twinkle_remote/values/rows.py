@@ -2,17 +2,19 @@
 
 Data parallelism divides rows: the elements of a list, tuple or range, the first dim of an array or tensor, the rows of
 a frame, table or dataset. Mappings, dataclasses and named tuples have the rows of their columns. A value of an unknown
-type that has a length and items by index is an error. All other values have no rows and go whole.
+type that is iterable, or has a length or items by index, is an error. All other values have no rows and go whole.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
-from twinkle_remote.values.columns import below, columns, rebuild
+from twinkle_remote.values.columns import below, columns, is_named, rebuild
+from twinkle_remote.values.sequences import Lists, Ranges, Tuples
+from twinkle_remote.values.unknown import field_with_rows, forget, refuse, row_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,43 +56,16 @@ class ReducibleSplitter(Splitter[T], Protocol[T]):
         """
 
 
-class _Sequences(Generic[T]):
-    def length(self, value: Any) -> int:
-        return len(value)
-
-    def slice(self, value: Any, start: int, stop: int) -> Any:
-        return value[start:stop]
-
-
-class _Lists(_Sequences[list[object]]):
-    def concat(self, values: Sequence[list[object]]) -> list[object]:
-        return [row for value in values for row in value]
-
-
-class _Tuples(_Sequences[tuple[object, ...]]):
-    def concat(self, values: Sequence[tuple[object, ...]]) -> tuple[object, ...]:
-        return tuple(row for value in values for row in value)
-
-
-class _Ranges(_Sequences[range]):
-    def concat(self, values: Sequence[range]) -> Any:
-        """A range if the values follow each other, else the list of their numbers."""
-        first, last = values[0], values[-1]
-        whole = range(first.start, last.stop, first.step)
-        rows = [row for value in values for row in value]
-        return whole if list(whole) == rows else rows
-
-
-_registered: dict[type, Splitter[Any]] = {list: _Lists(), tuple: _Tuples(), range: _Ranges()}
+_registered: dict[type, Splitter[Any]] = {list: Lists(), tuple: Tuples(), range: Ranges()}
 _found: dict[type, Splitter[Any] | None] = {}
 _reducible: dict[type, ReducibleSplitter[Any] | None] = {}
-_unknown: dict[type, bool] = {}
-_WITHOUT_ROWS = (str, bytes, bytearray, memoryview, type)
 _ADAPTERS = {
+    ("datasets", "Column"): "datasets",
     ("datasets", "Dataset"): "datasets",
     ("numpy", "generic"): "numpy",
     ("numpy", "ndarray"): "numpy",
     ("pandas", "DataFrame"): "pandas",
+    ("pandas", "ExtensionArray"): "pandas",
     ("pandas", "Index"): "pandas",
     ("pandas", "Series"): "pandas",
     ("polars", "DataFrame"): "polars",
@@ -99,6 +74,7 @@ _ADAPTERS = {
     ("pyarrow", "ChunkedArray"): "pyarrow",
     ("pyarrow", "RecordBatch"): "pyarrow",
     ("pyarrow", "Table"): "pyarrow",
+    ("tensordict", "TensorDictBase"): "tensordict",
     ("torch", "Tensor"): "torch",
 }
 
@@ -108,7 +84,7 @@ def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
     _registered[kind] = splitter
     _found.clear()
     _reducible.clear()
-    _unknown.clear()
+    forget()
 
 
 def splitter_of(kind: type) -> Splitter[Any] | None:
@@ -132,7 +108,7 @@ def _find(kind: type) -> Splitter[Any] | None:
     if is_component_type(kind):
         return None
     for base in kind.__mro__:
-        if base in _registered and not (base is tuple and hasattr(kind, "_fields")):
+        if base in _registered and not (base is tuple and is_named(kind)):
             return _registered[base]
         adapter = _ADAPTERS.get((base.__module__.partition(".")[0], base.__name__))
         if adapter is not None:
@@ -142,35 +118,51 @@ def _find(kind: type) -> Splitter[Any] | None:
 
 
 def refuse_unknown(value: object, path: str) -> None:
-    """Refuse a value of an unknown type that has a length and items by index.
+    """Refuse a value of an unknown type that is iterable, or has a length or items by index.
 
     Raises:
         DispatchError: The value is one of these; the message lists what to do.
     """
     kind = type(value)
-    if kind in PLAIN or not _looks_like_rows(kind):
-        return
-    name = kind.__name__
-    raise DispatchError(
-        f"{path} is a {kind.__module__}.{name}, which has a length and items by index, but how its rows are cut and "
-        f"joined is not known: pass Replicate(value) to send it whole, name what is split with split=(...), pass a "
-        f"list or an array, or teach it with register_splitter({name}, splitter)"
-    )
+    why = None if kind in PLAIN or splitter_of(kind) is not None else row_protocol(kind)
+    if why is not None:
+        raise refuse(value, path, why)
 
 
-def _looks_like_rows(kind: type) -> bool:
-    if kind not in _unknown:
-        indexed = {"__len__", "__getitem__"} <= {name for base in kind.__mro__ for name in vars(base)}
-        known = issubclass(kind, _WITHOUT_ROWS) or is_component_type(kind) or splitter_of(kind) is not None
-        _unknown[kind] = indexed and not known
-    return _unknown[kind]
-
-
-def lengths(value: object, path: str) -> Iterator[tuple[str, int]]:
-    """Every part of a value that has rows, as (path, number of rows).
+def refuse_hidden_rows(value: object, path: str) -> None:
+    """Refuse what `refuse_unknown` refuses, and an object that holds rows in fields that are not known as columns.
 
     Raises:
-        DispatchError: A part of an unknown type has a length and items by index.
+        DispatchError: The value is one of these; the message lists what to do.
+    """
+    refuse_unknown(value, path)
+    if type(value) in PLAIN or splitter_of(type(value)) is not None:
+        return
+    field = field_with_rows(value, may_have_rows)
+    if field is not None:
+        raise refuse(value, path, f"holds rows in {path}{field}")
+
+
+def may_have_rows(value: object) -> bool:
+    """Whether a value has rows, or is of an unknown type that looks as if it had some."""
+    if type(value) in PLAIN:
+        return False
+    try:
+        return next(lengths(value, ""), None) is not None
+    except DispatchError:
+        return True
+
+
+def lengths(value: object, path: str, *, fields: bool = False) -> Iterator[tuple[str, int]]:
+    """Every part of a value that has rows, as (path, number of rows).
+
+    Args:
+        value: Any value.
+        path: What it is, for messages.
+        fields: Also refuse objects that hold rows in fields of their own.
+
+    Raises:
+        DispatchError: A part of an unknown type looks as if it had rows.
     """
     splitter = splitter_of(type(value))
     if splitter is not None:
@@ -180,10 +172,10 @@ def lengths(value: object, path: str) -> Iterator[tuple[str, int]]:
         return
     parts = columns(value)
     if parts is None:
-        refuse_unknown(value, path)
+        (refuse_hidden_rows if fields else refuse_unknown)(value, path)
         return
     for key, part in parts.items():
-        yield from lengths(part, below(path, value, key))
+        yield from lengths(part, below(path, value, key), fields=fields)
 
 
 def common_length(found: Sequence[tuple[str, int]]) -> int | None:
@@ -203,13 +195,13 @@ def common_length(found: Sequence[tuple[str, int]]) -> int | None:
     return found[0][1]
 
 
-def rows_of(value: object, path: str = "value") -> int | None:
-    """Number of rows of a value; None when it has none.
+def rows_of(value: object, path: str = "value", *, fields: bool = False) -> int | None:
+    """Number of rows of a value; None when it has none. The arguments are those of `lengths`.
 
     Raises:
         DispatchError: Its columns differ in length, or a part has an unknown type.
     """
-    return common_length(list(lengths(value, path)))
+    return common_length(list(lengths(value, path, fields=fields)))
 
 
 def take(value: T, start: int, stop: int) -> T:

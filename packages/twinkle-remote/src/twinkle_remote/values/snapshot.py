@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.columns import columns, with_parts
 from twinkle_remote.values.rows import PLAIN
 
 
@@ -34,7 +34,7 @@ def _snapshot(value: Any, keep: bool, copies: dict[int, Any]) -> Any:
     parts = columns(value)
     if parts is not None:
         try:
-            return rebuild(value, [_snapshot(part, keep, copies) for part in parts.values()])
+            return with_parts(value, [_snapshot(part, keep, copies) for part in parts.values()])
         except DispatchError:  # a mapping that cannot be copied and has no rows is like any other object
             return value
     if id(value) not in copies:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.values.columns import columns, rebuild
+from twinkle_remote.values.columns import columns, with_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def map_parts(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], Any] | None = None) -> Any:
@@ -33,19 +33,25 @@ def map_parts(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], An
     return fresh if kind is list else tuple(fresh)
 
 
-def map_columns(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], Any] | None = None) -> Any:
+def map_columns(
+    value: Any,
+    change: Callable[[Any], Any],
+    leaf: Callable[[Any], Any] | None = None,
+    make: Callable[[Any, Sequence[object]], Any] = with_parts,
+) -> Any:
     """A mapping, dataclass or named tuple with each part changed; as `map_parts`, but lists and tuples have no parts.
 
     Args:
         value: As for `map_parts`.
         change: As for `map_parts`.
         leaf: As for `map_parts`.
+        make: Makes the new value: `with_parts` for the same rows in another form, `rebuild` for other rows.
 
     Raises:
-        DispatchError: As for `map_parts`.
+        DispatchError: As for `map_parts`, and as `make`.
     """
     parts = columns(value)
     if parts is None:
         return value if leaf is None else leaf(value)
     fresh = [change(part) for part in parts.values()]
-    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
+    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else make(value, fresh)

@@ -41,12 +41,17 @@ class TaskInputs:
                 function refuses that.
         """
         task = self._task
-        if not task.slots:
-            return task.args, dict(task.kwargs)
-        from twinkle_remote.call.arguments import decode  # no call without slots needs it
+        args, kwargs = task.args, dict(task.kwargs)
+        if task.slots:
+            from twinkle_remote.call.arguments import decode  # no call without slots needs it
 
-        args = tuple(decode(value, self._handed, self._stored) for value in task.args)
-        return args, {key: decode(value, self._handed, self._stored) for key, value in task.kwargs.items()}
+            args = tuple(decode(value, self._handed, self._stored) for value in task.args)
+            kwargs = {key: decode(value, self._handed, self._stored) for key, value in task.kwargs.items()}
+        if task.masks and self.rows is not None and self.total is not None and task.share is not None:
+            from twinkle_remote.call.uneven import mask_of  # only a call that pads has a mask
+
+            kwargs["valid"] = mask_of(self.total, task.share.count, task.share.index)
+        return args, kwargs
 
     def _stored(self, slot: StoredSlot) -> Any:
         return self._get(slot.ref, slot.start, slot.stop)
@@ -71,7 +76,7 @@ class TaskInputs:
         pieces = given.pieces if given.listing is None else self._store.get(given.listing)[0]
         values = [self._get(*piece) for piece in pieces]
         if not given.whole:
-            return values if hand_over.how == "list" else join(values)
+            return values if hand_over.how == "list" else join(values, results=len(pieces) > 1)
         value = combine(
             hand_over.how,
             values,
@@ -80,6 +85,7 @@ class TaskInputs:
             weight=hand_over.weight,
             rows_given=given.rows_given,
             rows=given.rows,
+            untold=hand_over.untold,
         )
         return self._cut(value) if given.cut else value
 
@@ -92,7 +98,7 @@ class TaskInputs:
         task = self._task
         if task.share is None or (task.lists_only and not isinstance(value, list)):
             return value
-        rows = rows_of(value, f"{task.name}: a lazy argument")
+        rows = rows_of(value, f"{task.name}: a lazy argument", fields=True)
         if rows is None:
             return value
         parts = rows_of_share(rows, task.share, self.total, task.uneven, task.name)

@@ -17,7 +17,9 @@ from twinkle_remote.failures.ends import EndedError
 from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.targets import call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
+from twinkle_remote.values.columns import columns
 from twinkle_remote.values.rows import PLAIN, rows_of
+from twinkle_remote.values.unknown import runs_once
 from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
@@ -256,14 +258,15 @@ class Worker:
             raise CollectError(f"the result of {task.name}, a {type(value).__name__}, contains itself") from None
 
     def _take_result(self, task: Task, outcome: Outcome, value: object) -> None:
-        if isinstance(value, _STREAMS):
+        if isinstance(value, _STREAMS) or runs_once(type(value)):
             raise CollectError(
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
                 "class __iter__ and __next__"
             )
         if type(value) not in PLAIN:
             try:
-                outcome.rows = rows_of(value, "result")
+                untold = task.untold and isinstance(value, tuple) and columns(value) is None
+                outcome.rows = None if untold else rows_of(value, "result")
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list = isinstance(value, list)

@@ -26,7 +26,7 @@ def collecting_gives_back_what_was_dispatched(harness: Harness) -> None:
         echo = harness.build(Echo, 8, mesh=mesh)
         for length in (0, 1, 7, 8, 11):
             rows = list(range(length))
-            batch = {"data": Batch(rows, rows), "pair": Pair(rows, rows), "tuple": tuple(rows), "scalar": 1.5}
+            batch = {"data": Batch(rows, rows), "pair": Pair(rows, rows), "tuple": tuple(rows), "note": "n"}
             assert echo.rows(rows) == rows, (name, length)
             assert echo.rows(batch) == batch, (name, length)
             assert echo.rows_by_worker(rows) == rows, (name, length)

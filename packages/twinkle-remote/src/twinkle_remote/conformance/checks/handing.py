@@ -98,12 +98,13 @@ def slice_divides_lazy_lists_alone(harness: Harness) -> None:
     mesh = FOUR["dp2 tp2"]
     echo, sink = harness.build(Echo, 2, mesh=TWO), harness.build(Echo, 4, mesh=mesh)
     for value in ([1, 2, 3, 4, 5], (1, 2, 3, 4, 5), {"rows": [1, 2, 3]}, None):
-        lazy = submit(echo.rows, value) if value is not None else submit(echo.nothing)
+        made = echo.tuples if isinstance(value, tuple) else echo.rows
+        lazy = submit(made, value) if value is not None else submit(echo.nothing)
         assert harness.each(4, sink.given_by_worker(lazy)) == harness.each(4, sink.given_by_worker(value)), value
     rows = submit(sink.rows_by_worker, submit(echo.rows, [1, 2, 3, 4, 5]))
     assert echo.rows(rows) == [1, 2, 3, 4, 5]
-    same = submit(sink.rows_by_worker, submit(echo.rows, (7,)))
-    assert echo.copies(same) == (7,) * (harness.shares(mesh) * harness.shares(TWO))
+    same = submit(sink.rows_by_worker, submit(echo.rows, {"rows": [7]}))
+    assert echo.copies(same) == {"rows": [7] * (harness.shares(mesh) * harness.shares(TWO))}
 
 
 def handed_over_lengths_have_to_agree(harness: Harness) -> None:

@@ -117,6 +117,11 @@ class Echo:
         """Identity, by data rank."""
         return rows
 
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def tuples(self, rows: Any) -> tuple[Any, ...]:
+        """Identity of a tuple of rows, by data rank."""
+        return tuple(rows)
+
     @remote_function(dispatch="slice", collect="flatten")
     def rows_by_worker(self, rows: Any) -> Any:
         """Identity, by worker."""

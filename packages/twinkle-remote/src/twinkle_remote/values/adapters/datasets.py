@@ -1,4 +1,4 @@
-"""Rows of Hugging Face datasets, whose features and format stay."""
+"""Rows of Hugging Face datasets and of their columns, whose features and format stay."""
 
 from __future__ import annotations
 
@@ -12,19 +12,40 @@ _datasets: Any = importlib.import_module("datasets")
 
 
 class DatasetSplitter:
-    """Splitter for `datasets.Dataset`."""
+    """Splitter for `datasets.Dataset`, and for a column of one, `dataset["name"]`."""
 
     def length(self, value: Any) -> int:
         """Number of rows."""
         return len(value)
 
     def slice(self, value: Any, start: int, stop: int) -> Any:
-        """A dataset of rows [start, stop) over the same table."""
+        """A dataset of rows [start, stop) over the same table, or the column of such a dataset."""
+        if not isinstance(value, _datasets.Dataset):
+            return type(value)(self.slice(_source(value), start, stop), value.column_name)
         return value.select(range(start, stop) if start < stop else range(0))
 
     def concat(self, values: Sequence[Any]) -> Any:
-        """One dataset over all tables; datasets refuses other features."""
+        """One dataset over all tables; datasets refuses other features.
+
+        Raises:
+            ValueError: The columns differ in name, or the datasets in format.
+        """
+        first = values[0]
+        if not isinstance(first, _datasets.Dataset):
+            names = [value.column_name for value in values]
+            if len(set(names)) > 1:
+                raise ValueError(f"their columns are {names}")
+            return type(first)(self.concat([_source(value) for value in values]), names[0])
+        formats = [{**value.format, "columns": sorted(value.format["columns"])} for value in values]
+        if any(other != formats[0] for other in formats):
+            raise ValueError(f"their formats are {formats}")
         return _datasets.concatenate_datasets(list(values))
+
+
+def _source(column: Any) -> Any:
+    """The dataset of a column, or the column that it is a part of, without the other columns."""
+    source = column.source
+    return source.select_columns([column.column_name]) if isinstance(source, _datasets.Dataset) else source
 
 
 SPLITTER = DatasetSplitter()

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch  # noqa: TID253  loaded only once a caller's own value is a tensor
 
 from twinkle_remote.errors import DispatchError
+from twinkle_remote.values.adapters import torch_jagged as jagged
+from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
 _BY_ROW_OR_COLUMN = (torch.sparse_csr, torch.sparse_csc)
 _BY_BLOCK = (torch.sparse_bsr, torch.sparse_bsc)
@@ -30,7 +31,9 @@ class TorchSplitter:
             DispatchError: It is sparse by blocks, which rows would cut through.
         """
         if value.is_nested:
-            return _nested(value, value.unbind()[start:stop])
+            return jagged.rows(value, start, stop)
+        if type(value) is not torch.Tensor:
+            return _of_kind(value, value[start:stop], carried(value))
         if value.layout == torch.strided:
             return value[start:stop]
         if value.layout in _BY_BLOCK:
@@ -41,12 +44,22 @@ class TorchSplitter:
         return torch.narrow_copy(_coordinates(value), 0, start, stop - start).to_sparse(layout=value.layout)
 
     def concat(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One new tensor."""
+        """One new tensor; layouts, types and attributes are kept.
+
+        Raises:
+            ValueError: The elements would become others, or types, layouts and attributes differ.
+        """
         first = values[0]
+        kinds = list(dict.fromkeys((type(value).__name__, str(value.layout), value.is_nested) for value in values))
+        if len(kinds) > 1:
+            raise ValueError(f"their types and layouts are {kinds}")
+        _check_types(values)
         if first.is_nested:
-            return _nested(first, [row for value in values for row in value.unbind()])
+            return jagged.joined(values)
         if first.layout in _BY_ROW_OR_COLUMN:
             return torch.cat([_coordinates(value) for value in values]).to_sparse(layout=first.layout)
+        if type(first) is not torch.Tensor:
+            return _of_kind(first, torch.cat(list(values)), common_attributes(values))
         return torch.cat(list(values))
 
     def equal(self, left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -63,8 +76,7 @@ class TorchSplitter:
         """
         first = values[0]
         if first.is_nested:
-            rows = zip(*[value.unbind() for value in values], strict=True)
-            return _nested(first, [self.reduce(how, row, weights) for row in rows])
+            return jagged.reduced(values, lambda parts: self.reduce(how, parts, weights))
         if first.layout != torch.strided:
             values = [_coordinates(value) for value in values]
         narrow, wide = _types(values, exact=how == "sum" and weights is None)
@@ -93,15 +105,60 @@ def _coordinates(value: torch.Tensor) -> torch.Tensor:
     return value if value.layout == torch.sparse_coo else value.to_sparse(layout=torch.sparse_coo)
 
 
-def _nested(like: torch.Tensor, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A nested tensor of these components, in the layout of another one."""
-    if rows:
-        return torch.nested.as_nested_tensor(list(rows), layout=like.layout)
-    if like.layout != torch.jagged:
-        return torch.nested.nested_tensor([], dtype=like.dtype, device=like.device, layout=like.layout)
-    jagged: Any = like
-    empty: torch.Tensor = torch.nested.nested_tensor_from_jagged(jagged.values()[:0], jagged.offsets()[:1])
-    return empty
+def _of_kind(like: torch.Tensor, made: torch.Tensor, attributes: dict[str, object]) -> torch.Tensor:
+    """A tensor as one of the type of another, with attributes.
+
+    Raises:
+        DispatchError: The type makes tensors of another type of its rows.
+    """
+    if isinstance(like, torch.nn.Parameter) and type(like) is torch.nn.Parameter:
+        made = torch.nn.Parameter(made.detach(), requires_grad=like.requires_grad)
+    if type(made) is not type(like):
+        raise DispatchError(
+            f"rows of a {type(like).__name__} are a {type(made).__name__}: pass value.as_subclass(torch.Tensor), or "
+            "Replicate(value) to send it whole"
+        )
+    set_attributes(made, attributes)
+    return made
+
+
+def _check_types(values: Sequence[torch.Tensor]) -> None:
+    """Check that each element stays what it is in the common type."""
+    dtypes = list(dict.fromkeys(value.dtype for value in values))
+    if len(dtypes) == 1:
+        return
+    common = dtypes[0]
+    for dtype in dtypes[1:]:
+        common = torch.promote_types(common, dtype)
+    for value in values:
+        if value.dtype != common and not _survives(value, common):
+            raise ValueError(
+                f"their types are {', '.join(map(str, dtypes))}, and as {common} some elements would be others; return "
+                "one type on all ranks"
+            )
+
+
+def _survives(value: torch.Tensor, common: torch.dtype) -> bool:
+    """Whether all elements are the same in a type that is not narrower by torch's rules."""
+    whole = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool)
+    if not (whole and (common.is_floating_point or common.is_complex)):
+        return torch.promote_types(value.dtype, common) == common and not _narrower(value.dtype, common)
+    held = value
+    if value.is_nested:
+        held = value.values()
+    elif value.layout != torch.strided:
+        held = _coordinates(value).coalesce().values()
+    limit = int(2 / torch.finfo(common).eps)
+    if torch.finfo(common).max < limit:
+        limit = int(torch.finfo(common).max)
+    return not held.numel() or (-limit <= int(held.min()) and int(held.max()) <= limit)
+
+
+def _narrower(dtype: torch.dtype, common: torch.dtype) -> bool:
+    """Whether a number type holds less than one that is promoted to it (float64 beside complex64)."""
+    if not (common.is_floating_point or common.is_complex) or dtype == torch.bool:
+        return False
+    return torch.finfo(dtype).eps < torch.finfo(common).eps or torch.finfo(dtype).max > torch.finfo(common).max
 
 
 SPLITTER = TorchSplitter()

@@ -1,0 +1,51 @@
+"""Rows of TensorDict and of tensorclasses: those of their first batch dimension."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.errors import DispatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_torch: Any = importlib.import_module("torch")
+
+
+class TensorDictSplitter:
+    """Splitter for `tensordict.TensorDictBase` and tensorclasses."""
+
+    def length(self, value: Any) -> int:
+        """Size of the first batch dimension.
+
+        Raises:
+            DispatchError: It has no batch dimension, so that nobody knows whether its tensors have rows.
+        """
+        if not value.batch_size:
+            raise DispatchError(
+                f"a {type(value).__name__} without batch_size does not say whether its tensors have rows: set "
+                "batch_size=[rows], or pass Replicate(value) to send it whole"
+            )
+        return int(value.batch_size[0])
+
+    def slice(self, value: Any, start: int, stop: int) -> Any:
+        """Rows [start, stop), views of the tensors."""
+        return value[start:stop]
+
+    def concat(self, values: Sequence[Any]) -> Any:
+        """One TensorDict; torch refuses other keys and shapes.
+
+        Raises:
+            ValueError: Tensors of one name differ in type.
+        """
+        first = values[0]
+        for other in values[1:]:
+            for key in first.keys(include_nested=True, leaves_only=True):
+                mine, its = getattr(first.get(key), "dtype", None), getattr(other.get(key), "dtype", None)
+                if mine != its:
+                    raise ValueError(f"their types of {key!r} are {mine} and {its}")
+        return _torch.cat(list(values), 0)
+
+
+SPLITTER = TensorDictSplitter()

@@ -1,0 +1,90 @@
+"""Rows of lists, tuples and ranges; a subclass keeps its type and its attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def sequence_like(value: Any, rows: Iterable[object], attributes: dict[str, object] | None = None) -> Any:
+    """A list or tuple of these rows, of the type of another one, which is made without its constructor."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind(rows)
+    if isinstance(value, tuple):
+        made: Any = tuple.__new__(kind, rows)
+    else:
+        made = list.__new__(kind)
+        list.extend(made, rows)
+    set_attributes(made, attributes or {})
+    return made
+
+
+class Lists:
+    """Splitter for lists: their rows are the elements that they hold, whatever a subclass makes of them."""
+
+    def length(self, value: list[object]) -> int:
+        """Number of elements."""
+        return list.__len__(value)
+
+    def slice(self, value: list[object], start: int, stop: int) -> Any:
+        """Elements [start, stop)."""
+        if type(value) is list:
+            return value[start:stop]
+        return sequence_like(value, list.__getitem__(value, slice(start, stop)), carried(value))
+
+    def concat(self, values: Sequence[list[object]]) -> Any:
+        """The elements of all lists; those of subclasses are of one type, with the same attributes."""
+        rows = [row for value in values for row in list.__iter__(value)]
+        return _of_one_type(values, rows)
+
+
+class Tuples:
+    """Splitter for tuples."""
+
+    def length(self, value: tuple[object, ...]) -> int:
+        """Number of elements."""
+        return tuple.__len__(value)
+
+    def slice(self, value: tuple[object, ...], start: int, stop: int) -> Any:
+        """Elements [start, stop)."""
+        if type(value) is tuple:
+            return value[start:stop]
+        return sequence_like(value, tuple.__getitem__(value, slice(start, stop)), carried(value))
+
+    def concat(self, values: Sequence[tuple[object, ...]]) -> Any:
+        """The elements of all tuples; those of subclasses are of one type, with the same attributes."""
+        return _of_one_type(values, tuple(row for value in values for row in tuple.__iter__(value)))
+
+
+def _of_one_type(values: Sequence[Any], rows: Any) -> Any:
+    first = type(values[0])
+    kinds = {type(value).__name__: None for value in values if type(value) is not first}
+    if kinds:
+        raise ValueError(f"they are of the types {', '.join([first.__name__, *kinds])}")
+    if first is list or first is tuple:
+        return rows
+    return sequence_like(values[0], rows, common_attributes(values))
+
+
+class Ranges:
+    """Splitter for ranges."""
+
+    def length(self, value: range) -> int:
+        """Number of elements."""
+        return len(value)
+
+    def slice(self, value: range, start: int, stop: int) -> range:
+        """Elements [start, stop)."""
+        return value[start:stop]
+
+    def concat(self, values: Sequence[range]) -> Any:
+        """A range if the values follow each other, else the list of their numbers."""
+        first, last = values[0], values[-1]
+        whole = range(first.start, last.stop, first.step)
+        rows = [row for value in values for row in value]
+        return whole if list(whole) == rows else rows

@@ -1,0 +1,286 @@
+"""What a share keeps of the whole: type, layout and attributes, and nothing that was cached; or it is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import UserDict
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from twinkle_remote import CollectError, DispatchError
+from twinkle_remote.values.columns import with_parts
+from twinkle_remote.values.join import join
+from twinkle_remote.values.rows import rows_of, take
+
+
+class Names(list[Any]):
+    scale = 1.0
+
+
+class Pair(tuple[Any, ...]):
+    pass
+
+
+class Table(dict[str, Any]):
+    pass
+
+
+class Units(np.ndarray[Any, Any]):
+    pass
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+class Slotted(list[Any]):
+    __slots__ = ("scale",)
+
+
+def _with(value: Any, **attributes: Any) -> Any:
+    for name, own in attributes.items():
+        setattr(value, name, own)
+    return value
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "list": lambda: Names([1, 2, 3]),
+    "slots": lambda: Slotted([1, 2, 3]),
+    "tuple": lambda: Pair((1, 2, 3)),
+    "dict": lambda: Table(x=[1, 2, 3], y=np.arange(3)),
+    "user dict": lambda: UserDict(x=[1, 2, 3]),
+    "array": lambda: np.arange(3).view(Units),
+    "tensor": lambda: torch.arange(3).as_subclass(Marked),
+}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict | UserDict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else list(value)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_subclasses_keep_type_and_attributes_and_lose_caches(name: str) -> None:
+    value = _with(MAKERS[name](), scale=0.5)
+    first, rest = take(value, 0, 1), take(value, 1, 3)
+    joined = join([first, take(value, 1, 1), rest])
+    for part in (first, rest, joined):
+        assert type(part) is type(value) and part.scale == 0.5
+    assert _plain(joined) == _plain(value) and rows_of(first) == 1 and value.scale == 0.5
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "slots"])
+@pytest.mark.parametrize(
+    "attribute", [{"rows": [1, 2, 3]}, {"_total": 6}, {"index": np.arange(3)}, {"about": {"n": 3}}]
+)
+def test_attributes_that_may_describe_the_whole_are_refused(name: str, attribute: dict[str, Any]) -> None:
+    value = _with(MAKERS[name](), **attribute)
+    with pytest.raises(DispatchError, match=rf"{next(iter(attribute))}=.*Replicate.*register_splitter"):
+        take(value, 0, 1)
+    with pytest.raises((CollectError, DispatchError), match=next(iter(attribute))):
+        join([value, _with(MAKERS[name](), **attribute)])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_attributes_that_differ_do_not_join(name: str) -> None:
+    with pytest.raises(CollectError, match="attributes differ"):
+        join([_with(MAKERS[name](), scale=1), _with(MAKERS[name](), scale=2)])
+
+
+@dataclasses.dataclass
+class Batch:
+    lengths: list[int]
+    note: str = "n"
+
+    @functools.cached_property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    lengths: list[int]
+
+    @functools.cached_property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclasses.dataclass
+class Derived:
+    lengths: list[int]
+    total: int | None = dataclasses.field(init=False, default=None)
+
+    def count(self) -> int:
+        self.total = sum(self.lengths)
+        return self.total
+
+
+class CachedList(list[int]):
+    @functools.cached_property
+    def tokens(self) -> int:
+        return sum(self)
+
+
+class CachedDict(dict[str, Any]):
+    @functools.cached_property
+    def tokens(self) -> int:
+        return sum(self["lengths"])
+
+
+class CachedUserDict(UserDict[str, Any]):
+    @functools.cached_property
+    def tokens(self) -> int:
+        return sum(self["lengths"])
+
+
+CACHED: list[Callable[[list[int]], Any]] = [
+    Batch,
+    Frozen,
+    CachedList,
+    lambda rows: CachedDict(lengths=rows),
+    lambda rows: CachedUserDict(lengths=rows),
+]
+
+
+@pytest.mark.parametrize("make", CACHED)
+def test_cached_properties_are_counted_anew(make: Callable[[list[int]], Any]) -> None:
+    value = make([1, 2, 3, 4])
+    assert value.tokens == 10
+    parts = [take(value, 0, 1), take(value, 1, 4)]
+    assert [part.tokens for part in parts] == [1, 9] and join(parts).tokens == 10 and value.tokens == 10
+    made = [make([1]), make([5])]
+    assert [part.tokens for part in made] == [1, 5] and join(made).tokens == 6
+
+
+def test_what_a_dataclass_has_beside_its_fields_is_refused() -> None:
+    for value in (_with(Batch([1, 2]), total=3), _with(Batch([1, 2]), _rows=[1])):
+        with pytest.raises(DispatchError, match=r"Batch has .*cached_property"):
+            take(value, 0, 1)
+        assert vars(with_parts(value, [[1, 2], "n"])) == vars(value)
+    derived = Derived([1, 2])
+    assert take(derived, 0, 1).total is None and derived.count() == 3
+    with pytest.raises(DispatchError, match=r"total=3.*init=False"):
+        take(derived, 0, 1)
+
+
+def jagged(lengths: list[int], dim: int) -> Any:
+    offsets = torch.tensor([0, *np.cumsum(lengths).tolist()])
+    values = torch.arange(3 * sum(lengths))
+    values = values.view(3, -1) if dim == 2 else values.view(-1, 3)
+    return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=dim)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns that these are new
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("lengths", [[5, 4, 3], [4, 4, 4, 4], [1], [0, 2, 0], [0, 0]])
+def test_jagged_tensors_keep_their_ragged_dim(lengths: list[int], dim: int) -> None:
+    value = jagged(lengths, dim)
+    rows = [row.tolist() for row in value.unbind()]
+    for start in range(len(lengths) + 1):
+        parts = [take(value, 0, start), take(value, start, len(lengths))]
+        for part, want in zip(parts, (rows[:start], rows[start:]), strict=True):
+            assert rows_of(part) == len(want) and part.values().size(2 - dim) == 3
+            assert not want or [row.tolist() for row in part.unbind()] == want
+        joined: Any = join(parts)
+        assert torch.equal(joined.values(), value.values()) and torch.equal(joined.offsets(), value.offsets())
+    with pytest.raises(CollectError, match="ragged dims"):
+        join([jagged([1], 1), jagged([1], 2)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jagged_tensors_with_gaps_keep_their_components() -> None:
+    dense = torch.arange(24.0).view(4, 6)
+    value = torch.nested.narrow(dense, 1, torch.tensor([0, 1, 2, 0]), torch.tensor([2, 3, 1, 4]), layout=torch.jagged)
+    rows = [row.tolist() for row in value.unbind()]
+    for start in range(1, 4):
+        parts = [take(value, 0, start), take(value, start, 4)]
+        assert [row.tolist() for part in parts for row in part.unbind()] == rows
+        assert [row.tolist() for row in join(parts).unbind()] == rows
+
+
+class Grid(MutableMapping[str, Any]):
+    """Columns by name, rows by iteration."""
+
+    def __init__(self, columns: Any) -> None:
+        self._columns = dict(columns)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._columns[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._columns[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._columns[key]
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def keys(self) -> Any:
+        return self._columns.keys()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([{"row": row} for row in self._columns["x"]])
+
+
+def test_a_mapping_that_iterates_over_rows_is_one_by_its_keys() -> None:
+    value = Grid({"x": [1, 2, 3], "y": (4, 5, 6)})
+    parts = [take(value, 0, 2), take(value, 2, 3)]
+    assert [part["x"] for part in parts] == [[1, 2], [3]] and type(parts[0]) is Grid
+    assert join(parts)["y"] == (4, 5, 6)
+
+
+def test_tuples_with_names_of_c_code_have_columns() -> None:
+    value = torch.ones(4, 2).max(dim=1)
+    part: Any = take(value, 1, 3)
+    assert type(part) is type(value) and part.values.shape == part.indices.shape == (2,)
+    assert join([part, part]).values.shape == (4,)
+
+
+class Point(NamedTuple):
+    x: list[int]
+
+
+class Named(Point):
+    pass
+
+
+def test_subclasses_of_named_tuples_keep_their_attributes() -> None:
+    value = _with(Named([1, 2]), scale=2)
+    part = take(value, 0, 1)
+    assert type(part) is Named and part.scale == 2 and join([part, take(value, 1, 2)]).x == [1, 2]  # type: ignore[attr-defined]  # set above
+
+
+def test_columns_of_datasets_have_rows() -> None:
+    dataset = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "x": [{"y": i} for i in range(3)]})
+    for column, want in ((dataset["text"], ["a", "b", "c"]), (dataset["x"]["y"], [0, 1, 2])):
+        parts = [take(column, 0, 1), take(column, 1, 3), take(column, 3, 3)]
+        assert [list(part) for part in parts] == [want[:1], want[1:], []]
+        assert type(parts[0]) is type(column) and list(join(parts)) == want
+    with pytest.raises(CollectError, match="columns"):
+        join([dataset["text"], datasets.Dataset.from_dict({"other": ["a"]})["other"]])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pd.array([1, None, 3], dtype="Int64"),
+        pd.array(["a", None, "c"], dtype="string"),
+        pd.Categorical(["b", "a", "b"], categories=["b", "a"], ordered=True),
+        pd.date_range("2026-01-01", periods=3, tz="UTC").array,
+        pd.arrays.IntervalArray.from_breaks([0, 1, 2, 3]),
+    ],
+)
+def test_arrays_of_pandas_have_rows(array: Any) -> None:
+    parts = [take(array, 0, 1), take(array, 1, 3), take(array, 3, 3)]
+    joined = join(parts)
+    assert type(joined) is type(array) and joined.dtype == array.dtype and joined.equals(array)
