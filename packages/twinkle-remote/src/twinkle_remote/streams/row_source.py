@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.streams.chunk_result import cut, join_rows
 from twinkle_remote.streams.protocols import InformedSource, NumberedRows, ResumableSource
-from twinkle_remote.values.rows import rows_of
+from twinkle_remote.values.rows import rows_of, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,6 +80,8 @@ class RowSource:
 
     def _batch(self, value: Any, state: Any) -> SourceBatch:
         told = self._told(value)
+        if told is value and isinstance(value, list) and splitter_of(type(value)) is splitter_of(list):
+            value = list(value)  # what it tells of its rows goes beside them
         if not isinstance(value, Lazy):
             rows = rows_of(value, "a batch of the source")
         else:

@@ -35,7 +35,8 @@ class Lists:
         """Elements [start, stop)."""
         if type(value) is list:
             return value[start:stop]
-        return sequence_like(value, list.__getitem__(value, slice(start, stop)), carried(value))
+        own = _own_slice(value, start, stop)
+        return sequence_like(value, list.__getitem__(value, slice(start, stop)), carried(value)) if own is None else own
 
     def concat(self, values: Sequence[list[object]]) -> Any:
         """The elements of all lists; those of subclasses are of one type, with the same attributes."""
@@ -54,11 +55,23 @@ class Tuples:
         """Elements [start, stop)."""
         if type(value) is tuple:
             return value[start:stop]
-        return sequence_like(value, tuple.__getitem__(value, slice(start, stop)), carried(value))
+        own = _own_slice(value, start, stop)
+        return (
+            sequence_like(value, tuple.__getitem__(value, slice(start, stop)), carried(value)) if own is None else own
+        )
 
     def concat(self, values: Sequence[tuple[object, ...]]) -> Any:
         """The elements of all tuples; those of subclasses are of one type, with the same attributes."""
         return _of_one_type(values, tuple(row for value in values for row in tuple.__iter__(value)))
+
+
+def _own_slice(value: Any, start: int, stop: int) -> Any:
+    """The slice that a subclass makes by itself, if it is one of its own type; None otherwise."""
+    kind = type(value)
+    if kind.__getitem__ in (list.__getitem__, tuple.__getitem__):
+        return None
+    part = value[start:stop]
+    return part if type(part) is kind and len(part) == max(0, min(stop, len(value)) - start) else None
 
 
 def _of_one_type(values: Sequence[Any], rows: Any) -> Any:
