@@ -18,7 +18,7 @@ from twinkle_remote.worker.running import running_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_remote.protocol.spec import Form, FunctionSpec
+    from twinkle_remote.protocol.spec import Form, FunctionSpec, Many
 
 CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__", "__enter__", "__exit__"})
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -35,8 +35,8 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     names = _positional(function, signature, spec)
     hidden = _hidden_names(function, signature, spec)
     simple = simple_counts(signature)
-    spec = with_mask(returns_columns(spec, signature.return_annotation), signature)
-    spec = replace(spec, form=form, many=_many(signature))
+    spec = with_mask(returns_columns(spec, signature.return_annotation), inspect.signature(function))
+    spec = replace(spec, form=form, many=_many(signature, inspect.signature(function)))
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
@@ -155,12 +155,12 @@ def check_at_once(name: str, form: Form) -> None:
         raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
 
 
-def _many(signature: inspect.Signature) -> tuple[str | None, str | None, frozenset[str]]:
-    """The names of `*args` and `**kwargs`, and of the parameters with names of their own; see `FunctionSpec.many`."""
-    parameters = signature.parameters.values()
-    extra = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-    options = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    return extra, options, frozenset(signature.parameters) - {extra, options}
+def _many(*signatures: inspect.Signature) -> Many:
+    """The names of `*args` and of `**kwargs`, and those of single parameters: of a function, and of one below it."""
+    found = [parameter for signature in signatures for parameter in signature.parameters.values()]
+    extra = frozenset(one.name for one in found if one.kind is one.VAR_POSITIONAL)
+    options = frozenset(one.name for one in found if one.kind is one.VAR_KEYWORD)
+    return extra, options, frozenset(one.name for one in found) - extra - options
 
 
 def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:

@@ -20,6 +20,7 @@ Dispatch: TypeAlias = Literal["slice", "all", "slice_dp"] | DispatchFunction
 Collect: TypeAlias = Literal["none", "flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
 Uneven: TypeAlias = Literal["strict", "pad", "drop"]
 Form: TypeAlias = Literal["plain", "coroutine", "generator", "async generator"]
+Many: TypeAlias = tuple[frozenset[str], frozenset[str], frozenset[str]]
 Weight: TypeAlias = Literal["rows", "equal"] | Callable[[Any], float]
 
 EXECUTES = ("first", "all")
@@ -37,7 +38,7 @@ class FunctionSpec:
     Attributes:
         columns: True if the return annotation is a tuple of fixed length, whose parts "flatten" joins one by one;
             False if it says that the elements of a tuple are rows, None if it does not say either.
-        many: The names of `*args` and `**kwargs`, and of all parameters that have a name of their own, for `names`.
+        many: The names of `*args`, those of `**kwargs`, and those of all other parameters, for `names`.
         masks: It pads, and takes `valid`, the mask of its rows: False for a repeated one.
         form: What kind of function it is.
         beside: It runs beside the worker's other tasks, not after them.
@@ -55,7 +56,7 @@ class FunctionSpec:
     weight: Weight | None = None
     collective: bool = False
     columns: bool | None = None
-    many: tuple[str | None, str | None, frozenset[str]] = (None, None, frozenset())
+    many: Many = (frozenset(), frozenset(), frozenset())
     masks: bool = False
     form: Form = "plain"
     beside: bool = False
@@ -100,8 +101,8 @@ class FunctionSpec:
             return True
         extra, options, declared = self.many
         if "[" in argument:
-            return extra is not None and extra in chosen
-        return options is not None and argument not in declared and options in chosen
+            return not extra.isdisjoint(chosen)
+        return argument not in declared and not options.isdisjoint(chosen)
 
     @property
     def untold(self) -> bool:
