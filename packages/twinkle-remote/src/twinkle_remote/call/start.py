@@ -125,8 +125,6 @@ def start(
     with paused_for(len(ranks)):
         try:
             shares = dispatch(spec, names, args, given, ranks=ranks, mesh=mesh, put=put, name=name, own_share=own_share)
-            if shares.undivided is not None:
-                warn_whole(name, shares.undivided, len(ranks))
             record = runtime.stats.open(name, group.name, len(ranks))
             lazies = LazyArguments(name, spec, shares, runtime.backend.store.keep)
             tasks = _tasks(component, kind, target, name, spec, shares, lazies.pieces)
@@ -153,6 +151,8 @@ def _submit(
 ) -> PendingCall:
     """Submit the task of each rank, with the replies that it waits for."""
     inputs = lazies.inputs
+    if shares.undivided is not None:
+        warn_whole(name, shares.undivided, len(ranks))
     with runtime.sending if len(ranks) > 1 else nullcontext():  # every rank gets this process's calls in one order
         replies = group.submit_all(ranks, tasks, shares.of_rank, inputs)
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
