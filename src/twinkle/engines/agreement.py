@@ -41,7 +41,7 @@ def mismatch(rollouts: Rollouts, logprobs: Sequence[torch.Tensor]) -> dict[str, 
         )
     masks = [torch.ones_like(ids) for ids in rollouts.ids] if rollouts.mask is None else rollouts.mask
     gaps = [
-        (p.double() - q.double()).abs()[1:][mask.bool()[1:]]
+        (p.double().cpu() - q.double().cpu()).abs()[1:][mask.bool().cpu()[1:]]
         for p, q, mask in zip(logprobs, sampled, masks, strict=True)
     ]
     ratios = torch.cat([*gaps, torch.empty(0, dtype=torch.float64)]).exp()

@@ -114,14 +114,62 @@ def _expert_mesh(mesh: DeviceMesh, ranks: list[list[list[int]]], device: torch.d
 
 
 def own_device(mesh: DeviceMesh | None) -> torch.device:
-    """This rank's device: that of the mesh, or the CPU where there is no CUDA."""
+    """This rank's device: that of the mesh, or the CPU where there is no CUDA.
+
+    Raises:
+        ValueError: The group has GPUs, and torch sees none; or the mesh or the group is of devices that engines do not
+            run on.
+    """
     import torch
 
     kind = "cuda" if mesh is None else mesh.device_type
+    of_group = _group_device_type()
+    if kind not in ("cuda", "cpu", "mps") or of_group not in ("GPU", "CPU", None):
+        shown = of_group if kind in ("cuda", "cpu", "mps") else kind
+        raise ValueError(
+            f"engines run on GPUs (CUDA) and CPUs, not on {shown}: their process groups would be Gloo's, over the "
+            'host; use a group of "GPU" or "CPU"'
+        )
+    if kind == "cuda" and of_group == "GPU" and not torch.cuda.is_available():
+        raise ValueError(
+            f"the group {twinkle.current_worker().group!r} has GPUs, but torch {torch.__version__} sees none in this "
+            f"process (CUDA {torch.version.cuda}, CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): "
+            'install a torch with CUDA and a driver that fits it, or use a group of "CPU"; twinkle doctor --gpu looks'
+        )
     if kind == "cuda" and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu" if kind == "cuda" else kind)
+
+
+def check_precision(engine: str, **dtypes: str | None) -> None:
+    """Raise for a dtype in which small gradients are zero, because nothing scales the loss.
+
+    Args:
+        engine: Name of the component's class, for errors.
+        dtypes: Dtypes of a model that is trained, by the option's name.
+
+    Raises:
+        ValueError: One is float16.
+    """
+    for option, name in dtypes.items():
+        if name == "float16":
+            raise ValueError(
+                f'{engine} trains without scaling the loss, and with {option}="float16" gradients below 6e-8 would be '
+                f'0: use {option}="bfloat16", or "float32"'
+            )
+
+
+def _group_device_type() -> str | None:
+    """The device type of this worker's group, such as "GPU"; None where that is not known."""
+    told = os.environ.get("TWINKLE_DEVICE_TYPE")  # set by the Ray backend
+    if told:
+        return told
+    from twinkle_remote.backends.support import active
+
+    runtime, name = active(), twinkle.current_worker().group
+    group = None if runtime is None or name is None else runtime.groups.get(name)
+    return None if group is None else group.device_type
 
 
 def check_replicas(engine: str, mesh: DeviceMesh) -> None:

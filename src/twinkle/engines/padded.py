@@ -30,14 +30,14 @@ def has_packs(batch: Columns) -> bool:
 
 
 def columns_of(batch: Mapping[str, object]) -> Padded:
-    """The columns of a mapping as tensors.
+    """The columns of a mapping as tensors of the host; a model moves what it computes to its own device.
 
     Raises:
         ValueError: For a mapping without input_ids.
     """
     if "input_ids" not in batch:
         raise ValueError(f"a batch has input_ids, but this mapping has {', '.join(map(str, batch)) or 'no column'}")
-    return {name: torch.as_tensor(column) for name, column in batch.items() if _is_column(column)}
+    return on_host({name: torch.as_tensor(column) for name, column in batch.items() if _is_column(column)})
 
 
 def padded_parts(batch: Columns, size: int | None) -> Iterator[Padded]:
@@ -55,12 +55,17 @@ def padded_parts(batch: Columns, size: int | None) -> Iterator[Padded]:
         for start in range(0, len(batch), size or max(len(batch), 1)):
             part = batch[start : start + (size or len(batch))]
             if part.lengths:
-                yield _to_the_right(part.pad())
+                yield _to_the_right(on_host(part.pad()))
         return
     columns = columns_of(batch)
     rows = len(columns["input_ids"])
     for start in range(0, rows, size or max(rows, 1)):
         yield _to_the_right({name: column[start : start + (size or rows)] for name, column in columns.items()})
+
+
+def on_host(columns: Mapping[str, Tensor]) -> Padded:
+    """The columns in the host's memory: those of samplers may be on several devices."""
+    return {name: column.cpu() for name, column in columns.items()}
 
 
 def filler() -> Padded:

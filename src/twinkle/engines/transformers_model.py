@@ -69,10 +69,11 @@ class TransformersModel:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
-        from twinkle.engines.model_layout import own_layout
+        from twinkle.engines.model_layout import check_precision, own_layout
         from twinkle.engines.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
 
         check_installed("TransformersModel")
+        check_precision("TransformersModel", dtype=dtype, compute_dtype=compute_dtype)
         _check_positive("max_grad_norm", max_grad_norm)
         _check_positive("micro_batch_size", micro_batch_size)
         _check_positive("max_tokens", max_tokens)

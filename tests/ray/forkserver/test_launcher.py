@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_ray.forkserver.interpreter import check_start_method, forking, node_folder
+from twinkle_ray.forkserver.interpreter import check_start_method, chosen_start_method, forking, node_folder
 from twinkle_ray.forkserver.server import IDLE_SECONDS, MODULES, _opened_devices, idle_seconds
 
 if TYPE_CHECKING:
@@ -346,6 +346,15 @@ def test_the_folder_of_nodes_is_this_user_s_alone(monkeypatch: pytest.MonkeyPatc
     folder.symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="that nobody else can enter: remove it"):
         node_folder()
+
+
+def test_forks_are_the_default_of_cpus_alone() -> None:
+    assert chosen_start_method(None, ["CPU", "CPU"]) == chosen_start_method("forkserver", ["GPU"]) == "forkserver"
+    for types in (["GPU"], ["CPU", "GPU"], ["NPU"], ["ACCEL"]):
+        assert chosen_start_method(None, types) == chosen_start_method("spawn", types) == "spawn"
+    assert chosen_start_method("spawn", ["CPU"]) == "spawn"
+    with pytest.raises(ValueError, match="start_method"):
+        chosen_start_method("fork", ["CPU"])
 
 
 def test_a_start_method_is_known_or_refused() -> None:

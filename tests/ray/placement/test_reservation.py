@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ PROGRAM = """
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
-    NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_PORT")
+    NAMES = (
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_PORT"),
+        *("OMP_NUM_THREADS", "TWINKLE_LOCAL_RANK", "TWINKLE_DEVICE_TYPE"),
+    )
 
     @twinkle.remote_class()
     class Probe:
@@ -43,7 +47,9 @@ PROGRAM = """
 
     if __name__ == "__main__":
         cluster = start_cluster(num_cpus=2, num_gpus=4)
+        os.environ["CUDA_VISIBLE_DEVICES"] = "4,5"  # this node is given some of its host's devices
         cluster.add_node(num_cpus=1, num_gpus=2, resources={"accel": 2})
+        del os.environ["CUDA_VISIBLE_DEVICES"]
         ray.init(address=cluster.address, logging_level="ERROR")
         order = {cluster.head_node.node_id: 0}
         print("READY", flush=True)
@@ -112,9 +118,13 @@ def test_what_cannot_be_is_said_and_given_back_and_ranks_go_by_node_and_device_o
     told = refusal(cluster, gpu("a", [7]))
     assert "names GPU [7], and the cluster has 6, counted from 0" in told
     seen = look(cluster, gpu("all", 6))["all"]
-    assert places(seen) == [(0, "0"), (0, "1"), (0, "2"), (0, "3"), (1, "0"), (1, "1")]
+    assert places(seen) == [(0, "0"), (0, "1"), (0, "2"), (0, "3"), (1, "4"), (1, "5")]
     assert [row["RANK"] for row in seen] == list("012345")
-    assert [row["LOCAL_RANK"] for row in seen] == list("012301")
+    assert [row["TWINKLE_LOCAL_RANK"] for row in seen] == list("012301")
+    for row in seen:  # a library takes it for the index among the devices that it sees
+        assert int(row["LOCAL_RANK"]) < len(row["CUDA_VISIBLE_DEVICES"].split(","))
+    cores = len(os.sched_getaffinity(0))
+    assert [row["OMP_NUM_THREADS"] for row in seen] == [str(max(1, cores // of)) for of in (4, 4, 4, 4, 2, 2)]
     assert [row["LOCAL_WORLD_SIZE"] for row in seen] == list("444422")
     assert {row["WORLD_SIZE"] for row in seen} == {"6"}
     assert len({row["MASTER_PORT"] for row in seen}) == 1
@@ -146,10 +156,13 @@ def test_devices_that_others_hold_are_busy_and_nothing_stays_reserved(cluster: A
 def test_groups_share_nodes_and_never_devices(cluster: Any) -> None:
     cpu = {"name": "cpu", "ranks": 2, "device_type": "CPU"}
     seen = look(cluster, gpu("a", 3), gpu("b", 1), gpu("c", 2), cpu)
-    assert places(seen["c"]) == [(1, "0"), (1, "1")]
+    assert places(seen["c"]) == [(1, "4"), (1, "5")]
     assert len({*places(seen["a"]), *places(seen["b"])}) == 4
     assert {node for node, _ in places(seen["a"])} == {0}
     assert {row["CUDA_VISIBLE_DEVICES"] for row in seen["cpu"]} == {""}
+    assert [row["LOCAL_RANK"] for row in seen["cpu"]] == [row["TWINKLE_LOCAL_RANK"] for row in seen["cpu"]]
+    assert {row["OMP_NUM_THREADS"] for row in seen["cpu"]} == {"1"}
+    assert [row["TWINKLE_DEVICE_TYPE"] for row in (seen["a"][0], seen["cpu"][0])] == ["GPU", "CPU"]
 
 
 def test_a_worker_can_have_several_devices(cluster: Any) -> None:
@@ -157,20 +170,22 @@ def test_a_worker_can_have_several_devices(cluster: Any) -> None:
     assert [(node, sorted(devices.split(","))) for node, devices in places(seen)] == [
         (0, ["0", "1"]),
         (0, ["2", "3"]),
-        (1, ["0", "1"]),
+        (1, ["4", "5"]),
     ]
+    assert [row["LOCAL_RANK"] for row in seen] == ["0"] * 3
+    assert [row["TWINKLE_LOCAL_RANK"] for row in seen] == ["0", "1", "0"]
 
 
 def test_named_devices_are_the_ones(cluster: Any) -> None:
     seen = look(cluster, gpu("a", [5, 3]), gpu("b", 2, visible_devices="0,4"), gpu("c", 2))
-    assert places(seen["a"]) == [(0, "3"), (1, "1")]
-    assert places(seen["b"]) == [(0, "0"), (1, "0")]
+    assert places(seen["a"]) == [(0, "3"), (1, "5")]
+    assert places(seen["b"]) == [(0, "0"), (1, "4")]
     assert places(seen["c"]) == [(0, "1"), (0, "2")]
 
 
 def test_named_devices_in_pairs(cluster: Any) -> None:
     seen = look(cluster, gpu("a", [2, 3, 4, 5], gpus_per_worker=2))["a"]
-    assert places(seen) == [(0, "2,3"), (1, "0,1")]
+    assert places(seen) == [(0, "2,3"), (1, "4,5")]
 
 
 def test_custom_resources(cluster: Any) -> None:

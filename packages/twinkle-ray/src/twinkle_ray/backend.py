@@ -14,7 +14,7 @@ from twinkle_ray.cluster.node_monitor import NodeMonitor
 from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_ray.cluster.places import HEAD, places_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
-from twinkle_ray.forkserver.interpreter import check_start_method
+from twinkle_ray.forkserver.interpreter import chosen_start_method
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique
@@ -68,8 +68,9 @@ class RayBackend:
             and in a notebook, a line every 10 seconds elsewhere.
         start_method: How the workers of a cluster of this session's own start: "forkserver" has each node load Ray, and
             what the driver has loaded of numpy, torch, FSDP, DTensor, pipelining and transformers, once, and makes
-            every worker a fork of that process; "spawn" starts each by itself. The nodes of a cluster that is joined
-            start workers as they were told to.
+            every worker a fork of that process; "spawn" starts each by itself. None is "forkserver" where all groups
+            are of CPUs, and "spawn" where one has devices. The nodes of a cluster that is joined start workers as they
+            were told to.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
@@ -92,7 +93,7 @@ class RayBackend:
         metrics: bool = False,
         calls: Calls = "auto",
         progress: bool = True,
-        start_method: StartMethod = "forkserver",
+        start_method: StartMethod | None = None,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         if restart not in (None, "group"):
@@ -116,7 +117,7 @@ class RayBackend:
         self._monitor: NodeMonitor | None = None
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
-        how = check_start_method(start_method)
+        how = chosen_start_method(start_method, (group.device_type for group in groups))
         self._cluster = Cluster(address, num_cpus=cpus, start_method=how, options=ray_options)
         try:
             watch_raylet()

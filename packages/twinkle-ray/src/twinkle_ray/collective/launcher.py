@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 _COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+_NODE_RANK = "TWINKLE_LOCAL_RANK"  # on workers with devices of their own LOCAL_RANK is the index of a device
 
 
 class Launched(NamedTuple):
@@ -38,7 +39,34 @@ def launched() -> Launched:
     if wrong:
         listing = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise ValueError(f"the launcher's variables are whole numbers, got {listing}")
-    return Launched(*(int(os.environ[name]) for name in _COUNTS))
+    place = Launched(*(int(os.environ[name]) for name in _COUNTS))
+    number = os.environ.get(_NODE_RANK, "")
+    return place._replace(local_rank=int(number)) if number.isdecimal() else place
+
+
+def device_index(local_rank: int, visible: int) -> int:
+    """The index of this process's GPU among those that it sees.
+
+    A worker of the Ray backend sees its own alone, and takes the first. Other processes take the one of their local
+    rank, or the only one.
+
+    Args:
+        local_rank: Rank among the processes of the node.
+        visible: Number of GPUs that the process sees.
+
+    Raises:
+        ValueError: It sees fewer, and more than one.
+    """
+    if os.environ.get(_NODE_RANK):
+        return int(os.environ.get("LOCAL_RANK", "0"))
+    if visible == 1:
+        return 0
+    if local_rank >= visible:
+        raise ValueError(
+            f"local_rank={local_rank} has no GPU: this process sees {visible}; let each process see all GPUs of its "
+            "node, or its own alone (CUDA_VISIBLE_DEVICES)"
+        )
+    return local_rank
 
 
 def own_device_type() -> str:

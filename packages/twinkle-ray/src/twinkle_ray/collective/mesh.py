@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 
 from twinkle_ray.collective.base import Collective
 from twinkle_ray.collective.diagnostics import Diagnostics, Signature
-from twinkle_ray.collective.launcher import launched, own_device_type
+from twinkle_ray.collective.launcher import device_index, launched, own_device_type
 from twinkle_ray.collective.opened import OPENED
 from twinkle_ray.collective.process_groups import (
     PARALLEL,
@@ -236,11 +236,10 @@ class MeshCollective(Collective):
 
     @property
     def default_device(self) -> torch.device:
-        """The device of this process: cuda:local_rank, or its one visible GPU; mps; cpu."""
+        """The device of this process: cuda:local_rank, or the first GPU of its own; mps; cpu."""
         if self._device_type != "cuda":
             return torch.device(self._device_type)
-        one_visible = torch.cuda.device_count() == 1
-        return torch.device("cuda", 0 if one_visible else self._local_rank)
+        return torch.device("cuda", device_index(self._local_rank, torch.cuda.device_count()))
 
     @property
     def process_group(self) -> ProcessGroup | None:

@@ -39,6 +39,24 @@ def check_start_method(start_method: str) -> StartMethod:
     return cast("StartMethod", start_method) if hasattr(os, "pidfd_open") else "spawn"
 
 
+def chosen_start_method(start_method: str | None, device_types: Iterable[str]) -> StartMethod:
+    """Return how workers of groups start, where the user has chosen it, or has not.
+
+    Forks are the default where all groups are of CPUs. A driver of a device that was opened before a fork does not work
+    after it; the server opens none, but that has not been seen on a device: there it is an option.
+
+    Args:
+        start_method: The user's choice, or None.
+        device_types: Of the groups.
+
+    Raises:
+        ValueError: It is none of the ways.
+    """
+    if start_method is None:
+        start_method = "forkserver" if set(device_types) <= {"CPU"} else "spawn"
+    return check_start_method(start_method)
+
+
 def node_folder() -> Path:
     """A folder for the nodes of this user and this interpreter, which outlives them.
 

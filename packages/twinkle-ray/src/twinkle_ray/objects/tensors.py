@@ -1,5 +1,8 @@
 """Torch tensors as numpy arrays of the same memory, which a reader opens in the object store without a copy.
 
+A tensor of a device comes to the host on the driver, always: a program that only steers has no tensors on its GPUs. On
+a worker it comes to the worker's own device, where it has one of that type.
+
 A reader may write to a tensor, and no other process may see that. So a tensor is copied when it is opened, but only the
 rows that its reader takes.
 """
@@ -22,7 +25,7 @@ class ArrayForm:
     Attributes:
         array: The same memory; unsigned integers of the same width where numpy does not know the dtype.
         dtype: Name of the torch dtype.
-        device: Type of the device that it was on.
+        device: Type of the device that it was on, such as "cuda".
         requires_grad: Whether gradients are recorded for it.
     """
 
@@ -69,16 +72,17 @@ def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -
     own = torch.from_numpy(rows.copy(order="C"))
     if form.dtype in _UNKNOWN_TO_NUMPY:
         own = own.view(getattr(torch, form.dtype))
-    if form.device != "cpu" and _available(form.device):
-        own = own.to(form.device)
-    return own.requires_grad_() if form.requires_grad else own  # type: ignore[no-any-return]  # torch comes by name
+    own = _at_home(own, form.device)
+    return own.requires_grad_() if form.requires_grad else own
 
 
 def reduce(value: torch.Tensor) -> tuple[Any, ...] | None:
     """Reduce a tensor anywhere inside a value; None where torch pickles it itself."""
     form = array_form(value)
     if form is None:
-        return None
+        if value.device.type in ("cpu", "meta"):
+            return None
+        return _of_device, (value.detach().cpu(), value.device.type, value.requires_grad)
     if type(value).__name__ == "Parameter":
         return _parameter, (form,)
     return tensor, (form,)
@@ -86,6 +90,26 @@ def reduce(value: torch.Tensor) -> tuple[Any, ...] | None:
 
 def _parameter(form: ArrayForm) -> torch.Tensor:
     return _torch().nn.Parameter(tensor(form).detach(), requires_grad=form.requires_grad)  # type: ignore[no-any-return]  # as above
+
+
+def _of_device(value: torch.Tensor, device: str, requires_grad: bool) -> torch.Tensor:
+    """A tensor that has no array form, such as a sparse one, which was on a device."""
+    found = _at_home(value, device)
+    return found.requires_grad_() if requires_grad else found
+
+
+def _at_home(value: torch.Tensor, device: str) -> torch.Tensor:
+    """A tensor of the host on this process's device of a type; on the host if it has none, and on the driver."""
+    return value.to(device) if _on_worker and device != "cpu" and _available(device) else value
+
+
+def on_worker() -> None:
+    """From now on, this process is a worker, whose tensors live on its devices."""
+    global _on_worker
+    _on_worker = True
+
+
+_on_worker = False
 
 
 def _available(device: str) -> bool:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.placement.first_answers import get_within
-from twinkle_ray.placement.rank_environment import hidden_devices, import_paths, local_ranks, rendezvous
+from twinkle_ray.placement.rank_environment import (
+    DEVICE_TYPE,
+    hidden_devices,
+    import_paths,
+    local_ranks,
+    rendezvous,
+    threads,
+)
 from twinkle_ray.workers.group import RayGroup
 from twinkle_ray.workers.loop_calls import CONTROL, CONTROL_THREADS
 from twinkle_ray.workers.member import Member
@@ -92,12 +99,14 @@ class ActorSet:
             [self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], [0], timeout, what
         )[0]
         name, size = self.group.name, len(self.actors)
+        self._assignments = []
         shared = {**environment, **rendezvous(self.locations, port)}
-        shared.update(hidden_devices(self.group.device_type))
-        self._assignments = [
-            RankAssignment(name, rank, size, seed, {**shared, **local, "RANK": str(rank)}, import_paths())
-            for rank, local in enumerate(local_ranks(self.locations))
-        ]
+        shared.update({**hidden_devices(self.group.device_type), DEVICE_TYPE: self.group.device_type})
+        kind, paths = self.group.device_type, import_paths()
+        for rank, local in enumerate(local_ranks(self.locations, kind)):
+            at, node_devices = self.locations[rank], self.reserved[rank].node_devices
+            own = {**threads(at, kind, self.group.gpus_per_worker, node_devices), **shared, **local, "RANK": str(rank)}
+            self._assignments.append(RankAssignment(name, rank, size, seed, own, paths))
         return RayGroup(name, self._members(range(size), timeout), is_driver=True, replay=replay)
 
     def renew(self, ranks: Sequence[int], timeout: float) -> Sequence[Member]:

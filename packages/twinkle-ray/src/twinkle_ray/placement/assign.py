@@ -211,7 +211,10 @@ def _name(
     where = [(index, local) for index, node in enumerate(nodes) for local in range(int(node.total.get(kind, 0)))]
     beyond = [device for device in devices if device >= len(where)]
     if beyond:
-        return f"group {group.name!r} names {kind} {beyond}, and the cluster has {len(where)}, counted from 0"
+        return (
+            f"group {group.name!r} names {kind} {beyond}, and the cluster has {len(where)}, counted from 0 whatever "
+            "CUDA_VISIBLE_DEVICES or the like names them on their hosts"
+        )
     out = []
     per = group.gpus_per_worker
     for first in range(0, len(devices), per):

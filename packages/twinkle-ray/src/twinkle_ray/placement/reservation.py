@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_ray.cluster.silent_nodes import without_silent
 from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, assign_at, resource
+from twinkle_ray.workers.rank_actor import first_environment, visibility_variable
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Reserved:
         node: Index of the node, in the order in which devices are counted.
         node_id: Ray's id of the node.
         resources: What its actor takes of the bundle.
-        devices: Indices of its devices on the node where they were named; Ray chooses them otherwise.
+        devices: Ray's ids of its devices where they were named; Ray chooses them otherwise.
+        node_devices: Number of devices of their type on the node.
     """
 
     placement_group: Any
@@ -44,7 +46,8 @@ class Reserved:
     node: int
     node_id: str
     resources: Mapping[str, float]
-    devices: tuple[int, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    node_devices: int = 0
 
     def options(self) -> dict[str, Any]:
         """The options of an actor or task that runs in this reservation."""
@@ -143,18 +146,21 @@ class Reservation:
         asked = {resource(group.device_type, nodes): float(group.gpus_per_worker)}
         reserved = self._reserve(group.name, [asked] * len(assigned), [nodes[one.node] for one in assigned])
         _await([reserved], until)
-        return [Reserved(reserved, index, one.node, nodes[one.node].id, asked) for index, one in enumerate(assigned)]
+        return [
+            Reserved(reserved, index, one.node, nodes[one.node].id, asked, node_devices=_count(nodes[one.node], asked))
+            for index, one in enumerate(assigned)
+        ]
 
     def _take_named(
         self, group: DeviceGroup, assigned: Sequence[DeviceAssignment], nodes: Sequence[Node], until: float
     ) -> Sequence[Reserved]:
         """Reserve single devices until the named ones are among them, then free the rest: Ray chooses the devices."""
         kind = resource(group.device_type, nodes)
-        holders: dict[tuple[int, int], Any] = {}
+        holders: dict[tuple[int, int], tuple[Any, str]] = {}
         for index in dict.fromkeys(one.node for one in assigned):
             wanted = {device for one in assigned if one.node == index for device in one.devices or ()}
             room = int(nodes[index].free.get(kind, 0))
-            got: dict[int, Any] = {}
+            got: dict[int, tuple[Any, str]] = {}
             while missing := wanted - got.keys():
                 count = min(max(*missing, len(wanted) - 1) + 1, room) - len(got)  # Ray mostly begins with the lowest
                 count = max(count, min(len(missing), room - len(got)))
@@ -162,17 +168,20 @@ class Reservation:
                     raise BusyError(f"busy: {kind} {sorted(missing)} of node {nodes[index].name} are held by others")
                 fresh = [self._reserve(group.name, [{kind: 1.0}], [nodes[index]]) for _ in range(count)]
                 _await(fresh, until)
-                got.update(zip(_device_of_each(fresh, kind, until), fresh, strict=True))
-            for device, reserved in got.items():
+                for (position, id_), reserved in zip(_device_of_each(fresh, kind, until), fresh, strict=True):
+                    got[position] = reserved, id_
+            for device, (reserved, id_) in got.items():
                 if device in wanted:
-                    holders[index, device] = reserved
+                    holders[index, device] = reserved, id_
                 else:
                     self._held[group.name].remove(reserved)
                     remove_placement_group(reserved)
         out = []
         for one in assigned:
-            devices = one.devices or ()
-            out.append(Reserved(holders[one.node, devices[0]], 0, one.node, nodes[one.node].id, {kind: 1.0}, devices))
+            held = [holders[one.node, device] for device in one.devices or ()]
+            ids = tuple(id_ for _, id_ in held)
+            node, asked = nodes[one.node], {kind: 1.0}
+            out.append(Reserved(held[0][0], 0, one.node, node.id, asked, ids, _count(node, asked)))
         return out
 
     def _reserve(self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[Node]) -> Any:
@@ -185,23 +194,36 @@ class Reservation:
         return reserved
 
 
+def _count(node: Node, asked: Mapping[str, float]) -> int:
+    """The node's devices of the type that is asked for."""
+    return int(max(node.total.get(kind, 0) for kind in asked))
+
+
 def _await(reserved: Sequence[Any], until: float) -> None:
     for one in reserved:
         if not one.wait(max(0.1, until - time.monotonic())):
             raise BusyError("busy: others were faster")
 
 
-def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[int]:
-    """Which device each placement group of one device holds."""
+def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[tuple[int, str]]:
+    """Which device each placement group of one device holds: its number among those of its node, and Ray's id of it."""
     probe = ray.remote(_accelerators)
     options = [Reserved(one, 0, 0, "", {kind: 1.0}).options() for one in reserved]
     asked = [probe.options(**each, max_retries=0).remote(kind) for each in options]
-    found: list[list[str]] = ray.get(asked, timeout=max(10.0, until - time.monotonic()))
-    if not all(ids and ids[0].isdecimal() for ids in found):
+    found: list[tuple[int, str] | None] = ray.get(asked, timeout=max(10.0, until - time.monotonic()))
+    if None in found:
         raise InfeasibleError(f"infeasible: {kind} are not numbered, so that none can be named; give ranks as a count")
-    return [int(ids[0]) for ids in found]
+    return [one for one in found if one is not None]
 
 
-def _accelerators(kind: str) -> list[str]:
-    ids: Mapping[str, list[str]] = ray.get_runtime_context().get_accelerator_ids()
-    return [str(index) for index in ids.get(kind, ())]
+def _accelerators(kind: str) -> tuple[int, str] | None:
+    """This process's one device of a type: its number among those of its node, and Ray's id; None without a number."""
+    ids: Mapping[str, Sequence[object]] = ray.get_runtime_context().get_accelerator_ids()
+    own = [str(id_) for id_ in ids.get(kind, ())]
+    variable = visibility_variable(kind)
+    if len(own) != 1 or variable is None:
+        return None
+    seen = [id_.strip() for id_ in first_environment().get(variable, "").split(",") if id_.strip()]
+    if own[0] in seen:  # the node was started with some of its host's devices: it counts these, and names them as here
+        return seen.index(own[0]), own[0]
+    return (int(own[0]), own[0]) if own[0].isdecimal() else None

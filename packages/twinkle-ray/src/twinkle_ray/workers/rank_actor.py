@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.forkserver.forked import take_threads
+from twinkle_ray.objects import tensors
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.telemetry.worker_output import end_output, name_output, print_by_line
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task
 
 
+THREADS = "OMP_NUM_THREADS"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLocation:
     """Where an actor runs, which it reports before it has a rank.
@@ -41,6 +45,8 @@ class WorkerLocation:
         pid: Process id.
         devices: Devices that Ray gave it, by their index on the node.
         visible: What the variable for device visibility says.
+        cores: CPU cores that the process may use.
+        threads: OMP_NUM_THREADS, where it was set before the process started; Ray's own setting does not count.
     """
 
     node_id: str
@@ -49,6 +55,8 @@ class WorkerLocation:
     pid: int
     devices: tuple[str, ...] = ()
     visible: str | None = None
+    cores: int = 1
+    threads: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,16 @@ class RankAssignment:
     seed: int
     environment: Mapping[str, str] = field(default_factory=dict)
     paths: Sequence[str] = ()
+
+
+def first_environment() -> Mapping[str, str]:
+    """The environment with which this process was started, before it changed any variable."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+    except OSError:  # no Linux
+        return dict(os.environ)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
 
 
 def visibility_variable(kind: str) -> str | None:
@@ -111,18 +129,18 @@ class RankActor(LoopCalls):
         self._store: RayStore
         self._groups: GroupsHere | None = None
 
-    def locate(self, kind: str, named: Sequence[int] | None) -> WorkerLocation:
+    def locate(self, kind: str, named: Sequence[str] | None) -> WorkerLocation:
         """Report where this process runs, and on which devices.
 
         Args:
             kind: Type of its group's devices.
-            named: Indices of all its devices, where the group names them; Ray gave it one of these.
+            named: Ray's ids of all its devices, where the group names them; Ray gave it one of these.
         """
         context = ray.get_runtime_context()
         variable = visibility_variable(kind)
         devices = [str(index) for index in context.get_accelerator_ids().get(kind, ())]
-        if named is not None and set(devices) <= set(map(str, named)):
-            devices = [str(index) for index in named]
+        if named is not None and set(devices) <= set(named):
+            devices = [*named]
             if variable is not None:
                 os.environ[variable] = ",".join(devices)
         return WorkerLocation(
@@ -132,6 +150,8 @@ class RankActor(LoopCalls):
             os.getpid(),
             tuple(devices),
             None if variable is None else os.environ.get(variable),
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            first_environment().get(THREADS),
         )
 
     def hold_port(self) -> int:
@@ -146,6 +166,7 @@ class RankActor(LoopCalls):
         """Become a rank; return the descriptor of this process's stack."""
         os.environ.update(assignment.environment)
         take_threads()
+        tensors.on_worker()
         sys.path.extend(path for path in assignment.paths if path not in sys.path)
         seed_process(assignment.seed)
         self.info = WorkerInfo(assignment.group, assignment.rank, assignment.size, socket.gethostname(), os.getpid())
