@@ -168,13 +168,13 @@ def _flush(path: Path) -> None:
 
 
 def _writes() -> bool:
-    """Whether this process writes for all: under a launcher every process is the driver."""
-    return int(os.environ.get("RANK", "0")) == 0
+    """Whether this process writes for all that run the same: under a launcher every process is the driver."""
+    return twinkle.current_place().rank == 0
 
 
 def _wait_for_first() -> None:
-    """Under a launcher, wait until the first process is here, which clears the place of the checkpoint and names it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    """Wait until the first of several processes is here, which clears the place of the checkpoint and names it."""
+    if not twinkle.current_place().alone:
         import torch.distributed as dist
 
         if dist.is_initialized():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, Unpack, overload
 
 from twinkle_data.cursor import Cursor, State, read_state
-from twinkle_data.loading.data_shard import mesh_here, shard_here
+from twinkle_data.loading.data_shard import mesh_here
 from twinkle_data.loading.engine import open_engine
 from twinkle_data.loading.iteration import EpochIteration, Loop
 from twinkle_data.loading.options import LoaderOptions, grouped
@@ -15,6 +15,7 @@ from twinkle_data.loading.remote import mesh_of_group, open_on_group
 from twinkle_data.reading.retries import Policy
 from twinkle_data.sources.streams import refuse_resume
 from twinkle_data.whole_number import whole_number
+from twinkle_remote import current_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,13 +52,15 @@ class DataLoader(Generic[B]):
         dataset: A list of samples, a dict of columns, an object with `__len__` and `__getitem__`, a
             `Mixture`, `Shards`, an iterable, or a callable that builds one of these in the process that reads.
         batch_size: Samples of a global batch, a multiple of the data world size.
-        device_mesh: In a worker of this mesh, a batch is that rank's slice; on the driver, or without a mesh, it is
-            the global batch. Under a launcher, without a mesh and without a session, each process gets its slice.
+        device_mesh: In a worker of this mesh, a batch is that rank's slice; on the driver it is the global batch.
+            Without a mesh, a worker gets its slice by its component's mesh, and one of several processes (of a
+            launcher, or of torch's process group) without a session gets its slice of all of them.
         remote_group: Load on the workers of this group. A batch is then lazy: it stands for the global batch, and
             its rows stay on the workers until they are used. With a mesh each data rank has a loader; without a
             mesh the first worker has one.
         shuffle: Use a new permutation in each epoch; otherwise the dataset's own order.
         seed: Seed of the order and of the samples' randomness, in [0, 2**64 - 1].
+        replicate: Each rank reads all rows, whatever its mesh.
         tail: What happens to the last rows of an epoch, if they do not fill a batch: `drop`, `short` (fewer rows
             on each rank) or `pad` (the same number of rows on each rank, with masked fillers).
         num_workers: Loader processes of each rank; 0 reads in the loop itself.
@@ -176,6 +179,7 @@ class DataLoader(Generic[B]):
         remote_group: str | None = None,
         shuffle: bool = False,
         seed: SupportsIndex = 0,
+        replicate: bool = False,
         tail: Tail = "drop",
         num_workers: int = 0,
         collate_fn: Callable[[Batch[Any]], B] | None = None,
@@ -191,7 +195,13 @@ class DataLoader(Generic[B]):
         **options: Unpack[LoaderOptions],
     ) -> None:
         rows = whole_number("batch_size", batch_size)
-        device_mesh = mesh_here(device_mesh) if remote_group is None else mesh_of_group(remote_group, device_mesh)
+        given = device_mesh
+        if replicate and (device_mesh is not None or remote_group is not None):
+            raise ValueError("replicate=True reads all rows on each rank: leave device_mesh= and remote_group= out")
+        if remote_group is not None:
+            device_mesh = mesh_of_group(remote_group, device_mesh)
+        elif not replicate:
+            device_mesh = mesh_here(device_mesh, current_place())
         processes, packing = grouped(whole_number("num_workers", num_workers), processes, packing, options)
         recipe = Recipe(
             batch_size=rows,
@@ -213,7 +223,14 @@ class DataLoader(Generic[B]):
             if remote_group is None
             else open_on_group(dataset, recipe, remote_group, device_mesh)
         )
-        self._progress: Progress[B] = Progress(engine, device_mesh, bar=progress, max_bad=recipe.policy.max_bad)
+        self._progress: Progress[B] = Progress(
+            engine,
+            device_mesh,
+            given,
+            bar=progress,
+            max_bad=recipe.policy.max_bad,
+            divided=not replicate and not remote_group,
+        )
         self._next: EpochIteration[B] | None = None
 
     @property
@@ -347,5 +364,5 @@ class BatchIndices:
 
     def __iter__(self) -> Iterator[list[int]]:
         loader = self._loader
-        for step in loader.plan.steps(Cursor(loader.epoch, loader.position), shard_here(loader.device_mesh)):
+        for step in loader.plan.steps(Cursor(loader.epoch, loader.position), loader._progress.shard()):
             yield step.indices

@@ -16,12 +16,14 @@ from twinkle_data.order.tails import TAILS, Tail, share
 from twinkle_data.reading.generators import GlobalGenerators, find_draws
 from twinkle_data.sources.parts import check_undivided
 from twinkle_data.whole_number import whole_number
+from twinkle_remote import current_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from twinkle_data.order.steps import DataShard
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote import Place
 
 
 class DeviceMeshSampler:
@@ -60,7 +62,8 @@ class DeviceMeshSampler:
             raise ValueError(f"tail={tail!r} is not one of {', '.join(map(repr, TAILS))}")
         self.sampler = sampler
         self.device_mesh = device_mesh
-        mesh_here(device_mesh)
+        self._maker: Place | None = current_place()
+        mesh_here(device_mesh, self._maker)
         check_undivided(sampler, device_mesh.data_world_size, f"the sampler {type(sampler).__name__}")
         self.epoch = 0
         self._seed = whole_number("seed", seed)
@@ -83,6 +86,9 @@ class DeviceMeshSampler:
                 'tail="short" over single indices would give ranks unequal numbers of steps; wrap a batch sampler, '
                 'or use "drop" or "pad"'
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_maker": None}
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; calls `set_epoch` of the wrapped sampler where it has one."""
@@ -173,7 +179,7 @@ class DeviceMeshSampler:
 
     def _stride(self) -> int:
         """Number of elements of the wrapped sampler that one step takes."""
-        shard = shard_here(self.device_mesh)
+        shard = shard_here(self.device_mesh, current_place(self._maker))
         return 1 if self._batched or shard.data_rank is None else shard.data_world_size
 
     def _steps_left(self, begin: int) -> int:
@@ -223,7 +229,7 @@ class DeviceMeshSampler:
         self._ended = True
 
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
-        shard = shard_here(self.device_mesh)
+        shard = shard_here(self.device_mesh, current_place(self._maker))
         uneven_last = self._uneven_last()
         waiting: list[int] | None = None  # an uneven batch; the next one shows whether it is the last
         for batch in elements:
@@ -250,7 +256,7 @@ class DeviceMeshSampler:
         return [rows[row] for cut in own for row in (*range(cut.start, cut.stop), *cut.fillers)]
 
     def _indices(self, elements: Iterator[Any], within: int) -> Iterator[int]:
-        shard = shard_here(self.device_mesh)
+        shard = shard_here(self.device_mesh, current_place(self._maker))
         while group := list(islice(elements, shard.data_world_size)):
             if isinstance(group[0], (list, tuple)):
                 raise TypeError(f"{type(self.sampler).__name__} yields lists: say batched=True")

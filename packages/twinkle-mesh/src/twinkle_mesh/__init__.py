@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from .context import current_rank, use_rank
+from .context import ask_for_rank, current_rank, use_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .balance import Slices, balanced_slice
     from .group import DeviceGroup
+    from .launch import Launched, launched
     from .layout.ranks import Groups, Ranks
     from .mesh import DeviceMesh
     from .nodes import Nodes
@@ -27,6 +28,7 @@ __all__ = [
     "DimReport",
     "FSDP2Config",
     "Groups",
+    "Launched",
     "MegatronFSDPConfig",
     "MeshExplanation",
     "Nodes",
@@ -34,9 +36,11 @@ __all__ = [
     "Piece",
     "Ranks",
     "Slices",
+    "ask_for_rank",
     "balanced_slice",
     "create_device_mesh",
     "current_rank",
+    "launched",
     "plan_transfer",
     "use_rank",
 ]
@@ -49,6 +53,7 @@ _LAZY = {
     "DimReport": "show.explain",
     "FSDP2Config": "recipes",
     "Groups": "layout.ranks",
+    "Launched": "launch",
     "MegatronFSDPConfig": "recipes",
     "MeshExplanation": "show.explain",
     "Nodes": "nodes",
@@ -58,6 +63,7 @@ _LAZY = {
     "Slices": "balance",
     "balanced_slice": "balance",
     "create_device_mesh": "recipes",
+    "launched": "launch",
     "plan_transfer": "transfer",
 }
 _OLD_NAMES = {"Explanation": "MeshExplanation"}

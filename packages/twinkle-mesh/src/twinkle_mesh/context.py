@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar
 
+from .launch import launched
 from .rules.checks import whole_number
 
 TYPE_CHECKING = False
@@ -13,12 +13,26 @@ if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
 
+    from .launch import Launched
+
 _RANK: ContextVar[int | None] = ContextVar("twinkle_mesh_rank", default=None)
+_others: Callable[[], int | None] | None = None
 
 
 def current_rank() -> int | None:
-    """Return the mesh rank that `use_rank` set for the running code, or None outside a worker."""
-    return _RANK.get()
+    """Return the mesh rank of the running worker, which `use_rank` set, or None outside a worker."""
+    rank = _RANK.get()
+    return _others() if rank is None and _others is not None else rank
+
+
+def ask_for_rank(function: Callable[[], int | None]) -> None:
+    """Let a function tell the rank of code without `use_rank`, such as a worker's helper threads.
+
+    Args:
+        function: Returns the rank, or None outside a worker.
+    """
+    global _others
+    _others = function
 
 
 class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextlib would double the import time
@@ -44,7 +58,7 @@ class use_rank:  # noqa: N801 - a context manager that reads as a verb; contextl
 
 
 def running_rank(world_size: int, first_rank: Callable[[], int], highest: Callable[[], int]) -> int:
-    """Return the rank of the running worker: from `use_rank`, else from RANK, else the only rank of the mesh.
+    """Return the rank of the running worker, else of this launched process, else the only rank of the mesh.
 
     Args:
         world_size: Ranks of the mesh.
@@ -52,17 +66,16 @@ def running_rank(world_size: int, first_rank: Callable[[], int], highest: Callab
         highest: Returns its highest rank.
 
     Raises:
-        ValueError: when there is none of these, or the launcher started no process for some ranks of the mesh.
+        ValueError: when there is none of these, no process was started for some ranks of the mesh, or torch's process
+            group and RANK disagree.
     """
-    rank = _RANK.get()
+    rank = current_rank()
     if rank is not None:
         return rank
-    launched = os.environ.get("RANK")
-    if launched is not None:
-        if not launched.strip().isdecimal():
-            raise ValueError(f"the environment's RANK={launched!r} is not a rank; pass rank= instead")
-        _check_launched(highest())
-        return int(launched)
+    place = launched()
+    if place is not None and not (place.world_size == world_size == 1):
+        _check_launched(place, highest())
+        return place.rank
     if world_size == 1:
         return first_rank()
     raise ValueError(
@@ -71,12 +84,12 @@ def running_rank(world_size: int, first_rank: Callable[[], int], highest: Callab
     )
 
 
-def _check_launched(highest: int) -> None:
-    """Raise for a mesh with ranks that no process of the launcher has; a mesh of some of the processes is right."""
-    world = os.environ.get("WORLD_SIZE", "").strip()
-    if world.isdecimal() and highest >= int(world):
+def _check_launched(place: Launched, highest: int) -> None:
+    """Raise for a mesh with ranks that no process has; a mesh of some of the processes is right."""
+    world = place.world_size
+    if world is not None and highest >= world:
         raise ValueError(
-            f"the mesh has ranks up to {highest} and the launcher started WORLD_SIZE={world} processes: the rows of "
+            f"the mesh has ranks up to {highest} and {place.by} processes: the rows of "
             f"the ranks from {world} on would go to none of them. Use a mesh of ranks below {world}, start "
             f"{highest + 1} processes, or pass rank="
         )

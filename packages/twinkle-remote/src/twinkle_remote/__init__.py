@@ -29,12 +29,14 @@ if TYPE_CHECKING:
         ReplyLostError,
         SessionLostError,
         TwinkleError,
+        UnknownWorkerError,
         WorkerDiedError,
     )
     from twinkle_remote.http.registered import register_type
     from twinkle_remote.http.server.serve import serve as serve
     from twinkle_remote.http.server.server import Server as Server
     from twinkle_remote.http.stub.fetch import stub_of as stub_of
+    from twinkle_remote.place import Place, current_place
     from twinkle_remote.protocol.component import is_handle
     from twinkle_remote.sessions.current import stats
     from twinkle_remote.sessions.initialize import initialize, session, shutdown
@@ -62,6 +64,7 @@ __all__ = [
     "FailedCall",
     "Lazy",
     "NotInitializedError",
+    "Place",
     "PlacementError",
     "ReducibleSplitter",
     "RemoteCallError",
@@ -75,9 +78,11 @@ __all__ = [
     "Stream",
     "StreamStats",
     "TwinkleError",
+    "UnknownWorkerError",
     "WorkerContext",
     "WorkerDiedError",
     "as_completed",
+    "current_place",
     "current_worker",
     "explain",
     "gather",
@@ -114,6 +119,7 @@ _LAZY = {
     "FailedCall": "twinkle_remote.worker.failed_call",
     "Lazy": "twinkle_remote.call.lazy",
     "NotInitializedError": "twinkle_remote.errors",
+    "Place": "twinkle_remote.place",
     "PlacementError": "twinkle_remote.errors",
     "ReducibleSplitter": "twinkle_remote.values.rows",
     "RemoteCallError": "twinkle_remote.errors",
@@ -128,9 +134,11 @@ _LAZY = {
     "Stream": "twinkle_remote.streams.stream",
     "StreamStats": "twinkle_remote.streams.telemetry.stream_stats",
     "TwinkleError": "twinkle_remote.errors",
+    "UnknownWorkerError": "twinkle_remote.errors",
     "WorkerContext": "twinkle_remote.context",
     "WorkerDiedError": "twinkle_remote.errors",
     "as_completed": "twinkle_remote.call.as_completed",
+    "current_place": "twinkle_remote.place",
     "current_worker": "twinkle_remote.context",
     "explain": "twinkle_remote.component.explain_call",
     "gather": "twinkle_remote.call.get",

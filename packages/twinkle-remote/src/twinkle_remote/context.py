@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from contextvars import ContextVar
+import threading
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinkle_mesh import use_rank
+from twinkle_mesh import ask_for_rank, use_rank
+from twinkle_remote.errors import UnknownWorkerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from twinkle_mesh import DeviceMesh
@@ -25,12 +27,14 @@ class WorkerContext:
         rank: Rank in [0, world_size - 1]; None on the driver.
         world_size: Number of workers of the group; 1 on the driver.
         mesh: Mesh of the component whose method is running; None without one.
+        alone: Whether this worker alone runs the method, as `execute="first"` says.
     """
 
     group: str | None = None
     rank: int | None = None
     world_size: int = 1
     mesh: DeviceMesh | None = None
+    alone: bool = False
 
     @property
     def coordinate(self) -> Mapping[str, int]:
@@ -41,12 +45,85 @@ class WorkerContext:
 
 
 _DRIVER = WorkerContext()
-_current: ContextVar[WorkerContext] = ContextVar("twinkle_worker", default=_DRIVER)
+_current: ContextVar[WorkerContext | None] = ContextVar("twinkle_worker", default=None)
+_process: Callable[[], WorkerContext] | None = None  # where this process is one worker
+_driver_threads: set[int] | None = None  # where ranks are threads of this process
 
 
 def current_worker() -> WorkerContext:
-    """The place of the caller; on the driver the rank is None."""
-    return _current.get()
+    """The place of the caller, also in threads and executors that a worker starts; on the driver the rank is None.
+
+    Raises:
+        UnknownWorkerError: The ranks of the session are threads of this process, and nothing tells which of them
+            started the calling thread.
+    """
+    known = _known()
+    if known is not None:
+        return known
+    raise UnknownWorkerError(
+        f"thread {threading.current_thread().name!r} was started by the program, by one of the ranks or by the driver, "
+        "which are all threads of this process, and Python does not tell by which: start it with "
+        "contextvars.copy_context().run, as asyncio.to_thread does"
+    )
+
+
+def is_told() -> bool:
+    """Whether the calling thread or task itself knows whose it is; otherwise its process answers for it."""
+    return _current.get() is not None
+
+
+def caller() -> WorkerContext:
+    """The same for messages and queues: a thread of unknown origin counts as the driver's."""
+    return _known() or _DRIVER
+
+
+def _known() -> WorkerContext | None:
+    own = _current.get()
+    if own is not None:
+        return own
+    if _process is not None:
+        return _process()
+    if _driver_threads is None or threading.get_ident() in _driver_threads:
+        return _DRIVER
+    return _DRIVER if threading.current_thread() is threading.main_thread() else None
+
+
+def context_here() -> Context:
+    """A copy of the caller's context by which other threads know whose they are."""
+    here, context = caller(), copy_context()
+    context.run(_current.set, here)
+    return context
+
+
+def be_worker(context: Callable[[], WorkerContext]) -> None:
+    """This process is one worker: code outside its tasks, such as its helper threads, is that worker's too.
+
+    Args:
+        context: Returns its place.
+    """
+    global _process
+    _process = context
+
+
+def ranks_are_threads() -> None:
+    """From now on ranks are threads of this process, and the calling thread is the driver."""
+    global _driver_threads
+    _driver_threads = {threading.get_ident()}
+    if _current.get() is None:
+        _current.set(_DRIVER)
+
+
+def ranks_were_threads() -> None:
+    """The threads of the session have ended."""
+    global _driver_threads
+    _driver_threads = None
+
+
+def _rank_of_thread() -> int | None:
+    return current_worker().rank
+
+
+ask_for_rank(_rank_of_thread)
 
 
 def in_event_loop() -> bool:

@@ -38,6 +38,10 @@ class PlacementError(TwinkleError):
     """A group or a component cannot be placed: unknown name, too few devices, a mesh that does not fit."""
 
 
+class UnknownWorkerError(TwinkleError, RuntimeError):
+    """Nothing tells which worker the running code belongs to, or whether it belongs to the driver."""
+
+
 class RemoteAttributeError(TwinkleError, AttributeError):
     """A handle's attribute is not a remote function."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_mesh import current_rank
+from twinkle_remote import current_place
 from twinkle_remote.backends.support import LINE_SECONDS, bar_class
 
 if TYPE_CHECKING:
     from twinkle_data.cursor import Cursor
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote import Place
 
 
 class Bar:
@@ -70,10 +70,8 @@ class Bar:
         print(f"{self._name}: {self._position:,}{of} samples, {rate:,.1f} samples/s", file=sys.stderr)
 
 
-def shows_here(device_mesh: DeviceMesh | None) -> bool:
-    """Whether this process shows the bar; one process of a run does."""
-    rank = current_rank()
-    if rank is None:
-        rank = int(os.environ.get("RANK", "0"))
-        return rank == 0
-    return device_mesh is None or rank == device_mesh.ranks[0]
+def shows_here(device_mesh: DeviceMesh | None, place: Place | None = None) -> bool:
+    """Whether the code of a place, or the running code, shows the bar; of those that read one loader the first does."""
+    place = place or current_place()
+    first = 0 if device_mesh is None else device_mesh.ranks[0]
+    return place.alone or place.rank == first

@@ -45,6 +45,7 @@ class IndexedEngine:
     """
 
     resumable = True
+    whole = False
 
     def __init__(self, source: Source, order: Order, recipe: Recipe) -> None:
         self._source = source
@@ -87,6 +88,7 @@ class StreamEngine:
 
     keeps = True
     endless = False
+    whole = False
 
     def __init__(self, stream: SampleStream, recipe: Recipe, name: str) -> None:
         if recipe.policy.on_error != "raise":

@@ -41,7 +41,7 @@ class EpochIteration(Generic[B]):
                 raise StopIteration
             if self._run is None:
                 self._run = progress.run()
-                if progress.bar and shows_here(progress.mesh):
+                if progress.bar and shows_here(progress.mesh, progress.place()):
                     self._bar = Bar(self.at, progress.engine.plan.samples_left(self.at))
             delivery = next(self._run.pipeline, None)
             assert delivery is not None, f"the pipeline ended before the epoch did, at {self.at}"

@@ -48,6 +48,7 @@ class _Keywords(_ProcessKeywords, total=False):
     remote_group: str | None
     shuffle: bool
     seed: SupportsIndex
+    replicate: bool
     tail: Tail
     num_workers: int
     on_error: OnError

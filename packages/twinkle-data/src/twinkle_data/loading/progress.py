@@ -7,19 +7,21 @@ from weakref import ref
 
 from twinkle_data.cursor import Cursor
 from twinkle_data.errors import bad_sample
-from twinkle_data.loading.data_shard import shard_here
+from twinkle_data.loading.data_shard import check_mesh, shard_here
 from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.thread_guard import ThreadGuard
+from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.retries import too_many_bad
+from twinkle_remote import current_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinkle_data.batch import BatchInfo
     from twinkle_data.loading.protocol import Engine, Pipeline
-    from twinkle_data.order.steps import DataShard
     from twinkle_data.reading.delivery import Delivery
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote import Place
 
 B = TypeVar("B")
 
@@ -40,7 +42,9 @@ class Progress(Generic[B]):
 
     Args:
         engine: Delivers the batches.
-        mesh: Mesh of the loader; None without one.
+        mesh: Mesh that divides the batches; None without one.
+        given: The loader's own mesh; None without one.
+        divided: The place that reads decides which rows are its own; otherwise the mesh alone.
         bar: Show a progress bar for each epoch.
         max_bad: Number of bad samples that are accepted; each process that reads counts its own ones too.
 
@@ -52,9 +56,21 @@ class Progress(Generic[B]):
         moves: Number of steps of loops and of jumps; a step of `next(loader)` is not counted.
     """
 
-    def __init__(self, engine: Engine, mesh: DeviceMesh | None, *, bar: bool, max_bad: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        mesh: DeviceMesh | None,
+        given: DeviceMesh | None = None,
+        *,
+        bar: bool,
+        max_bad: int,
+        divided: bool = True,
+    ) -> None:
         self.engine = engine
         self.mesh = mesh
+        self._given = given
+        self._divided = divided
+        self._maker: Place | None = current_place()
         self.bar = bar
         self._max_bad = max_bad
         self.position = Position(Cursor())
@@ -67,7 +83,7 @@ class Progress(Generic[B]):
         self._latest: Callable[[], Run | None] = _no_run
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_kept": None, "_latest": _no_run, "owed": False}
+        fresh = {"_kept": None, "_latest": _no_run, "owed": False, "_maker": None}
         return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
 
     def move(self, cursor: Cursor, source: Any = None) -> None:
@@ -88,7 +104,7 @@ class Progress(Generic[B]):
 
     def run(self) -> Run:
         """The run from the position on: the kept one where it fits, else a new one."""
-        shard = shard_here(self.mesh)
+        shard = self.shard()
         kept = self._kept
         if kept is not None and kept.position is self.position and kept.shard == shard:
             return kept
@@ -98,6 +114,19 @@ class Progress(Generic[B]):
         if self.engine.keeps:
             self._kept = fresh
         return fresh
+
+    def place(self) -> Place:
+        """The place of the running code, which in a helper thread is that in which the loader was made."""
+        return current_place(self._maker)
+
+    def shard(self) -> DataShard:
+        """The shard of each batch that the running code takes."""
+        if self.engine.whole:
+            return DataShard(1 if self.mesh is None else self.mesh.data_world_size)
+        place = self.place()
+        if self._divided:
+            check_mesh(self.mesh, self._given, place)
+        return shard_here(self.mesh, place)
 
     def deliver(self, delivery: Delivery) -> B:
         """Count a batch as delivered.

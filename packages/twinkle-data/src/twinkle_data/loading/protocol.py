@@ -45,6 +45,7 @@ class Engine(Protocol):
         resumable: It can go to any position; otherwise only to the start of an epoch.
         keeps: A pipeline is kept when a loop is left, with what it has read ahead.
         endless: A pipeline goes on after the end of an epoch.
+        whole: It delivers global batches, whoever asks.
     """
 
     identity: Identity
@@ -52,6 +53,7 @@ class Engine(Protocol):
     resumable: bool
     keeps: bool
     endless: bool
+    whole: bool
 
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position on, at least to the end of its epoch.

@@ -152,6 +152,7 @@ class GroupEngine:
 
     keeps = True
     endless = False
+    whole = True
 
     def __init__(self, workers: GroupLoader, recipe: Recipe, info: DatasetInfo) -> None:
         self._workers = workers

@@ -20,7 +20,7 @@ from twinkle_ray.telemetry.worker_output import end_output, name_output, print_b
 from twinkle_ray.workers.groups_here import GroupsHere
 from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.stack_dump import offer_stack
-from twinkle_remote.backends.support import Worker, WorkerContext, attach, seed_process
+from twinkle_remote.backends.support import Worker, WorkerContext, attach, be_worker, seed_process
 from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class RankActor(LoopCalls):
         self.info = WorkerInfo(assignment.group, assignment.rank, assignment.size, socket.gethostname(), os.getpid())
         self._store = RayStore(self.info.label())
         self.worker = _Worker(self.info, self._store)
+        be_worker(self.worker.outside_tasks)
         print_by_line()
         name_output(self.info.label())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on

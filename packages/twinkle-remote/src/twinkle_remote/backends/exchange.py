@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import socket
 import time
 import weakref
 from datetime import timedelta
@@ -23,7 +24,8 @@ _PAUSE_SHARE = 0.05  # of the time that was waited so far
 class Exchange:
     """Outcomes by task and rank, in the store that the launcher's MASTER_ADDR and MASTER_PORT name.
 
-    torch.distributed's rendezvous uses the same store. The store is not a process group: components can still create
+    torch.distributed's rendezvous uses the same store. A program that gave its process group the ranks itself, without
+    these variables, gets a store of its own. The store is not a process group: components can still create
     the default group. The processes of a program make the same calls in the same order, so that a task has the same
     number in each of them. The process with the task's rank posts the outcome, and the others read it when they need
     it.
@@ -36,18 +38,7 @@ class Exchange:
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         distributed: Any = importlib.import_module("torch.distributed")
-        for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"):
-            if name not in os.environ:
-                raise TwinkleError(f"WORLD_SIZE={size} is set, but {name} is not: start the program with torchrun")
-        agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self._base = distributed.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            size,
-            rank == 0 and not agent_hosts,
-            timedelta(seconds=timeout),
-            multi_tenant=True,
-        )
+        self._base = _store(distributed, rank, size, timedelta(seconds=timeout))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         session = self._base.add(f"twinkle/{attempt}/sessions/{rank}", 1)
         self._store = distributed.PrefixStore(f"twinkle/{attempt}/{session}", self._base)
@@ -135,3 +126,30 @@ class Exchange:
                 self._store.wait(everyone, timedelta(seconds=min(self._timeout, 10.0)))
             except RuntimeError:  # another process ended without leaving the store; there is nothing to send to it
                 return
+
+
+def _store(distributed: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """The store of the launcher, or one of this program's own process group."""
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing and distributed.is_initialized():
+        return _store_of_group(distributed, rank, size, timeout)
+    if missing:
+        raise TwinkleError(f"WORLD_SIZE={size} is set, but {missing[0]} is not: start the program with torchrun")
+    agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    hosts = rank == 0 and not agent_hosts
+    return distributed.TCPStore(address, port, size, hosts, timeout, multi_tenant=True)
+
+
+def _store_of_group(distributed: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """A store on the first process, whose address all processes get through their process group."""
+    hosts: list[Any] = [None] * size
+    distributed.all_gather_object(hosts, socket.gethostname())
+    address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+    if rank == 0:
+        store = distributed.TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
+        distributed.broadcast_object_list([store.port], src=0)
+        return store
+    port: list[Any] = [None]
+    distributed.broadcast_object_list(port, src=0)
+    return distributed.TCPStore(address, port[0], size, False, timeout)

@@ -6,15 +6,15 @@ arguments, runs, and reads the outcomes of the others, so that every process goe
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for_some
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from twinkle_mesh import launched
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.context import leaves_running
-from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.errors import BackendError, CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
 from twinkle_remote.worker.seeding import seed_process, stop_seeding
@@ -147,8 +147,7 @@ class LocalBackend:
 
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
-        self._rank = int(os.environ.get("RANK", "0")) if "WORLD_SIZE" in os.environ else 0
-        self._size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._rank, self._size = _place_of_process()
         self._store = Memory()
         self._groups: dict[str, LocalGroup] = {}
         self._exchange: Exchange | None = None
@@ -170,6 +169,7 @@ class LocalBackend:
     def group(self, name: str) -> LocalGroup:
         """The group of that name; all groups have the same processes, except this process's own group."""
         if name not in self._groups:
+            self._check_place()
             exchange = None if name == self.own_group else self._exchange
             self._groups[name] = LocalGroup(name, self._rank, self._size, self._store, exchange)
         return self._groups[name]
@@ -229,5 +229,20 @@ class LocalBackend:
             self._exchange.close()
             self._exchange = None
 
+    def _check_place(self) -> None:
+        """Raise where torch's process group was made later than this session, which then divides no call over it."""
+        rank, size = _place_of_process()
+        if size > 1 and (rank, size) != (self._rank, self._size):
+            raise BackendError(
+                f"this session began as rank {self._rank} of {self._size}, and this process is now rank {rank} of "
+                f"{size}: each process would run all rows. Call init_process_group before initialize"
+            )
+
     def _has_arrived(self, reply: LocalReply) -> bool:
         return self._exchange is not None and self._exchange.has(reply.number)
+
+
+def _place_of_process() -> tuple[int, int]:
+    """Rank of this process and number of processes of the program."""
+    place = launched()
+    return (0, 1) if place is None or place.world_size is None else (place.rank, place.world_size)

@@ -11,6 +11,7 @@ from twinkle_remote.backends.beside_thread import BesideThread
 from twinkle_remote.backends.draw_warnings import DrawWarnings
 from twinkle_remote.backends.draws import Draws
 from twinkle_remote.backends.turns import Turns
+from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
@@ -97,6 +98,10 @@ class RankThread:
         reply.complete(outcome)
 
     def _serve(self) -> None:
+        with working_as(WorkerContext(self.info.group, self.info.rank, self.info.size)):
+            self._run_tasks()
+
+    def _run_tasks(self) -> None:
         while (item := self._tasks.get()) is not None:
             reply, task, inputs = item
             self._at = reply

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from twinkle_remote.call.lazy import Lazy, call_of
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.call.submit import start_on_workers
-    from twinkle_remote.context import WorkerContext
+    from twinkle_remote.context import WorkerContext, be_worker, is_told
     from twinkle_remote.failures.capture import capture
     from twinkle_remote.failures.frames import driver_line, user_stack
     from twinkle_remote.failures.raising import raise_failures
@@ -41,6 +41,7 @@ __all__ = [
     "active",
     "attach",
     "bar_class",
+    "be_worker",
     "between_awaits",
     "call_of",
     "capture",
@@ -48,6 +49,7 @@ __all__ = [
     "component_of",
     "driver_line",
     "error_to_bytes",
+    "is_told",
     "paused_for",
     "plan_hand_over",
     "publishing",
@@ -77,6 +79,7 @@ _HOMES = {
     "active": "sessions.current",
     "attach": "sessions.current",
     "bar_class": "sessions.progress_output",
+    "be_worker": "context",
     "between_awaits": "worker.running",
     "call_of": "call.lazy",
     "capture": "failures.capture",
@@ -84,6 +87,7 @@ _HOMES = {
     "component_of": "protocol.component",
     "driver_line": "failures.frames",
     "error_to_bytes": "failures.travel",
+    "is_told": "context",
     "paused_for": "sessions.collector",
     "plan_hand_over": "call.hand_over",
     "publishing": "sessions.publishing",

@@ -11,6 +11,7 @@ from twinkle_remote.backends.memory import Memory
 from twinkle_remote.backends.rank_thread import RankThread, Shared
 from twinkle_remote.backends.shared_inputs import SharedInputs
 from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
+from twinkle_remote.context import ranks_are_threads, ranks_were_threads
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.failures.frames import user_stack
 from twinkle_remote.protocol.backend import WorkerGroup
@@ -125,6 +126,7 @@ class ThreadsBackend:
         close_timeout: float = 1.0,
     ) -> None:
         seed_process(seed)
+        ranks_are_threads()
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
         self._store = Memory()
@@ -178,6 +180,7 @@ class ThreadsBackend:
     def close(self) -> None:
         """End the threads. A busy thread ends with the process, and a warning names it."""
         stop_seeding()
+        ranks_were_threads()
         until = time.monotonic() + self._close_timeout
         groups, self._groups = self._groups, {}
         for group in groups.values():

@@ -13,7 +13,7 @@ from twinkle_remote.call.lazy_arguments import LazyArguments, lists_only
 from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.call.start_whole import start_whole
 from twinkle_remote.call.whole_rows import warn_whole
-from twinkle_remote.context import current_worker
+from twinkle_remote.context import caller
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.component import is_handle
@@ -177,7 +177,7 @@ def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:
 
 def _line() -> str:
     """File and line of the call, and the worker that makes it."""
-    here = current_worker()
+    here = caller()
     if here.group is None or here.rank is None:
         return driver_line()
     return f"{driver_line()} on {WorkerInfo(here.group, here.rank, here.world_size).label(here.coordinate)}"

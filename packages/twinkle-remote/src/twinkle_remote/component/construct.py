@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component.constructor import GROUP, MESH, build, is_building, prepare
-from twinkle_remote.context import current_worker
+from twinkle_remote.context import caller
 from twinkle_remote.errors import NotInitializedError, TwinkleError
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.sessions.current import absence, active, backend_here
@@ -68,7 +68,7 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
     name = kwargs.get(GROUP)
     if name is not None:
         _check_place(cls, name, kwargs.get(MESH))
-    if not isinstance(backend_here(), InProcessBackend) and (name is None or name == current_worker().group):
+    if not isinstance(backend_here(), InProcessBackend) and (name is None or name == caller().group):
         return build(cls, original, args, kwargs)
     runtime = active()
     if runtime is None:

@@ -13,7 +13,7 @@ from twinkle_remote.component.method import make_remote
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import component_of
-from twinkle_remote.protocol.marks import options_under
+from twinkle_remote.protocol.marks import execute_of, options_under
 from twinkle_remote.sessions.current import backend_here
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
     if MESH in declared_keywords(cls):
         kwargs = with_mesh(cls, args, kwargs, component.mesh)
     size = backend.group(component.group).size
-    with working_as(WorkerContext(component.group, backend.rank, size, component.mesh)):
+    alone = execute_of(cls) == "first"
+    with working_as(WorkerContext(component.group, backend.rank, size, component.mesh, alone)):
         _call_init(original, itself, args, own_keywords(cls, kwargs))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, cast, overload
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote.context import current_worker
+from twinkle_remote.context import caller
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
@@ -130,8 +130,8 @@ def shutdown(drain: float | None = None) -> None:
         TwinkleError: A call that no caller waited for failed: the error that the call itself raises. Or this process is
             a worker.
     """
-    if active() is not None and current_worker().rank is not None:
-        raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
+    if active() is not None and caller().rank is not None:
+        raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {caller()}")
     _end(active(), drain, quietly=False)
 
 

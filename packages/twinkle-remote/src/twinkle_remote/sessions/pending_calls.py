@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.context import current_worker
+from twinkle_remote.context import caller
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
 from twinkle_remote.protocol.own_calls import OwnCalls
 from twinkle_remote.sessions.call_queue import CallQueue
@@ -62,7 +62,7 @@ class PendingCalls:
         Raises:
             CallTimeoutError: There was no room within the timeout.
         """
-        here = current_worker()
+        here = caller()
         key = (here.group, here.rank, group)
         queue = self._queues.get(key)
         if queue is None:

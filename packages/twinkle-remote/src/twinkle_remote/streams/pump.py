@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from twinkle_remote.context import context_here
 from twinkle_remote.failures.frames import calls_are_from
 from twinkle_remote.sessions.flag import Flag
 from twinkle_remote.sessions.inbox import Inbox
@@ -58,7 +59,9 @@ class Pump:
         self._told: Inbox[Reply | None] = Inbox()
         self._seconds = _LOOK_SECONDS
         self._look_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="twinkle-stream", daemon=True)
+        self._thread = threading.Thread(
+            target=context_here().run, args=(self._run,), name="twinkle-stream", daemon=True
+        )
 
     def start(self) -> None:
         """Begin, once."""

@@ -11,11 +11,13 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.alive_lazies import any_lazy
-from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.context import WorkerContext, caller, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.ends import EndedError
+from twinkle_remote.protocol.component import is_component_type
+from twinkle_remote.protocol.marks import execute_of, options_of
 from twinkle_remote.protocol.messages import Itself, Outcome
-from twinkle_remote.protocol.targets import call_target
+from twinkle_remote.protocol.targets import attribute_at, call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.values.columns import columns
 from twinkle_remote.values.rows import PLAIN, rows_of
@@ -192,7 +194,16 @@ class Worker:
                 raise
 
     def _context_of(self, task: Task) -> WorkerContext:
-        return self._context(task.mesh if task.kind == "create" else self._meshes.get(task.instance))
+        if task.kind == "create":
+            return self._context(task.mesh, alone=_runs_alone(task.target))
+        instance = self._instances.get(task.instance)
+        alone = self.info.size > 1 and instance is not None and _runs_alone(type(instance), task.target)
+        return self._context(self._meshes.get(task.instance), alone=alone)
+
+    def outside_tasks(self) -> WorkerContext:
+        """The place of code of this worker that no task runs; its mesh is that of all components, if they have one."""
+        meshes = set(self._meshes.values())
+        return self._context(meshes.pop() if len(meshes) == 1 else None)
 
     def _opened_outcome(self, inputs: Sequence[Outcome]) -> Outcome:
         """An outcome that begins now, with the first failure among the inputs."""
@@ -245,11 +256,11 @@ class Worker:
         self, component: Component, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a method of a component on this worker directly, from a method of another component."""
-        with working_as(self._context(self._meshes.get(component.instance))):
+        with working_as(self._context(self._meshes.get(component.instance), alone=caller().alone)):
             return function(self._instances[component.instance], *args, **kwargs)
 
-    def _context(self, mesh: DeviceMesh | None) -> WorkerContext:
-        return WorkerContext(self.info.group, self.info.rank, self.info.size, mesh)
+    def _context(self, mesh: DeviceMesh | None, *, alone: bool = False) -> WorkerContext:
+        return WorkerContext(self.info.group, self.info.rank, self.info.size, mesh, alone)
 
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
         try:
@@ -348,6 +359,15 @@ class Worker:
                 f"{task.name}: {self.info.label()} holds no {task.instance!r}: it was released, or built before a "
                 "shutdown; build it again"
             ) from None
+
+
+def _runs_alone(cls: type, target: object = None) -> bool:
+    """Whether the first worker alone holds objects of a class, or runs the method of that target."""
+    if is_component_type(cls) and execute_of(cls) == "first":
+        return True
+    name = target[0] if isinstance(target, tuple) else target  # a generator's is its name and its id
+    options = options_of(attribute_at(cls, name)) if isinstance(name, str) else None
+    return options is not None and options.execute == "first"
 
 
 def _without_lazies(value: Any) -> Any:

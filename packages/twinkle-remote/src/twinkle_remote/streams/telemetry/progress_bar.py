@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_mesh import current_rank
+from twinkle_remote.place import current_place
 from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
 
 if TYPE_CHECKING:
@@ -66,6 +65,5 @@ def told(stats: StreamStats) -> str:
 
 
 def shows_progress() -> bool:
-    """Whether this process shows a bar; under a launcher only the first process does."""
-    rank = current_rank()
-    return os.environ.get("RANK", "0") == "0" if rank is None else rank == 0
+    """Whether this process shows a bar: of those that run the same, the first one does."""
+    return current_place().rank == 0
