@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .balance import Slices, balanced_slice
     from .group import DeviceGroup
-    from .launch import Launched, launched
+    from .launch import LaunchedProcess, launched
     from .layout.ranks import Groups, Ranks
     from .mesh import DeviceMesh
     from .nodes import Nodes
@@ -28,7 +28,7 @@ __all__ = [
     "DimReport",
     "FSDP2Config",
     "Groups",
-    "Launched",
+    "LaunchedProcess",
     "MegatronFSDPConfig",
     "MeshExplanation",
     "Nodes",
@@ -53,7 +53,7 @@ _LAZY = {
     "DimReport": "show.explain",
     "FSDP2Config": "recipes",
     "Groups": "layout.ranks",
-    "Launched": "launch",
+    "LaunchedProcess": "launch",
     "MegatronFSDPConfig": "recipes",
     "MeshExplanation": "show.explain",
     "Nodes": "nodes",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
 
-    from .launch import Launched
+    from .launch import LaunchedProcess
 
 _RANK: ContextVar[int | None] = ContextVar("twinkle_mesh_rank", default=None)
 _others: Callable[[], int | None] | None = None
@@ -84,7 +84,7 @@ def running_rank(world_size: int, first_rank: Callable[[], int], highest: Callab
     )
 
 
-def _check_launched(place: Launched, highest: int) -> None:
+def _check_launched(place: LaunchedProcess, highest: int) -> None:
     """Raise for a mesh with ranks that no process has; a mesh of some of the processes is right."""
     world = place.world_size
     if world is not None and highest >= world:

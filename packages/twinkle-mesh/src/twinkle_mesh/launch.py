@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Launched:
+class LaunchedProcess:
     """One process of several.
 
     Attributes:
@@ -27,7 +27,7 @@ class Launched:
         self.by = by
 
 
-def launched() -> Launched | None:
+def launched() -> LaunchedProcess | None:
     """Return the place of this process: by torch's default process group, or by RANK and WORLD_SIZE; None without both.
 
     Raises:
@@ -47,7 +47,9 @@ def launched() -> Launched | None:
             )
         return group
     if rank is not None:
-        return Launched(rank, size, "the launcher" if size is None else f"the launcher started WORLD_SIZE={size}")
+        return LaunchedProcess(
+            rank, size, "the launcher" if size is None else f"the launcher started WORLD_SIZE={size}"
+        )
     if size is not None and size > 1:
         raise ValueError(
             f"WORLD_SIZE={size} is set, but RANK is not: start the program with torchrun, or unset WORLD_SIZE"
@@ -55,14 +57,14 @@ def launched() -> Launched | None:
     return None
 
 
-def _process_group() -> Launched | None:
+def _process_group() -> LaunchedProcess | None:
     """Return the place in torch's default process group; None where the program has none."""
     distributed: Any = sys.modules.get("torch.distributed")
     ready = getattr(distributed, "is_initialized", None)  # missing while torch is being imported, or built without it
     if ready is None or not ready():
         return None
     size = int(distributed.get_world_size())
-    return Launched(int(distributed.get_rank()), size, f"torch's process group has {size}")
+    return LaunchedProcess(int(distributed.get_rank()), size, f"torch's process group has {size}")
 
 
 def _variable(name: str, least: int) -> int | None:
