@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, Unpack, overload
 
 from twinkle_data.cursor import Cursor, State, read_state
-from twinkle_data.loading.data_shard import mesh_here
 from twinkle_data.loading.engine import open_engine
 from twinkle_data.loading.iteration import EpochIteration, Loop
 from twinkle_data.loading.options import LoaderOptions, grouped
 from twinkle_data.loading.progress import Progress
 from twinkle_data.loading.recipe import Recipe
-from twinkle_data.loading.remote import mesh_of_group, open_on_group
+from twinkle_data.loading.remote import dividing_mesh, open_on_group
 from twinkle_data.reading.retries import Policy
 from twinkle_data.sources.streams import refuse_resume
 from twinkle_data.whole_number import whole_number
-from twinkle_remote import current_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -195,13 +193,8 @@ class DataLoader(Generic[B]):
         **options: Unpack[LoaderOptions],
     ) -> None:
         rows = whole_number("batch_size", batch_size)
-        given = device_mesh
-        if replicate and (device_mesh is not None or remote_group is not None):
-            raise ValueError("replicate=True reads all rows on each rank: leave device_mesh= and remote_group= out")
-        if remote_group is not None:
-            device_mesh = mesh_of_group(remote_group, device_mesh)
-        elif not replicate:
-            device_mesh = mesh_here(device_mesh, current_place())
+        given, divided = device_mesh, not replicate and remote_group is None
+        device_mesh = dividing_mesh(device_mesh, remote_group, replicate=replicate)
         processes, packing = grouped(whole_number("num_workers", num_workers), processes, packing, options)
         recipe = Recipe(
             batch_size=rows,
@@ -224,12 +217,7 @@ class DataLoader(Generic[B]):
             else open_on_group(dataset, recipe, remote_group, device_mesh)
         )
         self._progress: Progress[B] = Progress(
-            engine,
-            device_mesh,
-            given,
-            bar=progress,
-            max_bad=recipe.policy.max_bad,
-            divided=not replicate and not remote_group,
+            engine, device_mesh, given, bar=progress, max_bad=recipe.policy.max_bad, divided=divided
         )
         self._next: EpochIteration[B] | None = None
 

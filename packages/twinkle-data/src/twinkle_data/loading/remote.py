@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import BatchInfo
 from twinkle_data.cursor import Cursor
+from twinkle_data.loading.data_shard import mesh_here
 from twinkle_data.loading.engine import open_engine, steps_from
 from twinkle_data.loading.protocol import Position
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.delivery import Delivery
-from twinkle_remote import current_worker, is_handle, remote_class, remote_function, submit
+from twinkle_remote import current_place, current_worker, is_handle, remote_class, remote_function, submit
 from twinkle_remote.backends.support import active, call_of
 from twinkle_remote.errors import BackendError
 
@@ -248,6 +249,24 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
     info = submit(workers.open).result(recipe.processes.timeout_s)
     assert info is not None
     return GroupEngine(workers, recipe, info)
+
+
+def dividing_mesh(given: DeviceMesh | None, group: str | None, *, replicate: bool) -> DeviceMesh | None:
+    """The mesh that divides the batches of a loader; None without one.
+
+    Args:
+        given: The loader's own.
+        group: Its `remote_group`.
+        replicate: Each rank reads all rows.
+
+    Raises:
+        ValueError: The mesh does not fit the place that makes the loader, or `replicate` is given with a mesh or group.
+    """
+    if replicate and (given is not None or group is not None):
+        raise ValueError("replicate=True reads all rows on each rank: leave device_mesh= and remote_group= out")
+    if group is not None:
+        return mesh_of_group(group, given)
+    return None if replicate else mesh_here(given, current_place())
 
 
 def mesh_of_group(group: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
