@@ -27,9 +27,10 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
         scale: False leaves out the division by the std (Dr. GRPO, arXiv 2503.20783).
 
     Raises:
-        ValueError: There are no rewards, it is another word, or "rloo" has a row of one sequence.
+        ValueError: There are no rewards, one is infinite, it is another word, or "rloo" has a row of one sequence.
     """
     given = rollouts.sequence_rewards()
+    _check_finite(rollouts)
     rewards = given.double()  # in float32 the mean of equal rewards is beside them, and the std as small
     groups = [torch.tensor(list(group), dtype=torch.int64) for group in rollouts.groups()]
     if how == "reinforce++":
@@ -45,7 +46,26 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
             made[graded] = _beyond_the_others(rewards[graded], row)
         else:
             made[graded] = _beyond_the_mean(rewards[graded], scale)
-    return rollouts.replace(advantages=list(made.to(given.dtype)))
+    found = made.to(given.dtype)
+    if not bool(found.isfinite().all()):
+        i = int((~found.isfinite()).nonzero()[0])
+        raise ValueError(
+            f"the rewards of sequence {i} and its others, such as {float(given[i])}, are too large to take their "
+            f"differences in {str(given.dtype).removeprefix('torch.')}: use rewards of smaller size"
+        )
+    return rollouts.replace(advantages=list(found))
+
+
+def _check_finite(rollouts: Rollouts) -> None:
+    every = rollouts.tokens["rewards"]
+    infinite = [i for i, one in enumerate(torch.split(every, rollouts.lengths)) if bool(one.isinf().any())]
+    if infinite:
+        i = infinite[0]
+        row = next(row for row, group in enumerate(rollouts.groups()) if i in group)
+        raise ValueError(
+            f"sequence {i} (row {row}) has an infinite reward, and no sequence can be compared with it: use a large "
+            "finite reward, or NaN (None in a reward function) for no vote"
+        )
 
 
 def _beyond_the_mean(rewards: torch.Tensor, scale: bool) -> torch.Tensor:

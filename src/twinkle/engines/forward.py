@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from twinkle.engines.padding import TEMPERATURES
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -14,13 +16,19 @@ if TYPE_CHECKING:
 
 
 def token_logprobs(model: Any, batch: Padded) -> Tensor:
-    """Log-probabilities (sequences, tokens) of the batch's targets, without temperature, in float32.
+    """Log-probabilities (sequences, tokens) of the batch's targets, at its temperatures, in float32.
 
     The first token's is 0. Values at padding, and at the first tokens of a pack's further sequences, mean nothing.
     """
     names = ("input_ids", "attention_mask", "position_ids")  # the positions of packs alone, which have no mask
     given = {name: batch[name] for name in names if name in batch}
+    if "attention_mask" in given:  # a row without any token sees its first padding: attention to nothing is no number
+        mask = given["attention_mask"].bool()
+        given["attention_mask"] = torch.cat([mask[:, :1] | ~mask.any(1, keepdim=True), mask[:, 1:]], dim=1)
     logits = model(**given, use_cache=False).logits[:, :-1]
+    if TEMPERATURES in batch:
+        heat = batch[TEMPERATURES][:, 1:, None]
+        logits = logits / heat.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.pad(chosen(logits, batch["targets"][:, 1:]), (1, 0))
 
 

@@ -38,6 +38,8 @@ def rewards(*functions: RewardFunction, weights: Sequence[float] | None = None, 
         raise ValueError("rewards needs at least one function")
     if weights is not None and len(weights) != len(functions):
         raise ValueError(f"there are {len(weights)} weights for {len(functions)} functions: give one for each")
+    if weights is not None and not all(map(math.isfinite, weights)):
+        raise ValueError(f"weights={list(weights)} are not all finite: use 0 to leave a function out")
     return Rewards(list(functions), None if weights is None else list(weights), **placement)
 
 
@@ -79,7 +81,18 @@ class Rewards:
                 f"the reward function {_name(function)} returned {len(votes)} rewards for {len(rollouts.lengths)} "
                 "completions: one for each, or None for no vote"
             )
-        return [None if vote is None or math.isnan(float(vote)) else float(vote) for vote in votes]
+        return [_vote(function, i, vote) for i, vote in enumerate(votes)]
+
+
+def _vote(function: RewardFunction, index: int, vote: Any) -> float | None:
+    """A function's vote as a number; None and NaN are no vote."""
+    number = math.nan if vote is None else float(vote)
+    if math.isinf(number):
+        raise ValueError(
+            f"the reward function {_name(function)} returned {number} for completion {index}: use a large finite "
+            "reward, or None for no vote"
+        )
+    return None if math.isnan(number) else number
 
 
 def _arguments(rollouts: Rollouts) -> dict[str, list[Any]]:

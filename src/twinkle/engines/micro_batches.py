@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 
 from twinkle.engines.packed import given_packs, lengths_of, packs
-from twinkle.engines.padded import Columns, Padded, columns_of, has_packs, padded_parts
+from twinkle.engines.padded import Columns, Padded, check_labelled, chosen_rows, columns_of, has_packs, padded_parts
 from twinkle.engines.rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -16,14 +16,30 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from twinkle.engines.neighbours import Neighbours
+
     Batch: TypeAlias = Columns | Sequence[Columns]
 
 
 class MicroBatch(NamedTuple):
-    """Columns, and the number that each of their sequences has in the batch; without any it is a filler."""
+    """Columns of some sequences.
+
+    Attributes:
+        columns: The columns.
+        sequences: The number that each sequence has in the batch; without any it is a filler.
+        apart: Whether it is a part of rows that belong together, but cannot be computed at once.
+    """
 
     columns: Padded
     sequences: Sequence[int] = ()
+    apart: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        if "attention_mask" in self.columns:
+            return int(self.columns["attention_mask"].sum(dim=1).max())
+        return int(self.columns["position_ids"].max()) + 1
 
     def on(self, device: torch.device) -> MicroBatch:
         """The same on a device."""
@@ -41,7 +57,9 @@ class MicroBatch(NamedTuple):
         return zip(self.sequences, found, strict=False)  # a filler's have no number
 
 
-def micro_batches(batch: Batch, size: int | None, max_tokens: int | None) -> Iterator[MicroBatch]:
+def micro_batches(
+    batch: Batch, size: int | None, max_tokens: int | None, neighbours: Neighbours
+) -> Iterator[MicroBatch]:
     """Cut a batch into micro-batches.
 
     Args:
@@ -49,27 +67,59 @@ def micro_batches(batch: Batch, size: int | None, max_tokens: int | None) -> Ite
             computed at once.
         size: Rows of a padded micro-batch at most; None for all.
         max_tokens: Tokens of a pack at most; None packs lists alone.
+        neighbours: Which sequences may be computed at once.
+
+    Raises:
+        ValueError: A batch cannot be read, or a pack holds sequences that may not be computed at once.
     """
     is_list = not isinstance(batch, Rollouts | Mapping)
     before = 0
     for part in _parts(batch):
         if has_packs(part) and isinstance(part, Mapping):
             for pack in given_packs(part):
-                count = len(lengths_of(pack))
+                lengths = lengths_of(pack)
+                count = len(lengths)
+                if len(neighbours.groups(lengths)) > 1:
+                    raise ValueError(
+                        f"a pack has sequences of up to {neighbours.border} tokens and of more, which change each "
+                        "other in this model: use packs of either, or max_tokens, which packs them apart"
+                    )
                 yield MicroBatch(pack, range(before, before + count))
                 before += count
             continue
         is_pack = is_list or max_tokens is not None
         for padded in padded_parts(part, None if is_pack else size):
-            count = len(padded["input_ids"])
-            for columns, sequences in packs(padded, max_tokens) if is_pack else [(padded, range(count))]:
-                yield MicroBatch(columns, [before + i for i in sequences])
-            before += count
+            groups = neighbours.groups(padded["attention_mask"].sum(dim=1).tolist())
+            for group in groups:
+                rows = chosen_rows(padded, group) if len(groups) > 1 else padded
+                for columns, members in packs(rows, max_tokens) if is_pack else [(rows, range(len(group)))]:
+                    yield MicroBatch(columns, [before + group[i] for i in members], len(groups) > 1)
+            before += len(padded["input_ids"])
 
 
 def is_packed(batch: Batch, max_tokens: int | None) -> bool:
     """Whether a batch, or another rank's part of it, is computed in packs."""
     return max_tokens is not None or not isinstance(batch, Rollouts | Mapping) or has_packs(batch)
+
+
+def check_trainable(batch: Batch, pairs: bool) -> None:
+    """Raise for a batch that cannot be trained on.
+
+    Args:
+        batch: The batch.
+        pairs: Whether the loss is one of pairs.
+
+    Raises:
+        ValueError: A mapping says nothing of what counts, or rows of rollouts are not pairs.
+    """
+    for part in _parts(batch):
+        check_labelled(part)
+        wrong = [n for n in part.counts if n not in (0, 2)] if pairs and isinstance(part, Rollouts) else []
+        if wrong and isinstance(part, Rollouts):
+            raise ValueError(
+                f"row {part.counts.index(wrong[0])} has {wrong[0]} sequences: a loss of pairs needs rows of two, the "
+                "chosen one first; use counts=[2] * pairs"
+            )
 
 
 def count_sequences(batch: Batch) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import twinkle
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh
 
     from twinkle import WorkerContext
+
+
+_NEVER = (1 << 30) + 2
+"""A tag of messages that nobody sends."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,11 @@ class ModelLayout:
     def tp_size(self) -> int:
         """Number of tensor-parallel ranks."""
         return self.mesh["tp"].size()
+
+    @property
+    def world_size(self) -> int:
+        """Number of all ranks."""
+        return self.data_world_size * self.tp_size
 
     @property
     def data_rank(self) -> int:
@@ -67,6 +78,33 @@ class ModelLayout:
         import torch.distributed as dist
 
         return self._reduce([value], dist.ReduceOp.MAX)[0]
+
+    def max_over_all(self, value: float) -> float:
+        """The largest of all ranks' values."""
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor.item()
+
+    def leave(self) -> None:
+        """Close this rank's groups: ranks that wait in them for this one get an error at once, and these end too."""
+        import torch
+        import torch.distributed as dist
+
+        meshes = [self.mesh] if self.experts is None else [self.mesh, self.experts]
+        dims = [mesh.get_group(name) for mesh in meshes for name in mesh.mesh_dim_names or ()]
+        never = torch.zeros(1, dtype=torch.uint8)
+        for group in (*dims, dist.group.WORLD):
+            if group is None:
+                continue
+            if self.device.type == "cuda":
+                group.abort()
+                continue
+            for step in range(1, group.size()):  # Gloo closes its connections where a wait times out, and only there
+                with suppress(RuntimeError):
+                    group.recv([never], (group.rank() + step) % group.size(), _NEVER).wait(timedelta(milliseconds=1))
 
     def _reduce(self, values: Sequence[float], how: object) -> list[float]:
         import torch

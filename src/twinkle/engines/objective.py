@@ -1,51 +1,100 @@
-"""What a model minimizes: a loss by name or a function, and a part's share of its mean."""
+"""What a model minimizes: a loss by name or a function, what its mean counts, and a part's share of that mean."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
-from twinkle.engines.losses import LOSSES, Normalization, total_and_count
+from torch import Tensor
+
+from twinkle.engines.losses import COMPARING, LOSSES, NORMALIZATIONS, Normalization, total_and_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor
-
+    from twinkle.engines.micro_batches import MicroBatch
     from twinkle.engines.padded import Padded
 
     Loss: TypeAlias = Callable[[Tensor, Padded], Tensor]
 
 
-def loss_function(loss: str | Callable[..., Tensor], options: Mapping[str, object]) -> Loss:
-    """The loss of a name, or a function as it is, with its options.
+class Objective(NamedTuple):
+    """A loss with its options.
 
-    Raises:
-        ValueError: For an unknown name.
+    Attributes:
+        name: Its name, for errors.
+        function: From log-probabilities (sequences, tokens) and the batch to its values.
+        unit: What its mean counts: "token", "sequence" or "pair".
+        compares: Whether it compares with log-probabilities that were computed without dropout; None where only the
+            batch tells.
     """
-    if not isinstance(loss, str):
-        return partial(loss, **options)
-    if loss not in LOSSES:
-        raise ValueError(f"loss={loss!r} is none of {', '.join(map(repr, LOSSES))}, nor a function")
-    named: Callable[..., Tensor] = LOSSES[loss]
-    return partial(named, **options)
+
+    name: str
+    function: Loss
+    unit: str
+    compares: bool | None
+
+    def share(self, logprobs: Tensor, part: MicroBatch) -> tuple[Tensor, float]:
+        """A part's share of the mean: a sum of losses, and what to divide the sum of all parts by.
+
+        Raises:
+            Exception: What the loss raises.
+            TypeError: It returns no tensor.
+            ValueError: It returns another shape, or values that no gradient comes from.
+        """
+        if part.apart and self.unit == "pair":
+            raise ValueError(
+                f"{self.name} compares sequences that this model does not compute at once, because one changes the "
+                "other; use pairs whose sequences are of one side of its border of lengths"
+            )
+        values: Any = self.function(logprobs, part.columns)
+        self._check(values, logprobs, part)
+        if values.dim() == 1:
+            return values.sum(), float(len(values))
+        normalize: Any = self.unit
+        total, count = total_and_count(values, part.columns, normalize)
+        return total, float(count)
+
+    def _check(self, values: Any, logprobs: Tensor, part: MicroBatch) -> None:
+        if not isinstance(values, Tensor):
+            raise TypeError(f"the loss {self.name} returned {type(values).__name__}: it returns a tensor of values")
+        count = len(part.sequences)
+        by_sequence = {(count,), (count // 2,)} if not part.apart else set()
+        if values.shape != logprobs.shape and tuple(values.shape) not in by_sequence:
+            raise ValueError(
+                f"the loss {self.name} returned the shape {tuple(values.shape)} for log-probabilities of the shape "
+                f"{tuple(logprobs.shape)}: one value for each token, of the same shape, or for each sequence or pair, "
+                f"({count},) or ({count // 2},)"
+            )
+        if logprobs.requires_grad and not values.requires_grad:
+            raise ValueError(
+                f"the loss {self.name} returned values without a gradient: compute them from its first argument, "
+                "without detach() or no_grad()"
+            )
 
 
-def check_normalize(normalize: str) -> None:
-    """Raise for an unknown way to add up tokens."""
-    if normalize not in get_args(Normalization):
-        raise ValueError(f"normalize={normalize!r} is none of {', '.join(map(repr, get_args(Normalization)))}")
-
-
-def share(values: Tensor, batch: Padded, normalize: Normalization) -> tuple[Tensor, float]:
-    """A part's share of a mean: a sum of losses, and what to divide the sum of all parts by.
+def objective(
+    loss: str | Callable[..., Tensor], normalize: Normalization | None, options: Mapping[str, object]
+) -> Objective:
+    """The loss of a name, or a function, with its options.
 
     Args:
-        values: The loss of each token (sequences, tokens), or of each pair.
-        batch: The part.
-        normalize: "token" or "sequence"; pairs are counted as they are.
+        loss: A name, or a function.
+        normalize: "token" or "sequence"; None for the loss's own: "token" for a function.
+        options: Passed on to the loss.
+
+    Raises:
+        ValueError: For an unknown name or way to add up, or another one than a loss of pairs has.
     """
-    if values.dim() == 1:
-        return values.sum(), float(len(values))
-    total, count = total_and_count(values, batch, normalize)
-    return total, float(count)
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ValueError(f"loss={loss!r} is none of {', '.join(map(repr, LOSSES))}, nor a function")
+    if normalize is not None and normalize not in get_args(Normalization):
+        raise ValueError(f"normalize={normalize!r} is none of {', '.join(map(repr, get_args(Normalization)))}")
+    if not isinstance(loss, str):
+        name = getattr(loss, "__name__", type(loss).__name__)
+        return Objective(name, partial(loss, **options), normalize or "token", None)
+    own = NORMALIZATIONS[loss]
+    if own == "pair" and normalize is not None:
+        raise ValueError(f"loss={loss!r} is a mean over pairs, so normalize={normalize!r} has no meaning: leave it out")
+    named: Callable[..., Tensor] = LOSSES[loss]
+    return Objective(loss, partial(named, **options), normalize or own, loss in COMPARING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from twinkle.engines.padded import Padded
-
-_FAR = {2: 0.1, 4: 0.01, 8: 0.01}
-"""By bytes of a logit, the share of the logits' spread by which two copies of a sequence in one pack may differ:
-rounding stays far below. A model with small random weights sees little of the sequence before."""
 
 
 def packs(padded: Padded, max_tokens: int | None) -> Iterator[tuple[Padded, list[int]]]:
@@ -81,25 +77,3 @@ def _pack(padded: Padded, sequences: Sequence[int], lengths: Sequence[int]) -> P
     positions = torch.cat([torch.arange(n) for n in lengths])[None]
     device = made["input_ids"].device
     return made | {"position_ids": positions.to(device), "sequence_ids": numbers.to(device)}
-
-
-@torch.no_grad()
-def check_packing(model: Any, device: torch.device) -> None:
-    """Raise for a model in which a sequence of a pack sees those before it; all ranks call this.
-
-    Attention tells them apart by their positions; a state that runs on over the tokens, or a convolution, does not.
-
-    Raises:
-        ValueError: Two copies of a sequence in one pack get different logits.
-    """
-    once = torch.tensor([5, 1, 3, 2])
-    positions = torch.arange(len(once)).repeat(2)[None].to(device)
-    model.eval()
-    logits = model(input_ids=once.repeat(2)[None].to(device), position_ids=positions, use_cache=False).logits
-    model.reshard()  # without a backward pass the root keeps its parameters gathered
-    first, second = logits[0].float().chunk(2)
-    if float((first - second).abs().max()) > _FAR[logits.itemsize] * float(first.std()):
-        raise ValueError(
-            f"{type(model).__name__} reads on over the border of packed sequences, as layers with a state do: give it "
-            "padded batches, with micro_batch_size in place of max_tokens"
-        )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from twinkle.engines.padding import TEMPERATURES
 from twinkle.engines.rollouts import Rollouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Columns: TypeAlias = Rollouts | Mapping[str, object]
 """Sequences as a caller gives them: rollouts, or a collator's mapping."""
@@ -85,14 +86,76 @@ def with_targets(columns: Padded, predicted: Tensor) -> Padded:
     rest = {name: column for name, column in columns.items() if name != "labels"}
     labels = columns.get("labels", ids)
     counted = predicted & (labels != IGNORED) & columns.get("mask", predicted).bool()
+    if TEMPERATURES in rest:
+        rest[TEMPERATURES] = _temperatures(rest[TEMPERATURES], ids, predicted)
     return rest | {"targets": torch.where(counted, labels, ids), "mask": counted}
+
+
+def check_labelled(batch: Columns) -> None:
+    """Raise for a mapping that does not say which of its tokens count.
+
+    Raises:
+        ValueError: It has further columns than input_ids, but neither labels nor a mask.
+    """
+    if isinstance(batch, Mapping) and len(batch) > 1 and not {"labels", "mask"} & batch.keys():
+        raise ValueError(
+            f"a batch to train on has labels ({IGNORED} where a token does not count) or a mask, but this mapping has "
+            f"{', '.join(map(str, batch))}; labels=input_ids, {IGNORED} at padding, counts every token"
+        )
+
+
+def chosen_rows(padded: Padded, rows: Sequence[int]) -> Padded:
+    """Some rows of a right-padded batch, as wide as the longest of them, and 2 tokens or more."""
+    shape = padded["input_ids"].shape
+    longest = max(int(padded["attention_mask"][list(rows)].sum(dim=1).max()), 2)
+    return {
+        name: column[list(rows), :longest]
+        if column.shape == shape
+        else column[list(rows)]
+        if column.dim() and len(column) == shape[0]
+        else column
+        for name, column in padded.items()
+    }
+
+
+def _temperatures(given: Tensor, ids: Tensor, read: Tensor) -> Tensor:
+    """Temperatures at each token, those of whole rows too; 1 where none is read.
+
+    Raises:
+        ValueError: They have another shape, or one is not above 0.
+    """
+    spread = given[:, None].expand(ids.shape) if given.dim() == 1 and len(given) == len(ids) else given
+    if spread.shape != ids.shape:
+        raise ValueError(
+            f"temperatures are one a sequence or one a token, of the shape {tuple(ids.shape)}, but got the shape "
+            f"{tuple(given.shape)}"
+        )
+    spread = torch.where(read, spread.double(), 1.0)
+    wrong = ~(spread.isfinite() & (spread > 0))
+    if bool(wrong.any()):
+        raise ValueError(f"temperatures has {spread[wrong][0].item()}: a temperature is above 0; of greedy sequences 1")
+    return spread
 
 
 def _is_column(value: object) -> bool:
     return isinstance(value, Tensor | list | tuple) or hasattr(value, "__array__")
 
 
+def _two_wide(columns: Padded) -> Padded:
+    """The columns with padding, where there is none or one token: a row of empty sequences is a row too."""
+    ids = columns["input_ids"]
+    if ids.dim() != 2 or ids.shape[1] >= 2 or not len(ids):
+        return columns
+    missing = 2 - ids.shape[1]
+    columns = {"attention_mask": torch.ones_like(ids), **columns}
+    return {
+        name: torch.nn.functional.pad(column, (0, missing)) if column.shape == ids.shape else column
+        for name, column in columns.items()
+    }
+
+
 def _to_the_right(columns: Padded) -> Padded:
+    columns = _two_wide(columns)
     ids = columns["input_ids"]
     attended = columns.get("attention_mask", torch.ones_like(ids)).bool()
     # A stable sort moves each sequence to the left, whichever side was padded.

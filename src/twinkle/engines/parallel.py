@@ -42,11 +42,14 @@ def divide(model: Any, layout: ModelLayout, compute_dtype: torch.dtype | None) -
     whole = {id(parameter) for parameter in partial}
     names = [name for name, parameter in model.named_parameters() if id(parameter) in whole]
     model.to(layout.device)
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32 if compute_dtype else None)
+    short = any(one.requires_grad and one.dtype.itemsize < torch.float32.itemsize for one in model.parameters())
+    wide = torch.float32 if compute_dtype or short else None  # sums over ranks
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=wide)
     for part in experts:
         part.register_forward_hook(_copied)
         fully_shard(part, mesh=layout.experts["ep_shard"], mp_policy=policy)  # type: ignore[index]  # there are experts
     for part in (*_layers(model), model):
+        part.register_forward_hook(_copied)
         fully_shard(part, mesh=layout.mesh["dp", "fsdp"], mp_policy=policy)
     for part in model.modules():
         if isinstance(part, FSDPModule):
@@ -75,9 +78,12 @@ def check_alike(model: nn.Module, layout: ModelLayout) -> None:
         )
 
 
-def _copied(module: nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
-    """The output as a tensor of its own: FSDP2 loses sight of a view that the model then adds to in place."""
-    return output.clone()
+def _copied(module: nn.Module, inputs: object, output: Any) -> Any:
+    """The output as tensors of their own: FSDP2 loses sight of a view that the model then adds to in place."""
+    if isinstance(output, tuple) and type(output) is tuple:
+        return tuple(_copied(module, inputs, part) for part in output)
+    is_view = isinstance(output, torch.Tensor) and output._base is not None
+    return output.clone() if is_view else output
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:

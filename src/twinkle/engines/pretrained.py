@@ -84,9 +84,35 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
 
 
 def enable_checkpointing(model: Any) -> None:
-    """Compute the layers' activations anew in the backward pass; Transformers 5 gave the method another name."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
+    """Compute the layers' activations anew in the backward pass, with dropout or without.
+
+    Transformers' own way does it in training mode alone, in which a layer also draws.
+
+    Raises:
+        ValueError: The model has no layers that Transformers computes so.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    if not layers:
+        raise ValueError(
+            f"{type(model).__name__} has no layers whose activations Transformers computes anew; "
+            "gradient_checkpointing=False would do"
+        )
+    for layer in layers:
+        layer.forward = _anew(layer.forward)
+
+
+def _anew(forward: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def computed_anew(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return computed_anew
 
 
 def named_weights(model: Any) -> dict[str, Tensor]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
 from twinkle import remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
     from os import PathLike
 
     from peft import PeftConfig
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
 
     from twinkle import DeviceMesh, ReplaceableWeights
     from twinkle.engines.losses import Normalization
-    from twinkle.engines.micro_batches import Batch, MicroBatch
-    from twinkle.engines.objective import Loss
+    from twinkle.engines.micro_batches import Batch
     from twinkle.engines.pretrained import Source
+
+
+_log = logging.getLogger("twinkle.engines")
+_SKIPS = 10
 
 
 @remote_class()
@@ -82,41 +86,50 @@ class TransformersModel:
         compute = None if compute_dtype is None else torch_dtype(compute_dtype)
         self._layout = own_layout("TransformersModel")
         self._max_grad_norm = max_grad_norm
-        self._micro_batch_size = micro_batch_size
-        self._max_tokens = max_tokens
-        self._packs_apart = False
 
+        from twinkle.engines.gradients import GradientSums
         from twinkle.engines.parallel import divide
+        from twinkle.engines.passes import Passes
 
         self._model: Any = build_model(model, dtype, lora)
         if gradient_checkpointing:
             enable_checkpointing(self._model)
+        self._passes = Passes(self._model, self._layout, micro_batch_size, max_tokens)
         self._partial = divide(self._model, self._layout, compute)
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._sums = GradientSums(self._trained)
         self._optimizer = optimizer(self._trained)
         self._schedule = None if schedule is None else schedule(self._optimizer)
         self._lora = lora is not None
         self._counted = 0.0
+        self._unit = ""
+        self._skipped = 0
 
     @remote_function(dispatch="slice_dp", split=("batch",), collect="first", collective=True)
     def forward_backward(
         self,
         batch: Batch,
         loss: str | Callable[..., Tensor] = "cross_entropy",
-        normalize: Normalization = "token",
+        normalize: Normalization | None = None,
+        *,
+        dropout: bool | None = None,
         **options: float,
     ) -> dict[str, float]:
         """Add the gradients of a batch to those since the last step.
 
         Args:
             batch: Rollouts; or a collator's mapping of columns (rows, tokens), padded on either side: input_ids,
-                attention_mask, labels (-100 at tokens that do not count). A mapping with position_ids in place of
-                attention_mask has packs as rows. A list of such batches, as a loader with `max_tokens` makes, is
-                divided over the data ranks by its members, each of which is packed and computed at once.
-            loss: Its name, or a function from log-probabilities (sequences, tokens) and the padded batch to one value
-                for each token.
+                attention_mask, labels (-100 at tokens that do not count) or a mask, temperatures. Of input_ids alone
+                all tokens count. A mapping with position_ids in place of attention_mask has packs as rows. A list of
+                such batches, as a loader with `max_tokens` makes, is divided over the data ranks by its members, each
+                of which is packed and computed at once.
+            loss: Its name, or a function from log-probabilities (sequences, tokens), at the batch's temperatures, and
+                the padded batch to one value for each token.
             normalize: "token": the mean over all tokens that count since the last step. "sequence": the mean over
-                sequences of each one's mean.
+                sequences of each one's mean. None: the loss's own, "sequence" for grpo and gspo, pairs for dpo, else
+                "token".
+            dropout: Whether the model draws as in training, such as dropout. None: where the loss compares with no
+                `logprobs` or `ref_logprobs`, which are computed without.
             options: Passed on to the loss.
 
         Returns:
@@ -125,16 +138,25 @@ class TransformersModel:
         Raises:
             Exception: What the loss raises. No rank keeps a part of the gradients then: all since the last step are
                 forgotten. A batch that cannot be read leaves them as they are.
+            ValueError: The batch has ids that the model does not know, or does not say which tokens count.
         """
-        from twinkle.engines.objective import check_normalize, loss_function
+        from twinkle.engines.dropout import drawing
+        from twinkle.engines.micro_batches import check_trainable
+        from twinkle.engines.objective import objective
 
-        check_normalize(normalize)
-        function = loss_function(loss, options)
-        parts = self._in_step(batch)
+        aim = objective(loss, normalize, options)
+        if self._counted and aim.unit != self._unit:
+            raise ValueError(
+                f"gradients since the last step() are a mean over {self._unit}s, and {aim.name} is one over "
+                f"{aim.unit}s: give both the same normalize=, or make a step() between"
+            )
+        parts = self._passes.prepare(batch, lambda: check_trainable(batch, aim.unit == "pair"))
         if parts is None:
             return {"loss": 0.0, "tokens": 0.0}
+        draws = dropout if dropout is not None else not self._passes.compares(aim, parts)
         try:
-            totals, failure = self._add_gradients(parts, function, normalize)
+            with drawing(self._model, draws, self._layout.mesh.get_group("tp"), self._layout.device):
+                totals, failure = self._passes.add_gradients(parts, aim, self._sums)
             total_loss, counted, tokens, failed = self._layout.sum_over_data([*totals, float(failure is not None)])
             if failure is not None:
                 failure.add_note("the gradients since the last step() are forgotten")
@@ -146,6 +168,7 @@ class TransformersModel:
             self._forget_gradients()
             return {"loss": 0.0, "tokens": 0.0}
         self._counted += counted
+        self._unit = aim.unit
         return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
 
     @remote_function(dispatch="all", collect="first", collective=True)
@@ -153,19 +176,25 @@ class TransformersModel:
         """Let the optimizer make a step with the gradients since the last one, and forget them.
 
         Returns:
-            "grad_norm", the norm of the whole model's gradient before clipping, and "lr", that of this step.
+            "grad_norm", the norm of the whole model's gradient before clipping, and "lr", that of this step. Where the
+            gradient is not finite no rank makes a step, the schedule stays, and there is "skipped", 1.0.
 
         Raises:
+            FloatingPointError: The tenth gradient in a row is not finite.
             ValueError: If no token has counted since the last step.
         """
         from twinkle.engines import gradients
 
         if not self._counted:
             raise ValueError("step() has no gradient: no token has counted in a forward_backward() since the last step")
-        gradients.sum_partial(self._partial, self._layout.mesh.get_group("tp"))
-        gradients.scale(self._trained, 1 / self._counted)
-        norm = gradients.clip(self._trained, self._max_grad_norm)
+        gradients.sum_partial(self._sums.of(self._partial), self._layout.mesh.get_group("tp"))
+        gradients.scale(self._sums.all(), 1 / self._counted)
+        norm = gradients.clip(self._sums.all(), self._max_grad_norm)
         rate = float(self._optimizer.param_groups[0]["lr"])
+        if self._layout.max_over_all(float(not math.isfinite(norm))):
+            return self._skip(rate)
+        self._skipped = 0
+        self._sums.hand_over()
         self._optimizer.step()
         if self._schedule is not None:
             self._schedule.step()
@@ -174,7 +203,7 @@ class TransformersModel:
 
     @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten", collective=True)
     def logprobs(self, batch: Batch) -> list[Tensor]:
-        """The log-probability of each token, without temperature.
+        """The log-probability of each token, at the temperature of its sequence (1 without the column).
 
         Args:
             batch: As for `forward_backward`.
@@ -184,15 +213,14 @@ class TransformersModel:
         """
         import torch
 
-        from twinkle.engines.forward import token_logprobs
         from twinkle.engines.micro_batches import count_sequences
 
         found: dict[int, Tensor] = {}
         with torch.no_grad():
-            for part in self._in_step(batch) or ():
-                self._model.eval()
-                values = token_logprobs(self._model, {**part.columns, "targets": part.columns["input_ids"]})
-                found.update(part.rows(values.cpu()))
+            parts = self._passes.prepare(batch)
+            self._model.eval()
+            for part in parts or ():
+                found.update(part.rows(self._passes.logprobs(part)))
         self._model.reshard()  # without a backward pass the root keeps its parameters gathered
         return [found.get(number, torch.zeros(0)) for number in range(count_sequences(batch))]
 
@@ -241,62 +269,20 @@ class TransformersModel:
         self._forget_gradients()
         read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
-    def _add_gradients(
-        self, parts: Iterable[MicroBatch], function: Loss, normalize: Normalization
-    ) -> tuple[list[float], Exception | None]:
-        """Add this rank's gradients: its sums of loss, count and tokens, and what the loss raised, if it did.
-
-        Other ranks wait in the collectives of each pass, so this one goes on with a loss of 0 after a failure.
-        """
-        from twinkle.engines.forward import token_logprobs
-        from twinkle.engines.objective import share
-
-        totals = [0.0, 0.0, 0.0]
-        failure: Exception | None = None
-        for columns, sequences in parts:
-            self._model.train()
-            logprobs = token_logprobs(self._model, columns)
-            total = 0.0 * logprobs.sum()
-            if sequences and failure is None:
-                try:
-                    total, count = share(function(logprobs, columns), columns, normalize)
-                    figures = (total.item(), count, float(columns["mask"].sum()))
-                    totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
-                except Exception as error:
-                    failure = error
-            total.backward()  # type: ignore[no-untyped-call]  # torch's own
-        return totals, failure
+    def _skip(self, rate: float) -> dict[str, float]:
+        self._forget_gradients()
+        self._skipped += 1
+        if self._skipped >= _SKIPS:
+            raise FloatingPointError(
+                f"the gradient was not finite in {_SKIPS} steps in a row, and the weights are those before them: look "
+                "for NaN or infinity in losses, advantages and weights, or use a smaller learning rate"
+            )
+        _log.warning("the gradient is not finite: no step is made (%d in a row)", self._skipped)
+        return {"grad_norm": math.nan, "lr": rate, "skipped": 1.0}
 
     def _forget_gradients(self) -> None:
-        self._optimizer.zero_grad()
+        self._sums.forget()
         self._counted = 0.0
-
-    def _in_step(self, batch: Batch) -> Iterator[MicroBatch] | None:
-        """This rank's micro-batches, and fillers up to the largest number of any data rank, on the device.
-
-        All ranks take part in the collectives of each forward and backward pass, or none does: None where another data
-        rank cannot read its part of the batch, which raises the error there.
-        """
-        from twinkle.engines.micro_batches import MicroBatch, is_packed, micro_batches
-        from twinkle.engines.packed import check_packing
-        from twinkle.engines.padded import filler
-
-        if is_packed(batch, self._max_tokens) and not self._packs_apart:
-            check_packing(self._model, self._layout.device)
-            self._packs_apart = True
-        mine: list[MicroBatch] = []
-        failure: Exception | None = None
-        try:
-            mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens))
-        except Exception as error:
-            failure = error
-        steps = self._layout.max_over_data(len(mine) if failure is None else math.inf)
-        if failure is not None:
-            raise failure
-        if math.isinf(steps):
-            return None
-        fillers = [MicroBatch(filler())] * (int(steps) - len(mine))
-        return (part.on(self._layout.device) for part in [*mine, *fillers])
 
 
 def _check_positive(field: str, value: float | None) -> None:

@@ -139,3 +139,14 @@ def test_errors_name_the_function() -> None:
         rewards()
     with pytest.raises(TypeError, match="remote_grup"):
         rewards(length, remote_grup="x")
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 1e999])
+def test_an_infinite_reward_is_named_with_its_function(value: float) -> None:
+    def log_of_nothing(completions: list[str], **_: Any) -> list[float]:
+        return [0.0, value]
+
+    with pytest.raises(ValueError, match=r"log_of_nothing returned -?inf for completion 1"):
+        rewards(log_of_nothing).grade(Rollouts([[1], [2]], completions=["a", "b"]))
+    with pytest.raises(ValueError, match="weights"):
+        rewards(log_of_nothing, weights=[value])

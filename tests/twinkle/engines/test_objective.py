@@ -25,7 +25,7 @@ def test_grpo_over_micro_batches_is_its_formula() -> None:
         gains = torch.minimum(ratio * advantage[2:], ratio.clamp(0.9, 1.3) * advantage[2:])
         total, count = total - float(gains.sum()), count + len(gains)
     trained = TransformersModel(Build("llama"), optimizer=sgd, micro_batch_size=1)
-    loss = trained.forward_backward(batch, "grpo", low=0.1, high=0.3)["loss"]
+    loss = trained.forward_backward(batch, "grpo", "token", low=0.1, high=0.3)["loss"]
     assert loss == pytest.approx(total / count, abs=2e-6)  # gains of up to 1 cancel out
     assert trained.step()["grad_norm"] > 0
 

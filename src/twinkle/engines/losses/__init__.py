@@ -6,6 +6,8 @@ A batch is a mapping such as `Rollouts.pad` and `Rollouts.pack` make. The values
 
 from __future__ import annotations
 
+from typing import Literal
+
 from twinkle.engines.losses.counting import Normalization, average, counted, total_and_count
 from twinkle.engines.losses.kl import ESTIMATORS, k1, k2, k3
 from twinkle.engines.losses.policy import cispo, grpo, gspo, importance_sampling
@@ -22,9 +24,24 @@ LOSSES = {
 }
 """The losses by name. That of "dpo" has one value for each pair, the others one for each token."""
 
+NORMALIZATIONS: dict[str, Literal["token", "sequence", "pair"]] = {
+    "cispo": "token",
+    "cross_entropy": "token",
+    "dpo": "pair",
+    "grpo": "sequence",
+    "gspo": "sequence",
+    "importance_sampling": "token",
+}
+"""What the mean of each loss counts, as in its paper."""
+
+COMPARING = frozenset(LOSSES) - {"cross_entropy"}
+"""The losses that compare with log-probabilities of another model or moment, computed without dropout."""
+
 __all__ = [
+    "COMPARING",
     "ESTIMATORS",
     "LOSSES",
+    "NORMALIZATIONS",
     "Normalization",
     "average",
     "cispo",

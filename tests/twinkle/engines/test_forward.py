@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import Build, plain_logprobs, sgd
+from torch.testing import assert_close
+
+from twinkle.engines import Rollouts, TransformersModel
+
+IDS = [[3, 5, 7, 9], [3, 5], [2, 4, 6, 1, 1], [7]]
+HEAT = [0.5, 1.0, 2.0, 0.7]
+
+
+def at(temperature: float, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        logits = Build("llama")()(input_ids=torch.tensor([ids])).logits[0, :-1] / temperature
+    chosen = logits.log_softmax(-1).gather(1, torch.tensor(ids)[1:, None])[:, 0]
+    return torch.cat([torch.zeros(1), chosen])
+
+
+@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 1}, {"max_tokens": 8}])
+def test_logits_are_divided_by_the_temperature_of_their_sequence(options: dict[str, Any]) -> None:
+    model = TransformersModel(Build("llama"), optimizer=sgd, **options)
+    rows = Rollouts(IDS, temperatures=HEAT)
+    for ids, heat, row in zip(IDS, HEAT, model.logprobs(rows), strict=True):
+        assert_close(row, at(heat, ids), rtol=0, atol=1e-5)
+    counted = [at(heat, ids)[1:] for ids, heat in zip(IDS, HEAT, strict=True)]
+    expected = -torch.cat(counted).mean().item()
+    batches: list[Any] = [rows] if options else [rows, rows.pad("left") | {"mask": rows.pad("left")["attention_mask"]}]
+    if not options:
+        padded = rows.pad()
+        batches.append({**{n: padded[n] for n in ("input_ids", "attention_mask")}, "temperatures": HEAT})
+        batches[-1]["mask"] = padded["attention_mask"]
+        batches.append([{**pack, "mask": pack["input_ids"] > 0} for pack in rows.pack(8)])
+    for batch in batches:
+        assert model.forward_backward(batch)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 0.0, 1.0, 1.0], [1.0], [1.0, 1.0, float("nan"), 1.0]])
+def test_temperatures_that_are_none_are_named(wrong: list[float]) -> None:
+    padded = Rollouts(IDS).pad()
+    batch = {**padded, "mask": padded["attention_mask"], "temperatures": torch.tensor(wrong)}
+    with pytest.raises(ValueError, match="temperature"):
+        TransformersModel(Build("llama"), optimizer=sgd).forward_backward(batch)
+
+
+@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 1}, {"max_tokens": 8}])
+def test_empty_sequences_count_for_nothing_wherever_they_stand(options: dict[str, Any]) -> None:
+    model = TransformersModel(Build("llama"), optimizer=sgd, **options)
+    rows: list[list[int]] = [[], [3, 5, 7, 9], [4], []]
+    found = model.logprobs(Rollouts(rows))
+    assert [len(row) for row in found] == [0, 4, 1, 0]
+    assert_close(found[1], plain_logprobs(Build("llama")(), torch.tensor(rows[1])).detach(), rtol=0, atol=1e-5)
+    for normalize in ("token", "sequence"):
+        model = TransformersModel(Build("llama"), optimizer=sgd, **options)
+        told = model.forward_backward(Rollouts(rows), "cross_entropy", normalize)
+        assert told == {"loss": pytest.approx(-found[1][1:].mean().item(), rel=1e-5), "tokens": 3}
+        assert model.step()["grad_norm"] > 0
+    assert model.forward_backward(Rollouts([[], []])) == {"loss": 0.0, "tokens": 0.0}
