@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twinkle import DeviceMesh, ReplaceableWeights
     from twinkle.engines.losses import Normalization
     from twinkle.engines.micro_batches import Batch
+    from twinkle.engines.objective import Objective
     from twinkle.engines.pretrained import Source
 
 
@@ -145,11 +146,7 @@ class TransformersModel:
         from twinkle.engines.objective import objective
 
         aim = objective(loss, normalize, options)
-        if self._counted and aim.unit != self._unit:
-            raise ValueError(
-                f"gradients since the last step() are a mean over {self._unit}s, and {aim.name} is one over "
-                f"{aim.unit}s: give both the same normalize=, or make a step() between"
-            )
+        self._check_unit(aim)
         parts = self._passes.prepare(batch, lambda: check_trainable(batch, aim.unit == "pair"))
         if parts is None:
             return {"loss": 0.0, "tokens": 0.0}
@@ -268,6 +265,13 @@ class TransformersModel:
 
         self._forget_gradients()
         read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
+
+    def _check_unit(self, aim: Objective) -> None:
+        if self._counted and aim.unit != self._unit:
+            raise ValueError(
+                f"gradients since the last step() are a mean over {self._unit}s, and {aim.name} is one over "
+                f"{aim.unit}s: give both the same normalize=, or make a step() between"
+            )
 
     def _skip(self, rate: float) -> dict[str, float]:
         self._forget_gradients()
