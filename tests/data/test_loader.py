@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import TensorDataset, default_collate
 
-from twinkle_data import Batch, DataLoader, Packing, ProcessOptions
+from twinkle_data import Batch, DataLoader, Mixture, Packing, ProcessOptions
 from twinkle_mesh import DeviceMesh, use_rank
 
 MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
@@ -288,3 +288,26 @@ def test_a_stream_has_no_indices() -> None:
 def test_a_bool_is_no_number(option: str, value: Any) -> None:
     with pytest.raises(TypeError, match="whole number"):
         DataLoader([1, 2], **{"batch_size": 1, option: value})
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_dataset_that_grew_is_told_of(workers: int, persistent: bool) -> None:
+    rows, column = list(range(8)), np.arange(8).tolist()
+    datasets: list[tuple[Any, Any]] = [
+        (rows, rows),
+        ({"a": column, "b": column}, column),
+        (Mixture({"a": (own := list(range(6))), "b": [1, 2]}), own),
+    ]
+    for dataset, grows in datasets:
+        loader: DataLoader[Any] = DataLoader(dataset, batch_size=4, num_workers=workers, persistent_workers=persistent)
+        assert len(list(loader)) == 2
+        grows.append(100)
+        with pytest.raises(ValueError, match="new DataLoader"):
+            list(loader)
+        grows.pop()
+        assert len(list(loader)) == 2
+        grows.pop()
+        with pytest.raises(ValueError, match="new DataLoader"):
+            next(loader)
+        loader.close()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_data.loading.process_start import in_a_thread
+from twinkle_data.loading.process_start import Starter, in_a_thread, recording_context
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_threads_start_processes_one_after_the_other() -> None:
@@ -43,3 +50,63 @@ def test_an_error_comes_to_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         in_a_thread(lambda: 1 / 0)
     assert in_a_thread(lambda: 3) == 3
+
+
+LOCAL = """
+import signal, sys, threading
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader as TorchLoader
+from twinkle_data import DataLoader
+
+own = threading.local()
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+own.group = dist.group.WORLD  # as caches of DTensor keep it for a thread
+dist.all_reduce(torch.ones(3))
+dist.destroy_process_group()
+
+class Rows:
+    def __len__(self): return 16
+    def __getitem__(self, index): return index
+
+handler = signal.getsignal(signal.SIGCHLD)
+loader = DataLoader(Rows(), batch_size=4, num_workers=2, timeout_s=30, restarts=0, multiprocessing_context="fork")
+assert sorted(row for batch in loader for row in batch) == list(range(16))
+assert signal.getsignal(signal.SIGCHLD) is handler
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_a_fork_keeps_what_the_main_thread_holds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOCAL, str(tmp_path / "group")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_start_in_the_thread_that_asks(method: str) -> None:
+    starter = Starter()
+    context, made = recording_context(method, starter)
+    main = threading.current_thread()
+    ran: list[threading.Thread] = []
+    kind: Any = type(multiprocessing.get_context(method).Process())
+    plain = kind.start
+
+    def start(self: Any) -> None:
+        ran.append(threading.current_thread())
+        plain(self)
+
+    def work() -> None:
+        process: Any = context.Process(target=os.getpid)  # type: ignore[attr-defined]  # every context has it
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+    kind.start = start
+    try:
+        in_a_thread(work, starter)
+    finally:
+        kind.start = plain
+    assert ran == [main]
+    assert len(made) == 1

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
-from twinkle_data import BadSampleError, Batch, DataLoader, NotResumableError, Shards
+from twinkle_data import BadSampleError, Batch, DataLoader, NotResumableError, Shards, sample_seed
+from twinkle_data.order.shard_rows import permuted
 from twinkle_data.order.tails import Tail
 from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.sharded_order import WINDOW, ShardedOrder
@@ -433,3 +434,83 @@ def test_an_error_of_one_shard_does_not_show_all() -> None:
     with pytest.raises(IndexError, match=r"its length is given as 3$") as caught:
         list(DataLoader(shards, batch_size=3000))
     assert len(str(caught.value)) < 200
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 40), st.data())
+@settings(max_examples=60, deadline=None)
+def test_rows_of_shuffled_shards_come_once_in_other_orders(
+    lengths: list[int], window: int, data: st.DataObject
+) -> None:
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    epochs = []
+    for epoch in range(2):
+        shards = np.repeat(np.arange(len(lengths)), lengths)
+        offsets = np.concatenate([np.arange(length) for length in lengths] or [np.arange(0)])
+        if not len(offsets):
+            return
+        found = permuted(7, epoch, shards, offsets, np.array(lengths), window)
+        assert sorted((starts[shards] + found).tolist()) == list(range(sum(lengths)))
+        assert (found // window == offsets // window).all(), "a row stays in its window"
+        few = np.array(data.draw(st.lists(st.integers(0, len(offsets) - 1), min_size=1, max_size=8)))
+        again = permuted(7, epoch, shards[few], offsets[few], np.array(lengths), window)
+        assert again.tolist() == found[few].tolist(), "any position is found alone"
+        epochs.append(found.tolist())
+    assert max(lengths) < 12 or window < 12 or epochs[0] != epochs[1]
+
+
+def drawing(shard: int, offset: int) -> Iterator[tuple[int, int, float, int]]:
+    for place in range(offset, LENGTHS[shard]):
+        yield shard, place, random.random(), sample_seed()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("stop", [0, 1, 2, 5])
+def test_shuffled_rows_resume_and_draw_alike_on_other_ranks(known: bool, stop: int) -> None:
+    def make(batch_size: int, **options: Any) -> DataLoader[Batch[Any]]:
+        shards = Shards(drawing, 5, LENGTHS if known else None)
+        return DataLoader(shards, batch_size=batch_size, shuffle=True, tail="short", seed=3, **options)
+
+    whole = [rows_of(list(loader)) for loader in [make(4)] for _ in range(2)]
+    assert sorted(row[:2] for row in whole[0]) == sorted(order_by_hand(LENGTHS))
+    assert [row[:2] for row in whole[0]] != [row[:2] for row in whole[1]]
+    assert {row[2:] for row in whole[0]}.isdisjoint(row[2:] for row in whole[1]), "a row draws anew in each epoch"
+    before = make(4)
+    list(before)
+    for _ in range(stop):
+        next(before)
+    state = json.loads(json.dumps(before.state_dict()))
+    mesh = DeviceMesh.from_sizes(dp_size=2)
+    steps = []
+    for rank in range(2):
+        with use_rank(rank):
+            after = make(6, device_mesh=mesh, num_workers=rank)
+            after.load_state_dict(state)
+            steps.append([list(batch) for batch in after])
+    assert [row for parts in zip(*steps, strict=True) for part in parts for row in part] == whole[1][4 * stop :]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(("held", "given"), [([5, 5], [3, 3]), ([3, 4], [3, 3]), ([9], [8]), ([3, 3], [3, 3])])
+def test_a_shard_that_is_longer_than_it_said(held: list[int], given: list[int], shuffle: bool) -> None:
+    shards = Shards(lambda shard, offset: iter(range(offset, held[shard])), len(given), given)
+    loader: DataLoader[Batch[int]] = DataLoader(shards, batch_size=2, tail="short", shuffle=shuffle)
+    if held == given:
+        assert len(rows_of(list(loader))) == sum(given)
+        return
+    with pytest.raises(IndexError, match=f"goes on after {given[-1]} samples"):
+        list(loader)
+
+
+def test_a_rank_pulls_what_it_needs_of_its_own_shuffled_shards() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=4)
+    pulled = []
+    for rank in range(4):
+        opened = Opened([40] * 8)
+        with use_rank(rank):
+            shards = Shards(opened.start, 8, opened.lengths)
+            loader: DataLoader[Batch[Any]] = DataLoader(shards, batch_size=8, device_mesh=mesh, shuffle=True)
+            rows = {sample for batch in loader for sample in batch}
+        assert len(rows) == 80
+        assert len({shard for shard, _ in rows}) == 2
+        pulled.append(rows)
+    assert len(set().union(*pulled)) == 320

@@ -49,6 +49,7 @@ class IndexedEngine:
 
     def __init__(self, source: Source, order: Order, recipe: Recipe) -> None:
         self._source = source
+        self._lengths = source.lengths_now()
         self._recipe = recipe
         self.keeps = self.endless = recipe.processes.persistent
         self.plan: StepPlan
@@ -66,12 +67,30 @@ class IndexedEngine:
         known = source.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(order.algorithm, recipe.seed, order.length, known)
 
+    def check_lengths(self) -> None:
+        """Check that the dataset is as long as it was.
+
+        Raises:
+            ValueError: It has grown or shrunk: the new rows have no place in the order.
+        """
+        now = self._source.lengths_now()
+        if now != self._lengths:
+            raise ValueError(
+                f"the dataset had {_told(self._lengths)} samples when its loader was made, and has {_told(now)} now: "
+                "some would never be read, or are not there. Make a new DataLoader over it"
+            )
+
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position to the end of its epoch, or without an end where processes persist."""
+        self.check_lengths()
         recipe = self._recipe
         randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
         sizes = self.plan.lengths if isinstance(self.plan, PackPlan) else None
-        sampling = Sampling(self._source, randomness, recipe.policy, quarantine, sizes)
+        source = self._source
+        if isinstance(source, ShardedSource):
+            processes = max(recipe.processes.num_workers, 1)
+            source = source.for_share(1 / processes / (1 if shard.data_rank is None else shard.data_world_size))
+        sampling = Sampling(source, randomness, recipe.policy, quarantine, sizes)
         reader = Reader(sampling, recipe.collate, randomness, sharded=shard.data_rank is not None and not whole)
         steps = partial(steps_from, self.plan, position, shard, endless=recipe.processes.persistent)
         return _pipeline(reader, steps, recipe, shard)
@@ -107,6 +126,9 @@ class StreamEngine:
         known = stream.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(stream.algorithm, recipe.seed, None, known)
 
+    def check_lengths(self) -> None:
+        """Do nothing: a stream has no length."""
+
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position on to the end of its epoch."""
         recipe = self._recipe
@@ -137,7 +159,9 @@ def open_engine(dataset: object, recipe: Recipe) -> Engine:
         order: Order = MixedOrder(built.lengths, built.quotas, built.epoch_length, seed, shuffle=shuffle)
         return IndexedEngine(MixedSource(built), order, recipe)
     if isinstance(built, Shards) and built.lengths is not None:
-        return IndexedEngine(ShardedSource(built), ShardedOrder(built.lengths, seed, shuffle=shuffle), recipe)
+        return IndexedEngine(
+            ShardedSource(built, shuffled=shuffle), ShardedOrder(built.lengths, seed, shuffle=shuffle), recipe
+        )
     stream = open_stream(built, factory, seed, shuffle=shuffle)
     if stream is not None:
         return StreamEngine(stream, recipe, getattr(factory or type(built), "__name__", type(built).__name__))
@@ -158,6 +182,10 @@ def steps_from(plan: StepPlan, position: Position, shard: DataShard, *, endless:
     while endless:
         cursor = Cursor(cursor.epoch + 1)
         yield from plan.steps(cursor, shard)
+
+
+def _told(lengths: tuple[int, ...]) -> str:
+    return " + ".join(map(str, lengths[:8])) + (" + ..." if len(lengths) > 8 else "")
 
 
 def _pipeline(reader: StepReader, steps: Callable[[], Iterator[Step]], recipe: Recipe, shard: DataShard) -> Pipeline:

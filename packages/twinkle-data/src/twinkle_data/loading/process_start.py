@@ -1,4 +1,4 @@
-"""How torch's loader processes are started: recorded, in a thread, and without torch's SIGCHLD handler."""
+"""How torch's loader processes are started: recorded, by the thread that asks, and without torch's SIGCHLD handler."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import queue
 import threading
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 _one_at_a_time: dict[int, threading.Lock] = {}  # by process: a forked one does not wait for its parent's thread
 
 
-def recording_context(given: str | BaseContext | None) -> tuple[BaseContext, list[BaseProcess]]:
+def recording_context(
+    given: str | BaseContext | None, starter: Starter | None = None
+) -> tuple[BaseContext, list[BaseProcess]]:
     """A context of multiprocessing, and the list of the processes that it will make.
 
     Args:
         given: The context or the name of a start method; None is the platform's default.
+        starter: Starts the processes; None starts each where it is asked to start.
     """
     base: Any = given if isinstance(given, BaseContext) else multiprocessing.get_context(given)
     context = copy.copy(base)
@@ -32,6 +36,8 @@ def recording_context(given: str | BaseContext | None) -> tuple[BaseContext, lis
     def make(*args: Any, **kwargs: Any) -> BaseProcess:
         process: BaseProcess = base.Process(*args, **kwargs)
         made.append(process)
+        if starter is not None:
+            starter.takes_over(process)
         return process
 
     context.Process = make
@@ -78,12 +84,62 @@ def garbage_left(*, collects: bool) -> None:
         gc.enable()
 
 
-def in_a_thread(work: Callable[[], Any]) -> Any:
+class Starter:
+    """Starts processes for another thread, which waits for it."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[BaseProcess | None] = queue.SimpleQueue()
+        self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def takes_over(self, process: BaseProcess) -> None:
+        """Let `process.start()`, called in the other thread, start it in this object's."""
+
+        def start() -> None:
+            # A process that is spawned is pickled, with what it has.
+            del process.start
+            self._asked.put(process)
+            error = self._started.get()
+            if error is not None:
+                raise error
+
+        process.start = start  # type: ignore[method-assign]  # of this one process
+
+    def end(self) -> None:
+        """Let `serve` return; the other thread calls it."""
+        self._asked.put(None)
+
+    def serve(self) -> None:
+        """Start the processes that the other thread asks for, until its end."""
+        while True:
+            try:
+                process = self._asked.get(timeout=1.0)  # Ctrl-C is seen between two waits
+            except queue.Empty:
+                continue
+            if process is None:
+                return
+            error: BaseException | None = None
+            try:
+                process.start()
+            except BaseException as raised:  # the thread that asked raises it
+                error = raised
+            self._started.put(error)
+
+
+def in_a_thread(work: Callable[[], Any], starter: Starter | None = None) -> Any:
     """The result of a function, or its error, from a thread of its own; one at a time in a process.
 
-    A hook of the library filelock, which torch brings, refuses a fork while another thread forks.
+    Started in the main thread, torch would install a SIGCHLD handler, which raises anywhere in it. But a process that
+    is forked from another thread loses the state of the main one, and what that holds (a process group, say, that
+    DTensor's caches keep) is destroyed in the fork, where it waits for threads that are not there. So the processes
+    themselves are started in the thread that calls this. A hook of the library filelock, which torch brings, refuses a
+    fork while another thread forks.
+
+    Args:
+        work: The function.
+        starter: Starts the processes that it asks for, in the calling thread.
     """
     outcome: list[Any] = []
+    starter = starter or Starter()
 
     def run() -> None:
         try:
@@ -91,11 +147,13 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
                 outcome.append((work(), None))
         except BaseException as error:  # handed to the waiting thread
             outcome.append((None, error))
+        finally:
+            starter.end()
 
     thread = threading.Thread(target=run, name="twinkle-loader-start")
     thread.start()
-    while thread.is_alive():
-        thread.join(1.0)  # Ctrl-C is seen between two waits
+    starter.serve()
+    thread.join()
     result, error = outcome[0]
     if error is not None:
         raise error

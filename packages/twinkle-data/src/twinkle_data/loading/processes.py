@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import LoaderProcessError
+from twinkle_data.loading.forks import ADVICE, is_fork, warn_of_polars
 from twinkle_data.loading.process_messages import Message, StepDataset, StepKey, WorkerInit
-from twinkle_data.loading.process_start import garbage_kept, in_a_thread, recording_context, unlisted
+from twinkle_data.loading.process_start import Starter, garbage_kept, in_a_thread, recording_context, unlisted
 from twinkle_data.order.permutation import derive
 from twinkle_data.whole_number import whole_number
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _TICK_S = 0.2
 _TIDY_S = 10.0
 _FINISH_S = 5.0
+_NO_BATCH = "no batch came"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Processes:
         self._options = options
         self._key = key
         self._running: Any = None
+        self._forks = False
         self._started: list[BaseProcess] = []  # the processes of the running iterator
         self._asked: deque[Step] = deque()  # steps that are read ahead; the next one to deliver is in front
         self._one_by_one = 0  # steps to deliver before several are read ahead again
@@ -159,7 +162,8 @@ class Processes:
 
         options = self._options
         self._asked.clear()
-        context, self._started = recording_context(options.multiprocessing_context)
+        starter = Starter()
+        context, self._started = recording_context(options.multiprocessing_context, starter)
         first = next(self._steps(), None)
         # Otherwise torch would draw the seed from the program's generator.
         generator = torch.Generator()
@@ -177,9 +181,11 @@ class Processes:
             generator=generator,
             prefetch_factor=1 if self._one_by_one else options.prefetch_factor,
         )
-        # Started in a thread, torch installs no SIGCHLD handler, which would raise anywhere in the main thread.
+        self._forks = is_fork(context)
+        if self._forks:
+            warn_of_polars(self._reader.user_code)
         with garbage_kept():
-            return in_a_thread(lambda: unlisted(iter(loader)))
+            return in_a_thread(lambda: unlisted(iter(loader)), starter)
 
     def _wait(self) -> Message:
         deadline = time.monotonic() + self._options.timeout_s
@@ -194,7 +200,7 @@ class Processes:
                 if not (isinstance(error, RuntimeError) and "timed out after" in str(error)):
                     raise _Lost(f"{type(error).__name__}: {error}".splitlines()[0]) from error
                 if time.monotonic() > deadline:
-                    raise _Lost(f"no batch came within timeout_s={self._options.timeout_s}") from error
+                    raise _Lost(f"{_NO_BATCH} within timeout_s={self._options.timeout_s}") from error
             else:
                 return message
 
@@ -220,9 +226,15 @@ class Processes:
         step = next(self._steps(), None)
         where = "" if step is None else f" while reading epoch {step.epoch}, position {step.position}"
         what = "" if step is None else f"; the indices of that batch are {_short(step.indices)}"
+        forked = ""
+        if self._forks and any(_NO_BATCH in one for one in lost):
+            forked = (
+                "They were made by fork: a library that had threads in this process (polars, for one) waits there for "
+                f"them for ever; in that case {ADVICE}. "
+            )
         return (
             f"loader processes were lost {len(lost)} times in a row{where}: {'; '.join(dict.fromkeys(lost))}{what}. "
-            "Reading them with num_workers=0 shows the cause; state_dict() still holds the position"
+            f"{forked}Reading them with num_workers=0 shows another cause; state_dict() still holds the position"
         )
 
 

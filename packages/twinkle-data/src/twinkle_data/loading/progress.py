@@ -107,6 +107,7 @@ class Progress(Generic[B]):
         shard = self.shard()
         kept = self._kept
         if kept is not None and kept.position is self.position and kept.shard == shard:
+            self.engine.check_lengths()
             return kept
         self.close()
         fresh = Run(self.position, shard, self.engine.run(self.position, shard, self.quarantine))

@@ -55,6 +55,9 @@ class Engine(Protocol):
     endless: bool
     whole: bool
 
+    def check_lengths(self) -> None:
+        """Check that the dataset is as long as it was when the engine was made."""
+
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Deliver from a position on, at least to the end of its epoch.
 
@@ -72,6 +75,10 @@ class StepReader(Protocol):
     @property
     def dataset(self) -> Any:
         """The dataset as the user gave it."""
+
+    @property
+    def user_code(self) -> list[Any]:
+        """The objects whose code runs when a step is read: a dataset that is not plain, and a collate function."""
 
     def read(self, step: Step) -> Delivery:
         """Read one step."""

@@ -160,6 +160,9 @@ class GroupEngine:
         self._recipe = recipe
         self.identity, self.plan, self.resumable = info
 
+    def check_lengths(self) -> None:
+        """Do nothing: the workers check theirs."""
+
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Ask for the steps from a position to the end of its epoch, `prefetch_factor` of them ahead."""
         return RemotePipeline(self._workers, self.plan, position, quarantine, self._recipe)

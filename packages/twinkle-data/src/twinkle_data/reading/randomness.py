@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 class _Reading:
     """Samples that are read one after the other; the sample at `len(done)` is being read."""
 
-    __slots__ = ("done", "epoch", "generators", "indices", "seed")
+    __slots__ = ("done", "epoch", "generators", "indices", "other", "seed")
 
     def __init__(self, seed: int, epoch: int, indices: Sequence[int], generators: GlobalGenerators | None) -> None:
         self.seed = seed
@@ -56,9 +56,12 @@ class _Reading:
         self.indices = indices
         self.generators = generators  # None where they are left alone
         self.done: list[Any] = []
+        self.other: int | None = None  # seed of another sample that is read before its turn
 
     def key(self) -> int:
         """The seed of the sample that is being read."""
+        if self.other is not None:
+            return self.other
         return derive(self.seed, self.epoch, self.indices[len(self.done)])
 
 
@@ -80,11 +83,40 @@ def sample_seed() -> int:
     return reading.key()
 
 
+def epoch_of_reading() -> int | None:
+    """The epoch of the sample that is being read; None where no loader reads one."""
+    reading = _reading.get()
+    return None if reading is None else reading.epoch
+
+
 def seed_again() -> None:
     """Seed the generators for the sample that is being read, after code that is not this sample's may have drawn."""
+    _seed_as(None)
+
+
+def seed_for(*parts: int) -> None:
+    """Seed the generators for another sample, which is read before its turn; `seed_again` ends that.
+
+    Args:
+        parts: What its seed derives from, beside the loader's seed and the epoch.
+    """
+    reading = _reading.get()
+    if reading is not None:
+        _seed_as(derive(reading.seed, reading.epoch, *parts))
+
+
+def seed_this() -> None:
+    """Seed the generators for the sample whose code runs next: the one that is being read, or that of `seed_for`."""
     reading = _reading.get()
     if reading is not None and reading.generators is not None:
         reading.generators.seed(reading.key())
+
+
+def _seed_as(other: int | None) -> None:
+    reading = _reading.get()
+    if reading is not None:
+        reading.other = other
+        seed_this()
 
 
 class Randomness:

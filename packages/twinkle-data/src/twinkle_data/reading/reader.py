@@ -47,6 +47,12 @@ class Reader:
         """The dataset as the user gave it."""
         return self._sampling.source.dataset
 
+    @property
+    def user_code(self) -> list[Any]:
+        """The objects whose code runs when a step is read."""
+        source = self._sampling.source
+        return [one for one in (None if source.plain else source.dataset, self._collate) if one is not None]
+
     def read(self, step: Step) -> Delivery:
         """Read one step.
 

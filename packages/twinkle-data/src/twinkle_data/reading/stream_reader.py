@@ -106,6 +106,11 @@ class StreamReader:
         """The dataset as the user gave it."""
         return self._stream.dataset
 
+    @property
+    def user_code(self) -> list[Any]:
+        """The objects whose code runs when a step is read."""
+        return [one for one in (self._stream.dataset, self._collate) if one is not None]
+
     def read(self, step: Step) -> Delivery:
         """Read one step; a delivery without rows means that the epoch is over.
 

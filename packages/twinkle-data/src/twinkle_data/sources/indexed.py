@@ -58,6 +58,9 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
+    def lengths_now(self) -> tuple[int, ...]:
+        """The present lengths of the lists, columns and datasets: a list may have grown."""
+
     @property
     def read(self) -> Callable[[int], Any]:
         """The function that reads one sample."""
@@ -92,6 +95,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def lengths_now(self) -> tuple[int, ...]:
+        """The present length."""
+        return (len(self.dataset),)
 
     def read(self, index: int) -> Any:
         """Read one row."""
@@ -148,6 +155,10 @@ class Columns:
     def __len__(self) -> int:
         return self._length
 
+    def lengths_now(self) -> tuple[int, ...]:
+        """The present length of each column."""
+        return tuple(map(len, self.dataset.values()))
+
     def read(self, index: int) -> dict[str, Any]:
         """Read one row of every column."""
         return {name: column[index] for name, column in self.dataset.items()}
@@ -196,6 +207,10 @@ class Objects:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def lengths_now(self) -> tuple[int, ...]:
+        """The present length."""
+        return (len(self.dataset),)
 
     @property
     def plain(self) -> bool:

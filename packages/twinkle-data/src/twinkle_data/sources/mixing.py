@@ -126,6 +126,10 @@ class MixedSource:
     def __len__(self) -> int:
         return self._starts[-1]
 
+    def lengths_now(self) -> tuple[int, ...]:
+        """The present lengths of all datasets."""
+        return tuple(length for source in self._sources for length in source.lengths_now())
+
     @property
     def plain(self) -> bool:
         """Whether all of the datasets are plain."""

@@ -31,6 +31,10 @@ class ShardEndedError(Exception):
 class OpenShards:
     """Reads samples of shards by offset, fastest in ascending order; a pickled copy has no open shard.
 
+    Attributes:
+        opening_s: Seconds to open a shard; None before one was opened.
+        reading_s: Seconds to read a sample of an open shard; None before one was read.
+
     Args:
         start: Returns an iterable over a shard from an offset on.
         before: Called before a sample is read, if anything else of its shard ran first: an opening, or samples that
@@ -44,8 +48,8 @@ class OpenShards:
         # No order takes turns between more shards, so an older one has ended.
         self._most = min(_most_open(), WINDOW)
         # Measured time to open a shard, and to read one sample.
-        self._opening_s: float | None = None
-        self._reading_s: float | None = None
+        self.opening_s: float | None = None
+        self.reading_s: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenShards, (self._start, self._before)
@@ -65,18 +69,35 @@ class OpenShards:
             if offset > at:
                 self._before()
             sample = next(samples, _ENDED)
-            self._reading_s = _less(self._reading_s, (perf_counter() - begun) / (offset - at + 1))
+            self.reading_s = _less(self.reading_s, (perf_counter() - begun) / (offset - at + 1))
         else:
             _close(samples)
             begun = perf_counter()
             samples, sample = self._begin(shard, offset)
-            self._opening_s = _less(self._opening_s, perf_counter() - begun)
+            self.opening_s = _less(self.opening_s, perf_counter() - begun)
         if sample is _ENDED:
             raise ShardEndedError(offset)
         self._open[shard] = offset + 1, samples
         while len(self._open) > self._most:
             self._close_oldest()
         return sample
+
+    def goes_on(self, shard: int, offset: int) -> bool:
+        """Whether a shard has a sample at an offset, where it ought to end; it is closed, since none is asked for."""
+        at, samples = self._open.pop(shard, (-1, None))
+        try:
+            if at != offset:  # it was closed meanwhile, to make room for others
+                _close(samples)
+                samples = iter(self._start(shard, offset))
+            return samples is not None and next(samples, _ENDED) is not _ENDED
+        except Exception:  # it is not read, so it need not be readable
+            return False
+        finally:
+            _close(samples)
+
+    def drop(self, shard: int) -> None:
+        """Close a shard."""
+        _close(self._open.pop(shard, (0, None))[1])
 
     def close(self) -> None:
         """Close all of them."""
@@ -86,8 +107,8 @@ class OpenShards:
     def _reads_on(self, gap: int) -> bool:
         if gap <= 0:
             return gap == 0
-        opening = self._opening_s or 0.0
-        return opening > _QUICK_S and (self._reading_s is None or gap * self._reading_s < opening)
+        opening = self.opening_s or 0.0
+        return opening > _QUICK_S and (self.reading_s is None or gap * self.reading_s < opening)
 
     def _begin(self, shard: int, offset: int) -> tuple[Iterator[Any], Any]:
         while True:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_data.reading.randomness import seed_again
+import numpy as np
+
+from twinkle_data.order.shard_rows import permutations, window_of
+from twinkle_data.reading.randomness import seed_again, seed_for, seed_this
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.sources.sharded_order import WINDOW, algorithm_of, shards_in_order
+
+_ROW = 0x726F77
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +25,7 @@ class ShardStream:
     Args:
         shards: The shards.
         seed: Seed of the order.
-        shuffle: Use a new order of the shards in each epoch.
+        shuffle: Use a new order of the shards, and of the rows in them, in each epoch.
     """
 
     resumable = True
@@ -30,7 +35,10 @@ class ShardStream:
         self.dataset = shards
         self._seed = seed
         self._shuffle = shuffle
-        self._open = OpenShards(shards.start, seed_again)
+        self._open = OpenShards(shards.start, seed_this)
+        self._window = window_of(min(shards.count, WINDOW))
+        self._epoch = 0
+        self._rows: dict[int, list[Any]] = {}  # of a shuffled shard: the rows of its window, in their order
         self._offsets: list[int] = []
         self._order: list[int] = []
         self._entered = 0  # shards of the order that have entered the window
@@ -45,6 +53,8 @@ class ShardStream:
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Iterate over an epoch from its start, or from a state on."""
         self._open.close()
+        self._rows.clear()
+        self._epoch = epoch
         count = self.dataset.count
         self._order = shards_in_order(count, self._seed, epoch, shuffle=self._shuffle).tolist()
         if state is None:
@@ -61,13 +71,43 @@ class ShardStream:
             self._turn %= len(self._running)
             shard = self._running[self._turn]
             try:
-                sample = self._open.take(shard, self._offsets[shard])
+                sample = self._take(shard, self._offsets[shard])
             except ShardEndedError:
                 self._replace()
                 continue
             self._offsets[shard] += 1
             self._turn += 1
             yield sample
+
+    def _take(self, shard: int, offset: int) -> Any:
+        if not self._shuffle:
+            return self._open.take(shard, offset)
+        within = offset % self._window
+        if shard not in self._rows or not within:
+            self._rows[shard] = self._read_window(shard, offset - within)
+        rows = self._rows[shard]
+        if within >= len(rows):
+            del self._rows[shard]
+            raise ShardEndedError(offset)
+        sample, rows[within] = rows[within], None
+        return sample
+
+    def _read_window(self, shard: int, start: int) -> list[Any]:
+        """The rows of a window in their order; each draws from its own randomness, whenever it is read."""
+        rows: list[Any] = []
+        try:
+            for offset in range(start, start + self._window):
+                seed_for(_ROW, shard, offset)
+                rows.append(self._open.take(shard, offset))
+        except ShardEndedError:
+            pass
+        finally:
+            seed_again()
+        if not rows:
+            return rows
+        window = np.array([start // self._window])
+        order = permutations(self._seed, self._epoch, np.array([shard]), window, np.array([len(rows)]))[0]
+        return [rows[row] for row in order.tolist()]
 
     def _replace(self) -> None:
         """Let the next shard take the place of the one that has ended."""

@@ -1,4 +1,7 @@
-"""The order of samples in shards: one sample of each open shard in turn, in a bounded window of shards."""
+"""The order of samples in shards: one sample of each open shard in turn, in a bounded window of shards.
+
+Shuffled, the shards come in another order in each epoch, and the rows of each in another order within windows.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from twinkle_data.order.permutation import ALGORITHM, Permutation, derive
+from twinkle_data.order.shard_rows import ROWS, permuted, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +26,7 @@ WINDOW: Final = 128
 def algorithm_of(count: int, *, shuffle: bool) -> str:
     """Name and version of the order of `count` shards; up to the window, all of them take turns."""
     version = "shards-v1" if count <= WINDOW else f"shards-v2-window{WINDOW}"
+    version += f"-rows{ROWS}" if shuffle else ""
     return f"{version}+{ALGORITHM if shuffle else 'sequential-v1'}"
 
 
@@ -38,7 +43,7 @@ class ShardedOrder:
     Args:
         lengths: Samples of each shard.
         seed: Seed of the order.
-        shuffle: Use a new order of the shards in each epoch.
+        shuffle: Use a new order of the shards, and of the rows in them, in each epoch.
     """
 
     def __init__(self, lengths: Sequence[int], seed: int, *, shuffle: bool) -> None:
@@ -56,6 +61,9 @@ class ShardedOrder:
             turn = shards_in_order(len(self._lengths), self._seed, epoch, shuffle=self._shuffle)
             self._epoch = epoch, _Slots(turn, self._lengths[turn])
         shards, offsets = self._epoch[1].take(positions)
+        if self._shuffle and len(positions):
+            window = window_of(min(len(self._lengths), WINDOW))
+            offsets = permuted(self._seed, epoch, shards, offsets, self._lengths, window)
         found: NDArray[np.int64] = self._starts[shards] + offsets
         return found
 

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twinkle_data.reading.randomness import seed_again
+from twinkle_data.order.shard_rows import window_of
+from twinkle_data.reading.randomness import seed_this
 from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
+from twinkle_data.sources.shard_rows import ShuffledShards
+from twinkle_data.sources.sharded_order import WINDOW
 from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -24,14 +27,16 @@ if TYPE_CHECKING:
 class Shards:
     """A dataset in a fixed number of virtual shards; pass it as the dataset of a loader.
 
-    The order takes one sample of each of 128 shards in turn; a shard that ends makes room for the next one.
+    The order takes one sample of each of 128 shards in turn; a shard that ends makes room for the next one. With
+    `shuffle=True`, each epoch has another order of the shards, and of the rows in each shard within windows: of 4096
+    rows for one shard, of 32 where 128 are open.
 
     Args:
         start: `start(shard, offset)` returns an iterable over a shard from sample `offset` on. Any process may call
             it, more than once.
         count: Number of shards, at least 1: a property of the dataset, not of the ranks that read it.
         lengths: Number of samples in each shard. With them, `len()` works, and every rank reads only the shards of
-            its rows.
+            its rows. A shard that is shorter or longer is an error when its end is read.
         fingerprint: Name of the dataset's contents.
     """
 
@@ -71,16 +76,32 @@ class ShardedSource:
 
     Args:
         shards: The shards.
+        shuffled: Their rows are asked for in a shuffled order.
+        share: The share of the rows of a shard that this process reads, in (0, 1].
     """
 
     plain = False
     at_once = False
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, *, shuffled: bool, share: float = 1.0) -> None:
         assert shards.lengths is not None
         self.dataset = shards
+        self._shuffled = shuffled
         self._starts = np.concatenate(([0], np.cumsum(np.array(shards.lengths, dtype=np.int64))))
-        self._open = OpenShards(shards.start, seed_again)
+        self._open = OpenShards(shards.start, seed_this)
+        window = window_of(min(shards.count, WINDOW))
+        self._rows = ShuffledShards(self._open, window, self._key, share) if shuffled else self._open
+
+    def for_share(self, share: float) -> ShardedSource:
+        """The same source for a process that reads a share of the rows of a shard."""
+        return ShardedSource(self.dataset, shuffled=True, share=share) if self._shuffled else self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        share = self._rows.share if isinstance(self._rows, ShuffledShards) else 1.0
+        return _sharded, (self.dataset, self._shuffled, share)
+
+    def _key(self, shard: int, offset: int) -> tuple[int, ...]:
+        return (int(self._starts[shard]) + offset,)
 
     @property
     def fingerprint(self) -> str:
@@ -90,6 +111,10 @@ class ShardedSource:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def lengths_now(self) -> tuple[int, ...]:
+        """None: they are given."""
+        return ()
+
     @property
     def read(self) -> Callable[[int], Any]:
         """The function that reads one sample."""
@@ -98,13 +123,16 @@ class ShardedSource:
     def _read(self, index: int) -> Any:
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         wanted = index - int(self._starts[shard])
+        length = int(self._starts[shard + 1] - self._starts[shard])
         try:
-            return self._open.take(shard, wanted)
+            sample = self._rows.take(shard, wanted)
         except ShardEndedError as ended:
-            length = int(self._starts[shard + 1] - self._starts[shard])
             raise IndexError(
                 f"shard {shard} ended at {ended.length} samples; its length is given as {length}"
             ) from None
+        if wanted == length - 1 and self._open.goes_on(shard, length):
+            raise IndexError(f"shard {shard} goes on after {length} samples; its length is given as {length}")
+        return sample
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """Read samples, one by one."""
@@ -117,3 +145,7 @@ class ShardedSource:
 
     def portions(self, indices: Sequence[int]) -> None:
         """None: this is a single dataset."""
+
+
+def _sharded(shards: Shards, shuffled: bool, share: float) -> ShardedSource:
+    return ShardedSource(shards, shuffled=shuffled, share=share)

@@ -1,0 +1,81 @@
+"""What does not live in a forked process: the threads of the libraries that the program has used."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+from twinkle_data.sources.parts import library_of, objects_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from multiprocessing.context import BaseContext
+
+ADVICE: Final = 'use multiprocessing_context="forkserver" or "spawn"'
+_POLARS_THREAD: Final = re.compile(r"polars-\d+")
+
+
+def is_fork(context: BaseContext) -> bool:
+    """Whether a context forks this process."""
+    return context.get_start_method() == "fork"
+
+
+def warn_of_polars(user_code: Iterable[object]) -> None:
+    """Warn where forked processes would run polars, whose threads were started here: its queries wait for ever there.
+
+    Args:
+        user_code: The objects whose code the processes run.
+    """
+    if "polars" not in sys.modules or not _polars_has_threads():
+        return
+    for code in user_code:
+        if _uses_polars(code):
+            warnings.warn(
+                f"{type(code).__name__} uses polars, polars has run in this process, and loader processes are made by "
+                f"fork, where polars' threads do not live: its queries wait there for ever. To read it, {ADVICE}, "
+                "num_workers=0, or rows without polars, as of frame.to_dicts()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+
+
+def _polars_has_threads() -> bool:
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        return True
+    for task in tasks.iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            if _POLARS_THREAD.fullmatch((task / "comm").read_text().strip()):
+                return True
+    return False
+
+
+def _uses_polars(code: object) -> bool:
+    """Whether an object holds something of polars, or its code stands in a module that does."""
+    for one in objects_in(code):
+        if library_of(type(one)) == "polars":
+            return True
+        function: Any = one.__func__ if isinstance(one, MethodType) else one
+        home = function.__module__ if isinstance(function, FunctionType) else type(one).__module__
+        module = sys.modules.get(home or "")
+        if module is not None and _is_users(home) and _names_polars(vars(module).values()):
+            return True
+    return False
+
+
+def _is_users(home: str) -> bool:
+    top = home.partition(".")[0]
+    return top not in ("twinkle_data", "twinkle", "torch", "datasets") and (
+        top == "__main__" or top not in sys.stdlib_module_names
+    )
+
+
+def _names_polars(values: Iterable[object]) -> bool:
+    polars = sys.modules["polars"]
+    return any(value is polars or library_of(type(value)) == "polars" for value in list(values))
