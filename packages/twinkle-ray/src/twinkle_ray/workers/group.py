@@ -66,6 +66,7 @@ class RayGroup:
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
         self.deaths: dict[int, str] = {}
+        self._ended: dict[int, str] = {}
         self.labels: Mapping[str, str] = {}
         self.waiting: WaitingInputs | None = None
         self.agents: Mapping[str, Any] = {}
@@ -88,6 +89,7 @@ class RayGroup:
             for rank, member in fresh.items():
                 self._cached.pop(rank, None)
                 self.deaths.pop(rank, None)
+                self._ended.pop(rank, None)
                 self._sender.renew(rank, member.alive)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -201,6 +203,15 @@ class RayGroup:
         if calls and self.waiting is not None:
             self._sender.cancel(self.waiting, calls)
 
+    def end_ranks(self, ranks: Sequence[int], why: str) -> Sequence[int]:
+        """End the processes of ranks; the driver alone does."""
+        if not self._is_driver:
+            return ()
+        for rank in ranks:
+            self._ended[rank] = why
+            ray.kill(self.members[rank].actor, no_restart=True)
+        return ranks
+
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the coroutines of replies wait; for other replies the stacks of their ranks."""
         calls = {r.rank: r.on_loop for r in replies if isinstance(r, _REPLIES) and r.on_loop is not None}
@@ -238,6 +249,8 @@ class RayGroup:
         failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name, lives=lives)
         if failure.died and not failure.upstream and not unsure:
             self.deaths.setdefault(reply.rank, reply.name)
+            if reply.rank in self._ended:
+                failure = replace(failure, message=self._ended[reply.rank])
             if reply.died_in is not None:
                 message = f"it was lost before this call, during {reply.died_in}; {failure.message}"
                 failure = replace(failure, message=message, repeated=True)

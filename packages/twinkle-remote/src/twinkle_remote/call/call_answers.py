@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.sessions.collector import paused_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_remote.call.call_runtime import CallRuntime
     from twinkle_remote.protocol.backend import Reply
@@ -25,6 +25,9 @@ class CallAnswers:
         runtime: The runtime of the call.
         replies: One for each called rank, ascending by rank.
         record: Record of the call's times and bytes.
+
+    Attributes:
+        on_failures: Called with the outcomes of ranks that failed, as they arrive; None if nobody asks.
     """
 
     def __init__(self, runtime: CallRuntime, replies: Sequence[Reply], record: CallRecord) -> None:
@@ -37,6 +40,7 @@ class CallAnswers:
         self._failures: list[Failure] = []
         self._failed_at = 0.0
         self._lock = threading.Lock()
+        self.on_failures: Callable[[Sequence[Outcome]], None] | None = None
 
     def replies(self) -> Sequence[Reply]:
         """The replies of all ranks."""
@@ -97,6 +101,8 @@ class CallAnswers:
         self._failures += [outcome.failure for outcome in ends if outcome.failure is not None]
         if ends and not self._failed_at:
             self._failed_at = ends[0].started + ends[0].seconds or time.time()
+        if ends and self.on_failures is not None:
+            self.on_failures(ends)
 
     def _told_failures(self) -> Sequence[Failure]:
         """The known failures as a caller is told of them: a known cause stands for what follows from it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.dispatch import dispatch
@@ -12,6 +12,7 @@ from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.lazy_arguments import LazyArguments, lists_only
 from twinkle_remote.call.pending_call import PendingCall
 from twinkle_remote.call.start_whole import start_whole
+from twinkle_remote.call.stuck_peers import free_stuck_peers
 from twinkle_remote.call.whole_rows import warn_whole
 from twinkle_remote.context import caller
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
@@ -120,7 +121,7 @@ def start(
         return start_whole(runtime, component, kind, target, name, spec, args, given, by_rank=by_rank, held=held)
     group = runtime.backend.group(component.group)
     ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
-    queue = runtime.in_flight.queue(group.name, ranks, name, 0.0 if at_once else spec.timeout)
+    queue = runtime.in_flight.queue(group.name, ranks, name, 0.0 if at_once else spec.timeout, spec.collective)
     put, mesh = runtime.backend.store.put, component.mesh
     with paused_for(len(ranks)):
         try:
@@ -156,7 +157,7 @@ def _submit(
     with runtime.sending if len(ranks) > 1 else nullcontext():  # every rank gets this process's calls in one order
         replies = group.submit_all(ranks, tasks, shares.of_rank, inputs)
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
-    return PendingCall(
+    call = PendingCall(
         runtime,
         group,
         name,
@@ -168,6 +169,9 @@ def _submit(
         record=record,
         sources=lazies.sources,
     )
+    if spec.collective:
+        call.on_failures = partial(free_stuck_peers, call)
+    return call
 
 
 def _unsent(name: str, group: str, error: WorkerDiedError) -> WorkerDiedError:

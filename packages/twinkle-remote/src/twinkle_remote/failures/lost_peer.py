@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.messages import Outcome
 
 # errors of Gloo and NCCL on ranks that wait for an ended rank
 _TYPES = ("RuntimeError", "DistBackendError", "DistNetworkError", "CollectiveError", "CollectiveTimeoutError")
@@ -26,6 +27,12 @@ def lost_a_peer(failure: Failure) -> bool:
     """Whether a failure reports a process group's lost connection to an ended process."""
     named = failure.type_name.rpartition(".")[2] in _TYPES
     return named and not failure.died and any(text in failure.message for text in _TEXTS)
+
+
+def raised_itself(outcome: Outcome) -> bool:
+    """Whether a rank failed by what its own code raised, not by the end of another rank or of its own process."""
+    failure = outcome.failure
+    return failure is not None and not (failure.died or failure.upstream or failure.unanswered or lost_a_peer(failure))
 
 
 def is_mismatch(failure: Failure) -> bool:

@@ -156,6 +156,18 @@ class WorkerGroup(Protocol):
         """
         return
 
+    def end_ranks(self, ranks: Sequence[int], why: str) -> Sequence[int]:
+        """End the processes of ranks, so that peers which wait for them in a collective get an error.
+
+        Args:
+            ranks: Ranks that have failed.
+            why: What the death of each is told as.
+
+        Returns:
+            The ranks that were ended; none by default, which suits workers that share a process.
+        """
+        return ()
+
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Check that all tasks of one call can be sent, before the first one is sent; the default checks nothing.
 

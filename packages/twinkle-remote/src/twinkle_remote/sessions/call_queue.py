@@ -19,6 +19,7 @@ _log = logging.getLogger("twinkle.remote")
 _POLL_SECONDS = 0.05
 _SLICE_SECONDS = 1.0
 _PATIENCE_SECONDS = 5.0
+_SETTLE_SECONDS = 60.0
 _TOGETHER = 64  # calls that are waited for at once
 
 
@@ -86,6 +87,22 @@ class CallQueue:
                 warned = True
                 _log.warning("%s waits: %s%s", name, self._full(), _advice())
             self._wait(waiting, _SLICE_SECONDS if timeout is None else min(_SLICE_SECONDS, timeout - waited))
+
+    def settle(self, timeout: float | None) -> None:
+        """Wait until calls of all ranks that failed on some are over on the others, before all ranks are called again.
+
+        A rank that failed would meet its peers' collective of the earlier call in that of the new one. Peers that wait
+        for it are freed meanwhile (`free_stuck_peers`).
+
+        Args:
+            timeout: Seconds that the new call may take; None for a minute.
+        """
+        until = time.monotonic() + (_SETTLE_SECONDS if timeout is None else min(timeout, _SETTLE_SECONDS))
+        while not self._is_closed() and (left := until - time.monotonic()) > 0:
+            split = [call for call in self.calls() if call.spec.collective and call.failed() and not call.done()]
+            if not split:
+                return
+            self._wait(split, min(_SLICE_SECONDS, left))
 
     def _full(self) -> str:
         return f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"

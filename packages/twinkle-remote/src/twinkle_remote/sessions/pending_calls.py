@@ -50,7 +50,9 @@ class PendingCalls:
         self.started = 0
         self._lock = threading.Lock()
 
-    def queue(self, group: str, ranks: Sequence[int], name: str, timeout: float | None) -> CallQueue:
+    def queue(
+        self, group: str, ranks: Sequence[int], name: str, timeout: float | None, collective: bool = False
+    ) -> CallQueue:
         """Wait until there is room for a new call; returns the queue to add it to.
 
         Args:
@@ -58,6 +60,7 @@ class PendingCalls:
             ranks: Ranks to call. A worker that calls itself does not wait, because it would wait for itself.
             name: Class.method.
             timeout: Seconds that the call may take; None for no limit.
+            collective: All ranks enter it together, so that an earlier such call has to be over on each.
 
         Raises:
             CallTimeoutError: There was no room within the timeout.
@@ -72,6 +75,8 @@ class PendingCalls:
         self.started += 1
         if here.group != group or here.rank not in ranks:
             queue.make_room(name, timeout)
+            if collective:
+                queue.settle(timeout)
         return queue
 
     def completed(self, call: PendingCall) -> None:
