@@ -96,7 +96,7 @@ class Encoder:
             return self.whole(value.value)
         if kind is Lazy:
             return self.lazy(value, split=False)
-        if kind in _STREAMS or issubclass(kind, RunsOnce) or runs_once(kind):
+        if kind is not dict and (kind in _STREAMS or issubclass(kind, RunsOnce) or runs_once(kind)):
             raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
         return map_parts(value, self.whole, self._stored_or_itself)
 

@@ -114,6 +114,7 @@ class _Planner:
             parts = self._divide([(index, 0, 1) for index in range(len(sources))])
             return [HandedValue(tuple([HandedPiece(sources[index].payload) for index, _, _ in part])) for part in parts]
         known = given.how in ("rows", "one") and all(outcome.rows is not None for outcome in sources)
+        known = known and sum([outcome.numbered and bool(outcome.rows) for outcome in sources]) < 2
         if (
             not known
             or not _is_aligned(given, sources)

@@ -23,6 +23,7 @@ from twinkle_remote.conformance.checks import (
     failing,
     handing,
     identity,
+    keeping,
     lazies,
     lifetimes,
     limits,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Callable[[Harness], None], ...] = (
     *dispatching.CHECKS,
     *collecting.CHECKS,
+    *keeping.CHECKS,
     *lazies.CHECKS,
     *handing.CHECKS,
     *identity.CHECKS,

@@ -109,6 +109,7 @@ class Outcome:
         payload: The value, or a reference that `Store.get` reads.
         rows: Rows of the value; None when it has none.
         is_list: The value is a list.
+        numbered: Its rows bear numbers from 0, which go on from rank to rank where results are joined.
         rows_given: Rows of split arguments that this rank received; None when nothing was split.
         total: Rows of split arguments of the whole call, before padding or dropping.
         failure: The failure, if there is no value.
@@ -133,3 +134,4 @@ class Outcome:
     started: float = 0.0
     seconds: float = 0.0
     fetch_seconds: float = 0.0
+    numbered: bool = False

@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 from twinkle_remote.errors import DispatchError
+from twinkle_remote.values.attributes import attributes_of, set_attributes
 from twinkle_remote.values.columns import columns, with_parts
 from twinkle_remote.values.rows import PLAIN
+from twinkle_remote.values.sequences import sequence_like
 
 
 def snapshot(value: Any, *, keep: bool = False) -> Any:
@@ -37,6 +39,10 @@ def _snapshot(value: Any, keep: bool, copies: dict[int, Any]) -> Any:
             return with_parts(value, [_snapshot(part, keep, copies) for part in parts.values()])
         except DispatchError:  # a mapping that cannot be copied and has no rows is like any other object
             return value
+    if isinstance(value, list | tuple):
+        own = {name: _snapshot(part, keep, copies) for name, part in attributes_of(value)}
+        base: Any = list if isinstance(value, list) else tuple
+        return sequence_like(value, [_snapshot(item, keep, copies) for item in base.__iter__(value)], own)
     if id(value) not in copies:
         copies[id(value)] = _own(value, keep)
     return copies[id(value)]
@@ -48,7 +54,10 @@ def _own(value: Any, keep: bool) -> Any:
     if numpy is not None and type(value) is numpy.ndarray:
         return read_only(value.copy() if keep else value.view())
     if torch is not None and isinstance(value, torch.Tensor):
-        return _own_tensor(torch, value)
+        own = _own_tensor(torch, value)
+        if type(own) is type(value) is not torch.Tensor:
+            set_attributes(own, value.__dict__)
+        return own
     if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
         return value.copy()
     return value

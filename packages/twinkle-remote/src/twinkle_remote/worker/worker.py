@@ -20,6 +20,7 @@ from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.targets import attribute_at, call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.values.columns import columns
+from twinkle_remote.values.numbered import is_numbered
 from twinkle_remote.values.rows import PLAIN, rows_of
 from twinkle_remote.values.unknown import runs_once
 from twinkle_remote.worker.failure_saver import FailureSaver
@@ -280,7 +281,7 @@ class Worker:
                 outcome.rows = None if untold else rows_of(value, "result")
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
-            outcome.is_list = isinstance(value, list)
+            outcome.is_list, outcome.numbered = isinstance(value, list), is_numbered(value)
         if self._shared:
             from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ class PandasSplitter:
         _check_types([value.index for value in values], "index")
         _alike("names of the index", (tuple(value.index.names) for value in values))
         _alike("attributes", (value.attrs for value in values))
-        fresh = all(_is_default(value.index) for value in values)
+        fresh = _are_repeated([value.index for value in values])
         joined = _pandas.concat(list(values), ignore_index=fresh)
         if fresh:
-            joined.index.names = first.index.names
+            start = first.index.start
+            joined.index = _pandas.RangeIndex(start, start + len(joined), name=first.index.name)
         elif _frequency(first.index) is not None:
             joined.index = _indexes([value.index for value in values])
         return _with_metadata(joined, values)
@@ -99,8 +101,12 @@ def _check_types(values: Sequence[Any], name: object) -> None:
     check_types([getattr(value.dtype, "numpy_dtype", value.dtype) for value in values], values)
 
 
-def _is_default(index: Any) -> bool:
-    return isinstance(index, _pandas.RangeIndex) and index.start == 0 and index.step == 1
+def _are_repeated(indexes: Sequence[Any]) -> bool:
+    """Whether default indexes of several ranks bear some numbers twice, which those of shares of one frame do not."""
+    if not all(isinstance(index, _pandas.RangeIndex) and index.step == 1 for index in indexes):
+        return False
+    ordered = sorted(indexes, key=lambda index: (index.start, index.stop))
+    return any(after.start < before.stop for before, after in itertools.pairwise(ordered))
 
 
 def _frequency(index: Any) -> Any:
