@@ -2,7 +2,13 @@
 
 from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.cursor import merge_states
-from twinkle_data.errors import BadSampleError, LoaderProcessError, NotResumableError, StateMismatchError
+from twinkle_data.errors import (
+    BadSampleError,
+    LoaderProcessError,
+    NotResumableError,
+    RanksDifferError,
+    StateMismatchError,
+)
 from twinkle_data.loader import DataLoader
 from twinkle_data.loading.processes import ProcessOptions
 from twinkle_data.order.packing import Packing
@@ -25,6 +31,7 @@ __all__ = [
     "Packing",
     "Permutation",
     "ProcessOptions",
+    "RanksDifferError",
     "Shards",
     "StateMismatchError",
     "merge_states",

@@ -11,6 +11,10 @@ class StateMismatchError(TwinkleError, ValueError):
     """A saved state belongs to another dataset, seed or algorithm; the message shows both sides."""
 
 
+class RanksDifferError(TwinkleError, ValueError):
+    """The ranks of a loader have different datasets, so that rows would come twice or never."""
+
+
 class NotResumableError(TwinkleError):
     """An iterable dataset cannot go to the position that was asked for."""
 

@@ -14,6 +14,7 @@ from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
 from twinkle_data.reading.generators import GlobalGenerators, find_draws
+from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.parts import check_undivided
 from twinkle_data.whole_number import whole_number
 from twinkle_remote import current_place
@@ -64,6 +65,7 @@ class DeviceMeshSampler:
         self.device_mesh = device_mesh
         self._maker: Place | None = current_place()
         mesh_here(device_mesh, self._maker)
+        refuse_unordered(sampler, "the sampler")
         check_undivided(sampler, device_mesh.data_world_size, f"the sampler {type(sampler).__name__}")
         self.epoch = 0
         self._seed = whole_number("seed", seed)

@@ -113,6 +113,11 @@ def ranks_are_threads() -> None:
         _current.set(_DRIVER)
 
 
+def are_ranks_threads() -> bool:
+    """Whether the ranks of the session share this process."""
+    return _driver_threads is not None
+
+
 def ranks_were_threads() -> None:
     """The threads of the session have ended."""
     global _driver_threads

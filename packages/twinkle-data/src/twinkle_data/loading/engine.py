@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_data.cursor import Cursor, Identity
 from twinkle_data.loading.in_process import Direct
+from twinkle_data.loading.own_copy import claim
 from twinkle_data.loading.processes import Processes
 from twinkle_data.order.orders import Sequential, Shuffled
 from twinkle_data.order.packing import PackPlan
@@ -164,6 +165,7 @@ def open_engine(dataset: object, recipe: Recipe) -> Engine:
         )
     stream = open_stream(built, factory, seed, shuffle=shuffle)
     if stream is not None:
+        claim(stream.dataset)
         return StreamEngine(stream, recipe, getattr(factory or type(built), "__name__", type(built).__name__))
     source = open_source(built)
     if isinstance(source, Objects):

@@ -8,17 +8,20 @@ that its loop got.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import BatchInfo
 from twinkle_data.cursor import Cursor
 from twinkle_data.loading.data_shard import mesh_here
 from twinkle_data.loading.engine import open_engine, steps_from
+from twinkle_data.loading.own_copy import own_copies
 from twinkle_data.loading.protocol import Position
+from twinkle_data.loading.same_on_ranks import check_same, first_rows
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.delivery import Delivery
 from twinkle_remote import current_place, current_worker, is_handle, remote_class, remote_function, submit
-from twinkle_remote.backends.support import active, call_of
+from twinkle_remote.backends.support import active, are_ranks_threads, call_of
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
@@ -47,10 +50,20 @@ class DatasetInfo(NamedTuple):
     identity: Identity
     plan: StepPlan
     resumable: bool
+    first_rows: list[list[int]]
+    rank: int
 
 
-def _first_answer(results: list[Any], mesh: DeviceMesh | None) -> Any:
-    return next(result for result in results if result is not None)
+def _same_answer(results: list[DatasetInfo | None], mesh: DeviceMesh | None) -> DatasetInfo:
+    """The answer of all ranks that read.
+
+    Raises:
+        RanksDifferError: They differ.
+    """
+    first, *others = [result for result in results if result is not None]
+    for other in others:
+        check_same(first.identity, first.first_rows, other.identity, other.first_rows, (first.rank, other.rank))
+    return first
 
 
 def _answers(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
@@ -74,14 +87,22 @@ class GroupLoader:
         self._position = Position(Cursor())
         self._report: StepReport | None = None
 
-    @remote_function(dispatch="all", collect=_first_answer, lazy_collect=False)
+    @remote_function(dispatch="all", collect=_same_answer, lazy_collect=False)
     def open(self) -> DatasetInfo | None:
-        """Open the dataset on the ranks that read; of the ranks that see the same samples, one does."""
+        """Open the dataset on the ranks that read; of the ranks that see the same samples, one does.
+
+        Raises:
+            RanksDifferError: Their datasets differ.
+            TypeError: Ranks that share a process cannot have copies of their own.
+        """
         context = current_worker()
         if context.mesh is not None and context.rank not in context.mesh.collect_ranks:
             return None
-        self._engine = open_engine(self._dataset, self._recipe)
-        return DatasetInfo(self._engine.identity, self._engine.plan, self._engine.resumable)
+        if are_ranks_threads() and context.world_size > 1:
+            self._dataset, collate = own_copies(self._dataset, self._recipe.collate)
+            self._recipe = replace(self._recipe, collate=collate)
+        engine = self._engine = open_engine(self._dataset, self._recipe)
+        return DatasetInfo(engine.identity, engine.plan, engine.resumable, first_rows(engine.plan), context.rank or 0)
 
     @remote_function(dispatch="all", collect="flatten")
     def read(self, cursor: Cursor, source: Any, quarantine: tuple[int, ...]) -> Any:
@@ -158,7 +179,7 @@ class GroupEngine:
     def __init__(self, workers: GroupLoader, recipe: Recipe, info: DatasetInfo) -> None:
         self._workers = workers
         self._recipe = recipe
-        self.identity, self.plan, self.resumable = info
+        self.identity, self.plan, self.resumable = info.identity, info.plan, info.resumable
 
     def check_lengths(self) -> None:
         """Do nothing: the workers check theirs."""

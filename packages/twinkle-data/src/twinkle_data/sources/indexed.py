@@ -18,6 +18,7 @@ from twinkle_data.sources.kinds import (
     is_rows_by_number,
     is_tensors,
     refuse_frames,
+    refuse_unordered,
 )
 
 
@@ -257,6 +258,7 @@ def open_source(dataset: object) -> Source:
     dataset, factory = build(dataset)
     dataset = by_position(dataset)
     refuse_frames(dataset)
+    refuse_unordered(dataset, "the dataset")
     if isinstance(dataset, Mapping):
         return Rows(dataset) if is_rows_by_number(dataset) else Columns(dataset)  # type: ignore[arg-type]  # by number
     if isinstance(dataset, (str, bytes)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, KeysView, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any, Final
 
@@ -106,6 +106,26 @@ def is_rows_by_number(dataset: Mapping[Any, Any]) -> bool:
             "pass list(dataset.values()), or name columns by texts"
         )
     return True
+
+
+def refuse_unordered(rows: object, what: str) -> None:
+    """Refuse what has no order that processes share.
+
+    Args:
+        rows: A dataset, or an iterator over one.
+        what: Its name in the error.
+
+    Raises:
+        TypeError: It is a set, or an iterator over one.
+    """
+    unordered = (
+        isinstance(rows, Set) and not isinstance(rows, (KeysView, ItemsView)) and not hasattr(rows, "__getitem__")
+    )
+    if unordered or type(rows) is type(iter(set())):
+        raise TypeError(
+            f"{what} is a {type(rows).__name__}, which has another order in each process and each run: use "
+            "sorted(...), or a list"
+        )
 
 
 def check_column(name: object, column: object) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Final
 
+from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.sharded_order import WINDOW
 
 # A shard that opens faster than this is opened again, so that no unwanted sample is read.
@@ -113,7 +114,10 @@ class OpenShards:
     def _begin(self, shard: int, offset: int) -> tuple[Iterator[Any], Any]:
         while True:
             try:
-                samples = iter(self._start(shard, offset))
+                part = self._start(shard, offset)
+                refuse_unordered(part, f"shard {shard}")
+                samples = iter(part)
+                refuse_unordered(samples, f"shard {shard}")
                 self._before()
                 return samples, next(samples, _ENDED)
             except OSError as error:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from twinkle_data.errors import NotResumableError
 from twinkle_data.sources.fingerprint import fingerprint_of
+from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
 
@@ -80,7 +81,9 @@ class IterableStream:
             # Some datasets begin every pass at the last loaded state, so the start is loaded too.
             if state is not None or not fresh:
                 self.dataset.load_state_dict(deepcopy(self._front if state is None else state))
-        return iter(self.dataset)
+        samples: Iterator[Any] = iter(self.dataset)
+        refuse_unordered(samples, f"what {type(self.dataset).__name__} iterates over")
+        return samples
 
     def state(self) -> Any:
         """The dataset's own state; None where it has none."""
@@ -99,7 +102,9 @@ class FactoryIterable:
         self._make = make
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._make())
+        made = self._make()
+        refuse_unordered(made, "what the callable returns")
+        return iter(made)
 
 
 def open_stream(
@@ -117,6 +122,7 @@ def open_stream(
         TypeError: It is a generator, which can be read only once.
         ValueError: `shuffle` is given for a stream other than shards.
     """
+    refuse_unordered(dataset, "the dataset")
     if isinstance(dataset, Shards):
         return ShardStream(dataset, seed, shuffle=shuffle) if dataset.lengths is None else None
     if not isinstance(dataset, Iterable) or (hasattr(dataset, "__getitem__") and not _is_torch_iterable(dataset)):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from twinkle_remote.call.lazy import Lazy, call_of
     from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.call.submit import start_on_workers
-    from twinkle_remote.context import WorkerContext, be_worker, is_told
+    from twinkle_remote.context import WorkerContext, are_ranks_threads, be_worker, is_told
     from twinkle_remote.failures.capture import capture
     from twinkle_remote.failures.frames import driver_line, user_stack
     from twinkle_remote.failures.raising import raise_failures
@@ -39,6 +39,7 @@ __all__ = [
     "WorkerContext",
     "WorkersOf",
     "active",
+    "are_ranks_threads",
     "attach",
     "bar_class",
     "be_worker",
@@ -77,6 +78,7 @@ _HOMES = {
     "WorkerContext": "context",
     "WorkersOf": "sessions.weight_sources",
     "active": "sessions.current",
+    "are_ranks_threads": "context",
     "attach": "sessions.current",
     "bar_class": "sessions.progress_output",
     "be_worker": "context",
