@@ -48,9 +48,9 @@ def as_chat(value: Any) -> Chat | None:
 
 
 def without_none(value: Any) -> Any:
-    """The value without the keys that are None, at any depth."""
+    """The value without the keys that are None, or NaN, as pandas has it for a missing number, at any depth."""
     if isinstance(value, dict):
-        return {key: without_none(one) for key, one in value.items() if one is not None}
+        return {key: without_none(one) for key, one in value.items() if one is not None and one == one}
     return [without_none(one) for one in value] if isinstance(value, list) else value
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import numpy as np
 import pytest
 from tiny_models import CONFIGS, adamw
 from tiny_tokenizer import tiny_tokenizer
@@ -98,3 +99,61 @@ def test_a_loader_collates_for_a_model() -> None:
         assert len(batch) == 3
         found = model.forward_backward(batch)
         assert batch.mask is not None and found["tokens"] == sum(int(mask.sum()) for mask in batch.mask)
+
+
+def test_a_turn_with_the_weight_0_does_not_count() -> None:
+    chat = [CHAT[0], {**CHAT[1], "weight": 0}, CHAT[2], {**CHAT[3], "weight": 1}]
+    assert texts(supervised([chat], tokenizer()), counted=True) == ["three<end>\n"]
+    answer = "{% generation %}{{ turn['content'] }}<end>{% endgeneration %}"
+    says = f"{{% if turn['role'] == 'assistant' %}}{answer}{{% else %}}{{{{ turn['content'] }}}}{{% endif %}}"
+    marked = tokenizer(TURNS.replace("{{ turn['content'] }}<end>", says) + OPENED)
+    assert texts(supervised([CHAT], marked), counted=True) == ["One, two<end> three<end>"]
+    assert texts(supervised([chat], marked), counted=True) == [" three<end>"]
+    with pytest.raises(ValueError, match="weight"):
+        supervised([[CHAT[0], {**CHAT[1], "weight": 0.5}]], tokenizer())
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array])
+def test_prompts_and_completions_may_be_chats_and_the_completion_counts(form: Any) -> None:
+    row = {"prompt": form(CHAT[:3]), "completion": form(CHAT[3:])}
+    assert texts(supervised([row], tokenizer()), counted=True) == ["three<end>\n"]
+    assert texts(supervised([{**row, "completion": "three"}], tokenizer()), counted=True) == ["three<end>\n"]
+
+
+def test_rows_of_parquet_and_arrow_are_those_of_python(tmp_path: Path) -> None:
+    import pandas as pd
+
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": "1"}}}
+    other = {"type": "function", "function": {"name": "g", "arguments": {"b": "x"}}}
+    template = TURNS.replace("<end>", "{% if 'tool_calls' in turn %}{{ turn.tool_calls | tojson }}{% endif %}<end>")
+    tools = [[{"name": "f", "parameters": {"a": "int"}}], [{"name": "g", "parameters": {"b": "str"}}]]
+    template = "{{ tools | tojson if tools else '' }}" + template
+    rows = [
+        {"messages": [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": tools[0]},
+        {"messages": [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [other]}], "tools": tools[1]},
+        {"messages": CHAT, "tools": []},
+    ]
+    right = supervised(rows, tokenizer(template))
+    arrow = datasets.Dataset.from_list(rows)
+    arrow.to_parquet(tmp_path / "rows.parquet")
+    parquet = pd.read_parquet(tmp_path / "rows.parquet").to_dict("records")
+    for form in (list(arrow), parquet):
+        assert supervised(form, tokenizer(template)) == right
+    kept = {"type": "function", "function": {"name": "f", "arguments": {"a": None}}}  # a null of the user's own
+    made = supervised([[CHAT[0], {"role": "assistant", "content": "", "tool_calls": [kept]}]], tokenizer(template))
+    assert '"a": null' in texts(made, counted=True)[0]
+
+
+def test_tools_and_variables_go_to_the_template_those_of_a_row_first() -> None:
+    template = "{{ tools | tojson }}{{ mood }}" + TURNS + OPENED
+    options: dict[str, Any] = {"tools": [{"name": "f"}], "chat_template_kwargs": {"mood": "calm"}}
+    rows = [CHAT[:2], {"messages": CHAT[:2], "tools": '[{"name": "g"}]', "chat_template_kwargs": {"mood": "wild"}}]
+    made = texts(supervised(rows, tokenizer(template), **options), counted=False)
+    assert [text.split("user")[0] for text in made] == ['[{"name": "f"}]calm', '[{"name": "g"}]wild']
+    (pack,) = supervised_packs([rows], tokenizer(template), **options)
+    assert pack == supervised(rows, tokenizer(template), **options)
+
+
+def test_older_forms_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="functions"):
+        supervised([{"messages": CHAT, "functions": [{"name": "f"}]}], tokenizer())
