@@ -8,13 +8,14 @@ import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING
 
+from twinkle.cli.device_findings import device_findings
 from twinkle.cli.finding import Finding
 from twinkle.cli.host_findings import host_findings
 from twinkle.cli.ray_findings import ray_findings
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _DISTRIBUTIONS = (
     "twinkle-all",
@@ -26,12 +27,20 @@ _DISTRIBUTIONS = (
     "torch",
     "numpy",
 )
+_WIDTH = len("host: weights to vLLM")
 _FROM_SOURCE = "install it where the others came from: a checkout, a folder of wheels or a git URL"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `doctor` command."""
     parser = subparsers.add_parser("doctor", help="show versions, devices and limits, and what would help")
+    parser.add_argument(
+        "--gpu", action="store_true", help="try each path on the GPUs that are there, in a minute or two"
+    )
+    parser.add_argument("--on-host", action="store_true", help="try the same paths on this host's CPUs")
+    parser.add_argument(
+        "--verbose", action="store_true", help="with --gpu or --on-host: print all that the checks print"
+    )
     parser.set_defaults(run=run)
 
 
@@ -39,14 +48,24 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; 1 when something needs a remedy."""
     environment = dict(os.environ)  # before Ray is loaded, which sets variables of its own
     findings = [*_versions(), *_backends(), *_devices(), *host_findings(), *ray_findings(environment)]
-    width = max(len(finding.what) for finding in findings)
-    for finding in findings:
-        print(f"{'!' if finding.remedy else ' '} {finding.what:<{width}}  {finding.found}")
-        if finding.remedy:
-            print(f"  {'':<{width}}  -> {finding.remedy}")
-    count = sum(bool(finding.remedy) for finding in findings)
+    width = max(_WIDTH if args.gpu or args.on_host else 0, *(len(finding.what) for finding in findings))
+    count = _show(findings, width)
+    for chosen, on_host in ((args.on_host, True), (args.gpu, False)):
+        if chosen:
+            count += _show(device_findings(on_host=on_host, verbose=args.verbose), width)
     print(f"\n{count} to mend, marked by !" if count else "\nnothing stands in the way")
     return 1 if count else 0
+
+
+def _show(findings: Iterable[Finding], width: int) -> int:
+    """Print findings, each as it comes, and return how many need a remedy."""
+    count = 0
+    for finding in findings:
+        print(f"{'!' if finding.remedy else ' '} {finding.what:<{width}}  {finding.found}", flush=True)
+        if finding.remedy:
+            print(f"  {'':<{width}}  -> {finding.remedy}", flush=True)
+            count += 1
+    return count
 
 
 def _versions() -> Iterator[Finding]:

@@ -73,7 +73,7 @@ class VLLMModel:
         for name in sorted(given.keys() & own.keys()):
             raise ValueError(f"{name} is set by the sampler; vLLM's other engine arguments would do")
         from_config = {"load_format": "dummy"} if isinstance(model, PretrainedConfig) else {}
-        self.engine_arguments = {"disable_log_stats": True, **from_config, **given, **own}
+        self.engine_arguments = {"disable_log_stats": True, **_executor(given), **from_config, **given, **own}
         self._config: Any = AutoConfig.from_pretrained(own["model"], trust_remote_code=self._trust)
         self.ends = self._find_ends(own["model"])
         self._dtype: torch.dtype | None = None
@@ -196,6 +196,15 @@ class VLLMModel:
         except OSError:
             ends = getattr(self._config, "eos_token_id", None)
         return ends_of(self.tokenizer, ends)
+
+
+def _executor(given: Mapping[str, Any]) -> dict[str, Any]:
+    """How an engine over several devices runs: in processes of this worker, which has them all.
+
+    vLLM's own choice inside a worker of Ray would be Ray, in a placement group of its own, for which nothing is left.
+    """
+    sizes = (given.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+    return {"distributed_executor_backend": "mp"} if any(size > 1 for size in sizes) else {}
 
 
 def _named(config: Any) -> Any:

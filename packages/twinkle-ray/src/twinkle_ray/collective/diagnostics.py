@@ -86,7 +86,7 @@ class Diagnostics:
     ) -> None:
         self._group, self._ranks, self._rank, self._debug = group, ranks, rank, debug
         self._seconds = (timeout or distributed_c10d.default_pg_timeout).total_seconds()
-        self._is_gloo = dist.get_backend(group) == "gloo"
+        self._is_gloo = "gloo" in dist.get_backend(group)  # alone, or beside NCCL
         name = group.group_name
         self._store: Store = PrefixStore(f"twinkle/collective/{name}", distributed_c10d._get_default_store())
         self._log = LOGS.setdefault(group, OperationLog(self._store, rank, len(ranks)))

@@ -47,8 +47,8 @@ class MeshCollective(Collective):
 
     tp is innermost and within a node; dp_shard is sharded data parallelism, by default within a node; dp_replicate is
     what is left. An existing default process group is used. Without one, it is initialised from the environment, with
-    NCCL for CUDA and Gloo for all other devices. Every rank must construct the object. `local` and `tp_world` need no
-    further communication.
+    NCCL for tensors of CUDA and Gloo for those of hosts. Every rank must construct the object. `local` and `tp_world`
+    need no further communication.
 
     Args:
         rank: Rank of this process in `process_group`, or in the default group without one.
@@ -163,8 +163,9 @@ class MeshCollective(Collective):
         if self._device_type == "cuda":
             torch.cuda.set_device(self.default_device)
         if not dist.is_initialized():
-            on_cuda = self.default_device if self._device_type == "cuda" else None
-            self._created.append(open_default_group(self._rank, self._world_size, on_cuda, self._timeout))
+            on_gpus = self._device_type == "cuda"
+            opened = open_default_group(self._rank, self._world_size, self._timeout, on_gpus=on_gpus)
+            self._created.append(opened)
 
     def _build(self, process_group: ProcessGroup | None, shape: tuple[int, int, int]) -> Meshes:
         ranks = list(range(dist.get_world_size()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PARALLEL = ("dp_replicate", "dp_shard", "tp")
 PHYSICAL = ("nodes", "local_ranks")
+BACKEND_OF_GPUS = "cpu:gloo,cuda:nccl"
 _opened = count()  # the same number on every rank: all open the default group equally often
 
 
@@ -81,21 +83,22 @@ def check_local_rank(rank: int, local_rank: int, local_world_size: int) -> None:
         )
 
 
-def open_default_group(
-    rank: int, world_size: int, device: torch.device | None, timeout: timedelta | None
-) -> ProcessGroup:
-    """Initialise the default group from the environment, with NCCL for a GPU and Gloo without one."""
+def open_default_group(rank: int, world_size: int, timeout: timedelta | None, *, on_gpus: bool) -> ProcessGroup:
+    """Initialise the default group from the environment: with NCCL for tensors of GPUs, and Gloo for those of hosts.
+
+    No device is bound to it: torch would then split NCCL's communicator for each further group on every rank, also for
+    groups of one rank and those that nobody uses. A group's communicator is made at its first operation.
+    """
     limit = timeout or default_pg_timeout
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
     dist.init_process_group(
-        backend="gloo" if device is None else "nccl",
+        backend=BACKEND_OF_GPUS if on_gpus else "gloo",
         # the store outlives a group, so a later group would read the addresses of an earlier one
         store=PrefixStore(f"twinkle/{next(_opened)}", store),
         rank=rank,
         world_size=world_size,
         timeout=timeout,
-        device_id=device,
     )
     assert dist.group.WORLD is not None
     return dist.group.WORLD
@@ -163,11 +166,27 @@ def create_groups(
     own = dist.get_rank()
     found: ProcessGroup | None = None
     for ranks in groups:
-        group = dist.new_group(list(ranks), timeout=timeout, group_desc=f"twinkle.{name}", sort_ranks=False)
+        group = dist.new_group(list(ranks), timeout=timeout, group_desc=f"twinkle.{name}", **_in_order(ranks))
         if own in ranks:
             created.append(group)
             found = group
     return found
+
+
+def _in_order(ranks: Sequence[int]) -> dict[str, bool]:
+    """The argument of `new_group` that keeps the order of ranks; torch before 2.13 has none, and sorts them.
+
+    Raises:
+        ValueError: They are in another order, which this torch cannot keep.
+    """
+    if "sort_ranks" in signature(dist.new_group).parameters:
+        return {"sort_ranks": False}
+    if list(ranks) != sorted(ranks):
+        raise ValueError(
+            f"a group of the ranks {list(ranks)}, in this order, needs torch 2.13, and this is {torch.__version__}: "
+            "use a mesh whose ranks ascend"
+        )
+    return {}
 
 
 def _divides(name: str, value: int, whole_name: str, whole: int) -> None:

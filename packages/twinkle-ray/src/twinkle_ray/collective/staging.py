@@ -50,7 +50,7 @@ def check_reduction(tensor: Tensor, op: ReduceOp.RedOpType, backend: str) -> Non
     Raises:
         ValueError: Gloo does not have it; the message has its reason.
     """
-    if backend != "gloo" or tensor.device.type == "cuda" or not is_plain(tensor) or tensor.is_complex():
+    if "gloo" not in backend or tensor.device.type == "cuda" or not is_plain(tensor) or tensor.is_complex():
         return
     reason = _refusal(tensor.dtype, op)
     if reason:

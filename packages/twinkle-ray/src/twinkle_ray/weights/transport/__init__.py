@@ -40,8 +40,9 @@ def block_store_for(route: Route, sync: str, buckets: Iterable[Bucket], *, priva
         return SharedBlockStore(buckets, private=private)
     if route == "cuda_ipc":
         from twinkle_ray.weights.transport.cuda_ipc import CudaBlockStore
+        from twinkle_ray.weights.transport.shared import SharedBlockStore
 
-        return CudaBlockStore()
+        return CudaBlockStore(SharedBlockStore(buckets))
     assert route == "object_store", f"the route {route!r} has no block store"
     from twinkle_ray.weights.transport.object_store import RayBlockStore
 

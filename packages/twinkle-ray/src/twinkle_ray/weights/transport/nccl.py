@@ -38,6 +38,8 @@ class NcclWork:
             if time.monotonic() > self._deadline:
                 raise RuntimeError("messages over NCCL were not through in time")
             time.sleep(_POLL_SECONDS)
+        if self._aborted.is_set():  # what was aborted is over, too, and has not arrived
+            raise RuntimeError("the link was aborted")
 
 
 class NcclLink:

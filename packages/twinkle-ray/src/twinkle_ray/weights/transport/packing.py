@@ -57,6 +57,14 @@ def empty_bytes(nbytes: int, device: torch.device) -> Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
+def is_kept(device: torch.device) -> bool:
+    """Whether memory for what arrives is kept from sync to sync: fresh pages of a host cost more than a copy.
+
+    That of other devices is what models compute in: it is given back when a sync is over.
+    """
+    return device.type == "cpu"
+
+
 def checksum(blocks: Sequence[Tensor]) -> int:
     """CRC-32 of the bytes of all blocks, in order."""
     value = 0

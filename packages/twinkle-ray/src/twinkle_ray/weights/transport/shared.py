@@ -17,6 +17,7 @@ from torch import Tensor
 from twinkle_ray.weights.planning.offsets import bucket_offsets
 from twinkle_ray.weights.transport.home import Home
 from twinkle_ray.weights.transport.packing import copy_all, slot_views
+from twinkle_ray.weights.transport.pinning import pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +54,7 @@ class Segment:
     offset: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Mapping:
     """A mapped memory file.
 
@@ -63,6 +64,7 @@ class _Mapping:
         fd: The open file; -1 where another process keeps it.
         blocks: The blocks of each bucket that was asked for.
         used: Number of the latest sync that used it.
+        pinned: Whether it was offered to CUDA as memory that GPUs copy to directly.
     """
 
     memory: mmap.mmap
@@ -70,6 +72,7 @@ class _Mapping:
     fd: int = -1
     blocks: dict[int, Sequence[Tensor]] = field(default_factory=dict)
     used: int = 0
+    pinned: bool = False
 
     def views(self, bucket: Bucket, offset: int) -> Sequence[Tensor]:
         """The blocks of a bucket that starts at an offset."""
@@ -116,6 +119,9 @@ class SharedBlockStore:
         """Copy the blocks into shared memory, whatever `copy` is."""
         mapping = self._chosen.get(bucket.targets) or self._choose(bucket.targets)
         offset = self._offsets[bucket.targets][0][bucket.index]
+        if not mapping.pinned and blocks and blocks[0].device.type == "cuda":
+            mapping.pinned = True
+            pin(mapping.home.buffer, mapping)
         copy_all(mapping.views(bucket, offset), blocks)
         assert mapping.home.file is not None
         pid, inode = mapping.home.file

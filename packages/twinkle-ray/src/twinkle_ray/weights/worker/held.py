@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.transport.packing import copy_all
+from twinkle_ray.weights.transport.packing import copy_all, is_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,8 +64,9 @@ class HeldVersions:
         return self._held.get(attempt)
 
     def drop(self, attempts: Iterable[int]) -> None:
-        """Versions that were written, or that will not be; the memory of one is kept for the next."""
+        """Versions that were written, or that will not be; the memory of one is kept for the next, on hosts."""
         for attempt in attempts:
             dropped = self._held.pop(attempt, None)
             if dropped is not None:
-                self._free = [dropped]
+                blocks = [block for of_bucket in dropped.blocks.values() for block in of_bucket]
+                self._free = [dropped] if all(is_kept(block.device) for block in blocks) else []

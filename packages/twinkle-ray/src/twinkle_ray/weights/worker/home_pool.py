@@ -47,3 +47,4 @@ class HomePool:
         """Give back what no tensor lives in."""
         self._homes.clear()
         self._taken.clear()
+        self._lived_in.clear()

@@ -17,7 +17,7 @@ from twinkle_ray.weights.shards.fingerprint import Fingerprint
 from twinkle_ray.weights.shards.shard import Weights, hold
 from twinkle_ray.weights.shards.value_digest import digest_values
 from twinkle_ray.weights.transport import BlockStore, block_store_for
-from twinkle_ray.weights.transport.packing import empty_bytes, slot_views
+from twinkle_ray.weights.transport.packing import empty_bytes, is_kept, slot_views
 from twinkle_ray.weights.worker.commit import Commit, Write
 from twinkle_ray.weights.worker.examination import Examined, blocks_apart, not_finite
 from twinkle_ray.weights.worker.held import HeldVersions
@@ -296,7 +296,12 @@ class RankState:
         """Drop the blocks of a finished or failed sync; memory that the next one fills again stays."""
         self.arrived.clear()
         self.packed.clear()
-        if self.rank_plan is None or not set(self.rank_plan.routes.values()) <= _LASTING:
+        if not all(map(is_kept, self.local_shards.devices)):
+            self._staging.clear()
+            self._commit = None
+            if self.replacer is not None:
+                self.replacer.forget()
+        elif self.rank_plan is None or not set(self.rank_plan.routes.values()) <= _LASTING:
             self._commit = None
             if self.replacer is not None:
                 self.replacer.drop()
