@@ -13,6 +13,7 @@ from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import Rollouts, mismatch
 from twinkle.engines.micro_batches import micro_batches
 from twinkle.engines.model_layout import check_precision, own_device
+from twinkle.engines.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +43,8 @@ def _rollouts(move: Callable[[torch.Tensor], torch.Tensor], only: str | None = N
 @pytest.mark.parametrize("packed", [False, True])
 def test_rollouts_on_a_gpu_are_batches_like_any(only: str | None, packed: bool) -> None:
     size = 8 if packed else None
-    wanted = list(micro_batches(_rollouts(lambda value: value), None, size))
-    found = list(micro_batches(_rollouts(fake_cuda, only), None, size))
+    wanted = list(micro_batches(_rollouts(lambda value: value), None, size, Neighbours()))
+    found = list(micro_batches(_rollouts(fake_cuda, only), None, size, Neighbours()))
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
         assert one.columns.keys() == other.columns.keys()
@@ -62,7 +63,9 @@ def test_mappings_on_a_gpu_are_batches_like_any(form: str, names: set[str] | Non
         else {"position_ids": torch.tensor([[0, 1, 0, 1]] * 2)}
     )
     moved = {name: fake_cuda(value) if names is None or name in names else value for name, value in own.items()}
-    for one, other in zip(micro_batches(moved, None, None), micro_batches(own, None, None), strict=True):
+    for one, other in zip(
+        micro_batches(moved, None, None, Neighbours()), micro_batches(own, None, None, Neighbours()), strict=True
+    ):
         assert one.columns.keys() == other.columns.keys()
         assert all(torch.equal(column, other.columns[name]) for name, column in one.columns.items())
 

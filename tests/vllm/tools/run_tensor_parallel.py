@@ -20,7 +20,7 @@ PARAMS = SamplingParams(n=2, max_new_tokens=8, seed=1)
 
 def main(folder: str, output: str, mode: Any = "local") -> None:
     groups = [DeviceGroup("trainer", 1, "CPU"), DeviceGroup("sampler", 1, "CPU")]
-    more = {"start_timeout": 600} if mode == "ray" else {}
+    more: dict[str, Any] = {"start_timeout": 600} if mode == "ray" else {}
     with twinkle.session(mode, groups=groups, lazy_collect=False, **more):
         model: Any = TransformersModel(folder, optimizer=sgd, remote_group="trainer")
         sampler: Any = VLLMSampler(folder, tensor_parallel_size=2, remote_group="sampler", **ENGINE)

@@ -41,7 +41,7 @@ def fill(model: Model, value: float) -> None:
 
 
 def holds(model: Model) -> set[float]:
-    return {float(tensor.unique()) for tensor in model.tensors.values()}
+    return {float(number) for tensor in model.tensors.values() for number in (tensor.min(), tensor.max())}
 
 
 def kept(model: Model) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -173,7 +173,7 @@ def create_groups(
     return found
 
 
-def _in_order(ranks: Sequence[int]) -> dict[str, bool]:
+def _in_order(ranks: Sequence[int]) -> dict[str, Any]:
     """The argument of `new_group` that keeps the order of ranks; torch before 2.13 has none, and sorts them.
 
     Raises:

@@ -11,6 +11,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+_cuda: Any = torch.cuda  # torch has no types for its runtime
 _log = logging.getLogger("twinkle.ray")
 
 
@@ -24,7 +25,7 @@ def pin(buffer: Tensor, owner: object) -> bool:
     Returns:
         Whether it is pinned; where the system has a limit on pinned memory, copies are slower, and the log says so.
     """
-    runtime: Any = torch.cuda.cudart()
+    runtime = _cuda.cudart()
     code = int(runtime.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
     if code:
         _log.info("%d bytes for a weight sync were not pinned (CUDA error %d): copies are slower", buffer.nbytes, code)
