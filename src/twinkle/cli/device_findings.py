@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOT_TRIED = "not tried: "
 
 
-class Path(NamedTuple):
+class CheckedPath(NamedTuple):
     """A path that is checked.
 
     Attributes:
@@ -35,25 +35,25 @@ class Path(NamedTuple):
 
 
 PATHS = (
-    Path(
+    CheckedPath(
         "devices", "group", "nvidia-smi must list each device, CUDA_VISIBLE_DEVICES must not hide it, and torch must "
         "be built for its driver: python -c 'import torch; torch.ones(1, device=\"cuda\")'", ("torch", "ray"),
     ),
-    Path(
+    CheckedPath(
         "all-reduce", "group", "NCCL_DEBUG=INFO tells where NCCL stops; NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1 leave "
         "a broken way out; a container needs --shm-size=1g or --ipc=host",
     ),
-    Path("FSDP2", "group", "the reduction above must work; use torch 2.6 or newer"),
-    Path(
+    CheckedPath("FSDP2", "group", "the reduction above must work; use torch 2.6 or newer"),
+    CheckedPath(
         "hand-over", "hand-over", "a container needs --ipc=host, and torch memory that can be shared: "
         "PYTORCH_CUDA_ALLOC_CONF without expandable_segments; weights go over the host meanwhile "
         '(WeightSync(transport="shared"))',
     ),
-    Path(
+    CheckedPath(
         "vLLM", "vllm", "its own start must work: vllm serve with a small model; it pins torch and transformers",
         ("vllm", "transformers"),
     ),
-    Path("weights to vLLM", "vllm", "report it, with the output of --verbose", ("vllm", "transformers")),
+    CheckedPath("weights to vLLM", "vllm", "report it, with the output of --verbose", ("vllm", "transformers")),
 )  # fmt: skip
 
 SECONDS = {"group": 180.0, "hand-over": 120.0, "vllm": 300.0}
@@ -107,7 +107,7 @@ def _devices() -> tuple[int, str, str]:
     )
 
 
-def _judged(paths: Sequence[Path], outcome: tuple[str, str], head: str) -> Iterator[Finding]:
+def _judged(paths: Sequence[CheckedPath], outcome: tuple[str, str], head: str) -> Iterator[Finding]:
     """The findings of one probe's paths, from its output and from how it ended."""
     output, end = outcome
     found = {one["what"]: one for one in told(output)}

@@ -25,7 +25,7 @@ _BYTES = 64 << 20  # of the hand-over
 
 
 @remote_class()
-class Member:
+class Probe:
     """One rank of a group on the devices."""
 
     def __init__(self, device: str) -> None:
@@ -94,7 +94,7 @@ def probe_group(device: str, count: int) -> None:
     """A group on the devices: what its ranks see, a reduction over them, a step of FSDP2."""
     kind = "GPU" if device == "cuda" else "CPU"
     groups = [DeviceGroup("doctor", count, kind)]
-    make: Any = Member
+    make: Any = Probe
     with twinkle.session("ray", groups=groups, lazy_collect=False, start_timeout=100.0):
         member = make(device, remote_group="doctor")
         told = _tell("devices", lambda: _seen(member.look()))
