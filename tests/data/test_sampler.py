@@ -338,7 +338,7 @@ def test_what_cannot_be_saved_is_refused() -> None:
     with pytest.raises(NotResumableError, match="SystemRandom"):
         secret.state_dict()
     saved = DeviceMeshSampler(Drawing(random.Random(3), pairs=True), mesh).state_dict()
-    with pytest.raises(StateMismatchError, match="generators"):
+    with pytest.raises(StateMismatchError, match="generators|indices"):
         DeviceMeshSampler(Drawing(np.random.default_rng(3), pairs=True), mesh).load_state_dict(saved)
 
 
@@ -364,3 +364,19 @@ def test_what_is_divided_already_is_refused() -> None:
         assert len(DeviceMeshSampler(inner, DeviceMesh.from_sizes(dp_size=1))) > 0
     alone = DistributedSampler(list(range(16)), num_replicas=1, rank=0)  # type: ignore[arg-type, var-annotated]
     assert len(DeviceMeshSampler(alone, mesh)) == 16
+
+
+def test_a_state_belongs_to_the_samplers_indices() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=2)
+    makes: list[Any] = [
+        lambda x: SubsetRandomSampler([*range(x, 8), *range(x)]),
+        lambda x: BatchSampler(SubsetRandomSampler([*range(x, 8), *range(x)]), 4, False),
+        lambda x: WeightedRandomSampler([1.0, 2.0, float(x), 4.0], 8),
+        lambda x: RandomSampler([x, 1, 2, 3], num_samples=8),
+        lambda x: [[x, 1], [2, 3]],
+    ]
+    for make in makes:
+        state = json.loads(json.dumps(DeviceMeshSampler(make(1), mesh).state_dict()))
+        DeviceMeshSampler(make(1), mesh).load_state_dict(state)
+        with pytest.raises(StateMismatchError, match="other indices"):
+            DeviceMeshSampler(make(3), mesh).load_state_dict(state)

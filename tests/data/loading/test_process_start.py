@@ -87,10 +87,12 @@ def test_a_fork_keeps_what_the_main_thread_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_start_in_the_thread_that_asks(method: str) -> None:
     starter = Starter()
-    context, made = recording_context(method, starter)
+    recorded, made = recording_context(method, starter)
+    context: Any = recorded
     main = threading.current_thread()
     ran: list[threading.Thread] = []
-    kind: Any = type(multiprocessing.get_context(method).Process())
+    base: Any = multiprocessing.get_context(method)
+    kind: Any = type(base.Process())
     plain = kind.start
 
     def start(self: Any) -> None:
@@ -98,7 +100,7 @@ def test_processes_start_in_the_thread_that_asks(method: str) -> None:
         plain(self)
 
     def work() -> None:
-        process: Any = context.Process(target=os.getpid)  # type: ignore[attr-defined]  # every context has it
+        process: Any = context.Process(target=os.getpid)
         process.start()
         process.join()
         assert process.exitcode == 0

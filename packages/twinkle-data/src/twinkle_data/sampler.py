@@ -14,6 +14,7 @@ from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
 from twinkle_data.reading.generators import GlobalGenerators, find_draws
+from twinkle_data.sources.fingerprint import fingerprint_of
 from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.parts import check_undivided
 from twinkle_data.whole_number import whole_number
@@ -80,6 +81,7 @@ class DeviceMeshSampler:
         self._begin = 0
         self._taken = 0
         self._ended = False  # the pass took all elements
+        self._fingerprint = fingerprint_of(sampler)
         size = getattr(sampler, "batch_size", None) if self._batched else None
         if size is not None:
             self._check(size)
@@ -148,6 +150,7 @@ class DeviceMeshSampler:
             "length": length,
             "epoch": epoch,
             "position": position,
+            "fingerprint": self._fingerprint,
         }
         if not self._generators:
             return state
@@ -161,14 +164,18 @@ class DeviceMeshSampler:
         """Go to a saved position; the elements before it are drawn again and skipped.
 
         Raises:
-            StateMismatchError: The state was saved with another seed, over another number of elements, or with other
-                generators.
+            StateMismatchError: The state was saved with another seed, over other elements, or with other generators.
         """
         length: int = len(self.sampler)  # type: ignore[arg-type]  # as above
         if (state["seed"], state["length"]) != (self._seed, length):
             raise StateMismatchError(
                 f"the state was saved with seed={state['seed']} over {state['length']} elements, this sampler has "
                 f"seed={self._seed} and {length}"
+            )
+        if state.get("fingerprint", self._fingerprint) != self._fingerprint:
+            raise StateMismatchError(
+                f"the state was saved over a {type(self.sampler).__name__} of other indices, weights or data than this "
+                f"one's (fingerprint saved {state['fingerprint']!r}, here {self._fingerprint!r})"
             )
         restore(self._generators, state.get("generators", []))
         if state.get("redraw"):

@@ -154,7 +154,8 @@ def open_engine(dataset: object, recipe: Recipe) -> Engine:
         recipe: Options of the loader.
     """
     built, factory = build(dataset)
-    check_undivided(built, recipe.data_world_size, f"the dataset {type(built).__name__}")
+    for one in (built, factory):
+        check_undivided(one, recipe.data_world_size, f"the dataset {type(built).__name__}")
     seed, shuffle = recipe.seed, recipe.shuffle
     if isinstance(built, Mixture):
         order: Order = MixedOrder(built.lengths, built.quotas, built.epoch_length, seed, shuffle=shuffle)

@@ -194,8 +194,9 @@ class _Feed:
         kinds = set(map(type, rows))
         texts = sum(len(row) for row in rows if type(row) is str) if str in kinds else 0
         if kinds <= _PLAIN and (by_value or str not in kinds) and texts <= 4 * LIMIT:
-            self._tag("rows", repr(rows).encode())
-            return
+            with suppress(ValueError):  # Python refuses the digits of a huge number
+                self._tag("rows", repr(rows).encode())
+                return
         few = [rows[index] for index in spread(len(rows), ROWS if self._depth <= 1 else min(ROWS, most))]
         for row in few:
             self._shared(row, len(few), by_value=by_value)

@@ -20,12 +20,16 @@ LIMIT: Final = 1 << 15
 _BLOCK: Final = 64
 _RUN: Final = 8
 _WORDS: Final = 512
+_DIGITS: Final = 2000
 _SIDE: Final = 64
 _VALUES: Final = frozenset(
     ("datetime", "decimal", "fractions", "uuid", "pathlib", "ipaddress", "zoneinfo", "re", "_pydatetime")
 )
 # Collections and buffers of Python's are looked into; files, locks, threads and loggers are not.
 _LOOKED_INTO: Final = frozenset(("collections", "types", "dataclasses", "enum", "array", "functools", "builtins"))
+_SETTINGS: Final = frozenset(
+    ("_formatting", "formatting", "batch_size", "decoding_pool", "generator", "num_workers", "epoch", "rank")
+)
 _OPAQUE: Final = frozenset(("tokenizers", "logging", "tqdm", "fsspec", "huggingface_hub", "ray"))
 
 
@@ -56,10 +60,12 @@ def text_of(value: object) -> bytes:
     """A number or a text as bytes; of a long text, its length and spread parts."""
     if not isinstance(value, str) or len(value) <= LIMIT:
         kind = next(base for base in (bool, int, float, complex, str, type(None)) if isinstance(value, base))
+        if kind is int and abs(value) >> _DIGITS:  # type: ignore[arg-type]  # it is an int; Python refuses its digits
+            return hex(value).encode()  # type: ignore[arg-type]  # the same
         make: Any = kind
         plain = value if type(value) is kind or value is None else make(value)
         return repr(plain).encode()
-    parts = [value[start : start + _BLOCK] for start in spread(len(value) - _BLOCK, LIMIT // _BLOCK // 2)]
+    parts = [value[start : start + _BLOCK] for start in spread(len(value) - _BLOCK + 1, LIMIT // _BLOCK // 2)]
     return f"{len(value)}:{''.join(parts)!r}".encode()
 
 
@@ -89,7 +95,7 @@ def _bytes_of_buffer(value: Any) -> bytes:
     view = memoryview(value).cast("B")
     if view.nbytes <= LIMIT:
         return view.tobytes()
-    starts = spread(view.nbytes - _BLOCK, LIMIT // _BLOCK // 2)
+    starts = spread(view.nbytes - _BLOCK + 1, LIMIT // _BLOCK // 2)
     return f"{view.nbytes}:".encode() + b"".join(bytes(view[start : start + _BLOCK]) for start in starts)
 
 
@@ -104,13 +110,15 @@ def parts_of_tensor(value: Any) -> Iterator[Any]:
     import torch
 
     tensor = value.detach()
-    yield f"{tensor.dtype}{tuple(tensor.shape)}"
+    yield str(tensor.dtype)
+    if tensor.is_nested:  # its shape has numbers of its own
+        yield list(tensor.unbind())
+        return
+    yield tuple(tensor.shape)
     if tensor.is_meta:
         return
     if hasattr(tensor, "to_local"):  # a part of a distributed tensor
         yield from parts_of_tensor(tensor.to_local())
-    elif tensor.is_nested:
-        yield list(tensor.unbind())
     elif tensor.is_quantized:
         yield tensor.dequantize()
     elif tensor.layout is torch.sparse_coo:
@@ -274,7 +282,7 @@ def contents_of_place(path: str | PurePath) -> bytes:
         if size <= LIMIT:
             return b"file " + file.read()
         parts = [f"file {size}:".encode()]
-        for start in spread(size - 1024, LIMIT >> 10):
+        for start in spread(size - 1023, LIMIT >> 10):
             file.seek(start)
             parts.append(file.read(1024))
     return b"".join(parts)
@@ -303,7 +311,7 @@ def is_computed(kind: type, name: str) -> bool:
 
 def is_state_of_library(name: str, part: object, owner: object) -> bool:
     """Whether an attribute of a library's dataset is a position or a setting rather than a part of it."""
-    if name in ("_formatting", "formatting", "batch_size", "decoding_pool", "generator", "num_workers"):
+    if name in _SETTINGS:
         return True
     if not name.startswith("_"):
         return False
