@@ -338,7 +338,7 @@ def test_what_cannot_be_saved_is_refused() -> None:
     with pytest.raises(NotResumableError, match="SystemRandom"):
         secret.state_dict()
     saved = DeviceMeshSampler(Drawing(random.Random(3), pairs=True), mesh).state_dict()
-    with pytest.raises(StateMismatchError, match="generators|indices"):
+    with pytest.raises(StateMismatchError, match=r"generators|indices"):
         DeviceMeshSampler(Drawing(np.random.default_rng(3), pairs=True), mesh).load_state_dict(saved)
 
 
