@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.stats import CallRecord
     from twinkle_remote.sessions.timeline import write_timeline
     from twinkle_remote.streams.batch_info import rows_info
-    from twinkle_remote.streams.stream import Stream, stream
+    from twinkle_remote.streams.open_stream import stream
+    from twinkle_remote.streams.stream import Stream
     from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
     from twinkle_remote.streams.told import RowsInfo
     from twinkle_remote.values.registered_splitters import register_splitter
@@ -158,7 +159,7 @@ _LAZY = {
     "session": "twinkle_remote.sessions.initialize",
     "shutdown": "twinkle_remote.sessions.initialize",
     "stats": "twinkle_remote.sessions.current",
-    "stream": "twinkle_remote.streams.stream",
+    "stream": "twinkle_remote.streams.open_stream",
     "stub_of": "twinkle_remote.http.stub.fetch",
     "submit": "twinkle_remote.call.submit",
     "submit_on_workers": "twinkle_remote.call.submit",

@@ -74,6 +74,8 @@ class ChunkResults:
             indices += numbers
         value = joined(pieces)
         for part in parts:
+            if part.whole:
+                self._results.pop(part.chunk, None)
             self._source.use(part.first, part.rows)
         return value, RowsInfo(begun, ended, [version - one for one in begun], indices, epoch)
 
@@ -98,4 +100,4 @@ class ChunkResults:
         spooled = None if self._spool is None else self._spool.take(self._last, part.first)
         if spooled is not None:
             return spooled
-        return self._results.pop(part.chunk) if part.whole else self._results[part.chunk]
+        return self._results[part.chunk]

@@ -26,27 +26,36 @@ class LostRanks:
     """The data ranks that take no work.
 
     Args:
-        schedule: Is told of ranks that are lost, and of those that are back.
         stages: Each stage that runs on workers, with its pool.
         runtime: The session.
-        wake: Called in another thread when there is something to take in.
     """
 
-    def __init__(
-        self,
-        schedule: Scheduler,
-        stages: Sequence[tuple[int, RemoteStage]],
-        runtime: Runtime,
-        wake: Callable[[], None],
-    ) -> None:
-        self._schedule = schedule
+    _schedule: Scheduler
+
+    def __init__(self, stages: Sequence[tuple[int, RemoteStage]], runtime: Runtime) -> None:
         self._stages = stages
-        self._returns = Returns(runtime, wake)
+        self._runtime = runtime
+        self._returns = Returns(runtime)
         self._lost: dict[tuple[int, int], ReturningRank] = {}
         self._drained: set[tuple[int, int]] = set()
         self._late: list[tuple[int, int, PendingCall]] = []
         for _, stage in stages:
             self._returns.know(WorkersOf(stage.component, stage.component.ranks))
+
+    def serve(self, schedule: Scheduler, wake: Callable[[], None]) -> None:
+        """Serve a schedule from now on.
+
+        Args:
+            schedule: Is told of ranks that are lost, and of those that are back.
+            wake: Called in another thread when there is something to take in.
+        """
+        self._schedule, self._returns.wake = schedule, wake
+        for pool, rank in {*self._lost, *self._drained, *(entry[:2] for entry in self._late)}:
+            schedule.rank_lost(pool, rank)
+
+    def goes_on(self, runtime: Runtime) -> bool:
+        """Whether its workers are of a session that goes on."""
+        return self._runtime is runtime
 
     def is_another(self, stage: RemoteStage, rank: int) -> bool:
         """Whether a worker of a data rank was started again since the stream knows it: its weights may be old."""

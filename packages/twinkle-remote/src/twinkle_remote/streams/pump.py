@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from twinkle_remote.context import context_here
 from twinkle_remote.failures.frames import calls_are_from
@@ -13,9 +13,11 @@ from twinkle_remote.sessions.flag import Flag
 from twinkle_remote.sessions.inbox import Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.protocol.backend import Backend, Reply
+
+T = TypeVar("T")
 
 _LOOK_SECONDS = 0.25  # between two looks at everything: for deadlines, and for workers that cannot answer any more
 _POLL_SECONDS = 0.01  # where the backend does not tell that a reply is done
@@ -37,8 +39,34 @@ class PumpedEngine(Protocol):
         """A step failed; the loop is given the error."""
 
 
+class _Change(Generic[T]):
+    """A change that another thread asks for."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: list[T] = []
+        self.error: BaseException | None = None
+        self.over = Flag()
+
+    def run(self) -> None:
+        """Make it."""
+        try:
+            self._made.append(self._make())
+        except BaseException as error:
+            self.error = error
+        self.over.set()
+
+    def value(self) -> T:
+        """What came of it."""
+        if self.error is not None:
+            raise self.error
+        return self._made[0]
+
+
 class Pump:
-    """Has an engine take in its replies, in a thread of its own.
+    """Has an engine take in its replies and make its changes, in a thread of its own.
+
+    No signal interrupts that thread: a change is made whole, also where Ctrl-C interrupts who has asked for it.
 
     Args:
         engine: What it drives.
@@ -56,7 +84,7 @@ class Pump:
         self._engine = engine
         self._backend = backend
         self._closed = False
-        self._told: Inbox[Reply | None] = Inbox()
+        self._told: Inbox[Reply | _Change[Any] | None] = Inbox()
         self._seconds = _LOOK_SECONDS
         self._look_at = 0.0
         self._thread = threading.Thread(
@@ -78,6 +106,23 @@ class Pump:
         """There is something to begin."""
         self._told.put(None)
 
+    def run(self, make: Callable[[], T]) -> T:
+        """Make a change in the pump's thread, after those that were asked for before it; returns what comes of it.
+
+        It begins the thread. After its end, changes are made in the caller's.
+        """
+        self.start()
+        change = _Change(make)
+        self._told.put(change)
+        while not change.over.wait(_LOOK_SECONDS):
+            if not self._thread.is_alive():
+                with self.changed:
+                    for left in self._told.take(0.0):
+                        if isinstance(left, _Change):
+                            left.run()
+                break
+        return change.value()
+
     def close(self) -> None:
         """End the thread."""
         self._closed = True
@@ -97,8 +142,12 @@ class Pump:
     def _run(self) -> None:
         calls_are_from(self._line)
         while not self._closed:
-            done = self._next()
+            told = self._told.take(self._seconds)
+            done = [one for one in told if one is not None and not isinstance(one, _Change)]
             with self.changed:
+                for one in told:
+                    if isinstance(one, _Change):
+                        one.run()
                 if self._closed:
                     return
                 try:
@@ -110,10 +159,6 @@ class Pump:
                     waiting, self._waiting = self._waiting, []
                     for flag in waiting:
                         flag.set()
-
-    def _next(self) -> list[Reply]:
-        """The replies that are told to be done, after a wait for the first."""
-        return [reply for reply in self._told.take(self._seconds) if reply is not None]
 
     def _found(self) -> Sequence[Reply]:
         """Replies that are done, or that can no longer arrive, looked for now and then."""

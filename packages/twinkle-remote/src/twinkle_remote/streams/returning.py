@@ -74,12 +74,15 @@ class Returns:
 
     Args:
         runtime: The session.
+
+    Attributes:
         wake: Called when one is over.
     """
 
-    def __init__(self, runtime: Runtime, wake: Callable[[], None]) -> None:
+    wake: Callable[[], None]
+
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._wake = wake
         self._known: dict[tuple[str, int], WorkerInfo] = {}
         self._joined: list[tuple[WeightSource, Component]] = []
         self._over: queue.SimpleQueue[tuple[ReturningRank, Exception | None]] = queue.SimpleQueue()
@@ -153,7 +156,7 @@ class Returns:
             self._over.put((lost, error))
         else:
             self._over.put((lost, None))
-        self._wake()
+        self.wake()
 
     def _bring_back(self, lost: ReturningRank, donor: int | None) -> None:
         backend, workers = self._runtime.backend, lost.stage.workers(lost.rank)

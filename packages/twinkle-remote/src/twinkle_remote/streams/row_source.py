@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy import Lazy
@@ -45,6 +46,9 @@ class SourceBatch:
 class RowSource:
     """Reads a source, and gives out its rows by their position in the stream.
 
+    What is interrupted at any step, by Ctrl-C or an error of the source, is done once more: what was read is kept by
+    one assignment, and a read that gave nothing is begun again from the source's state before it.
+
     Args:
         source: Any iterable of values with rows; each iteration over it is an epoch.
     """
@@ -53,32 +57,69 @@ class RowSource:
         self._source = source
         self._iterator: Iterator[Any] | None = None
         self._batches: list[SourceBatch] = []
-        self._dropped = 0  # leading entries of _batches that are used up
         self._passes = 0
         self._pass_first = 0
         self._to_skip = 0
-        self._state: Any = None
+        self._reading: tuple[Any] | None = None  # the source's state before the batch that is read and not kept
+        self._given: list[Any] = []  # that batch
+        self._skipped = 0  # rows of it that were not wanted
+        self._at_end = False
         self.next_row = 0
+
+    def reads(self, source: object) -> bool:
+        """Whether it has read from a source, and not to the end."""
+        return source is self._source and (bool(self._batches) or self._iterator is not None)
 
     # reading
 
+    def begin_pass(self) -> None:
+        """Read on after the end of an epoch."""
+        self._at_end = False
+
     def fetch(self) -> SourceBatch | None:
-        """The next batch, to be kept; None at the end of the epoch, after which the next one begins."""
-        if self._iterator is None:
-            self._iterator = iter(self._source)
-        while True:
-            state = self._source_state()
-            try:
-                value = next(self._iterator)
-            except StopIteration:
+        """The next batch, the same one until it is kept; None at the end of the epoch, until the next one is begun.
+
+        Raises:
+            ValueError: The source is an iterator that has ended by an error, so that its next row is not known.
+        """
+        while not self._at_end:
+            if not self._has_read():
                 self._end_pass()
                 return None
-            batch = self._batch(value, state)
-            if self._to_skip < batch.rows or not self._to_skip:
+            batch = self._batch(self._given[0])
+            if batch.rows or not self._to_skip:
                 return batch
-            self._to_skip -= batch.rows
+            skipped = self._to_skip - self._skipped
+            self._to_skip, self._reading, self._given = skipped, None, []
+        return None
 
-    def _batch(self, value: Any, state: Any) -> SourceBatch:
+    def _has_read(self) -> bool:
+        """Have the source give a batch, unless it has; False at its end."""
+        if self._given:
+            return True
+        again = self._reading
+        if again is not None:
+            self._go_back(*again)
+        if self._iterator is None:
+            self._iterator = iter(self._source)
+        self._reading = (self._source_state(),)
+        self._given.extend(islice(self._iterator, 1))  # in one step: no signal comes between
+        if not self._given and again is not None and self._iterator is self._source:
+            raise ValueError(
+                "the stream's source is an iterator that has ended by an error, and its next row is not known: give "
+                "the stream an iterable that can be gone through again, or one with state_dict and load_state_dict"
+            )
+        return bool(self._given)
+
+    def _go_back(self, state: Any) -> None:
+        """Begin again where reading was interrupted."""
+        if isinstance(self._source, ResumableSource):
+            self._source.load_state_dict(state)
+            self._iterator = None
+        elif self._iterator is not self._source:
+            self._iterator, self._to_skip = None, self.next_row - self._pass_first
+
+    def _batch(self, value: Any) -> SourceBatch:
         told = self._told(value)
         if told is value and isinstance(value, list) and splitter_of(type(value)) is splitter_of(list):
             value = list(value)  # what it tells of its rows goes beside them
@@ -92,7 +133,12 @@ class RowSource:
         if told is not None and not all(told.valid):
             value, indices = _without_fillers(value, told)
             rows = len(indices)
+        self._skipped = skip = min(self._to_skip, rows)
+        if skip:  # a source without a state begins before the first row that is wanted
+            value, rows = cut(value, skip, rows) if skip < rows else None, rows - skip
+            indices = None if indices is None else indices[skip:]
         epoch = self._passes if told is None else told.epoch
+        state = None if self._reading is None else self._reading[0]
         return SourceBatch(value, self.next_row, rows, rows, epoch, indices, state, self._passes, self._pass_first)
 
     def _told(self, value: Any) -> NumberedRows | None:
@@ -100,22 +146,20 @@ class RowSource:
             return value
         return self._source.info if isinstance(self._source, InformedSource) else None
 
-    def keep(self, batch: SourceBatch) -> SourceBatch:
-        """Add a batch that was fetched to the rows."""
-        if self._to_skip:  # a source without a state begins before the first row that is wanted
-            skip, self._to_skip = self._to_skip, 0
-            batch.value = cut(batch.value, skip, batch.rows)
-            batch.indices = None if batch.indices is None else batch.indices[skip:]
-            batch.rows = batch.left = batch.rows - skip
-        self.next_row += batch.rows
-        if batch.rows:
-            self._batches.append(batch)
-        return batch
+    def keep(self, batch: SourceBatch) -> None:
+        """Add the batch that was fetched to the rows."""
+        after, batches = self.next_row + batch.rows, [*self._batches, batch] if batch.rows else self._batches
+        self.next_row, self._batches, self._to_skip, self._reading, self._given = after, batches, 0, None, []
 
     def _end_pass(self) -> None:
-        self._iterator = None
-        self._passes += 1
-        self._pass_first = self.next_row
+        passes = self._passes + 1
+        self._iterator, self._passes, self._pass_first, self._reading, self._at_end = (
+            None,
+            passes,
+            self.next_row,
+            None,
+            True,
+        )
 
     # rows
 
@@ -137,15 +181,21 @@ class RowSource:
         return indices, epoch
 
     def use(self, first: int, count: int) -> None:
-        """Rows were delivered or given up; batches without rows that are left are forgotten from the front."""
+        """Rows were delivered or given up; batches without rows that are left are forgotten from the front.
+
+        It is not to be interrupted, other than `use_before`.
+        """
         for batch, start, stop in self._parts(first, count):
             batch.left -= stop - start
-        while self._dropped < len(self._batches) and not self._batches[self._dropped].left:
-            self._batches[self._dropped].value = None
-            self._dropped += 1
-        if self._dropped * 2 > len(self._batches):
-            del self._batches[: self._dropped]
-            self._dropped = 0
+        self._forget(next((n for n, batch in enumerate(self._batches) if batch.left), len(self._batches)))
+
+    def use_before(self, row: int) -> None:
+        """All rows before a position were delivered."""
+        self._forget(bisect_right(self._batches, row, key=lambda batch: batch.first + batch.rows))
+
+    def _forget(self, count: int) -> None:
+        if count:
+            del self._batches[:count]
 
     def _parts(self, first: int, count: int) -> Iterator[tuple[SourceBatch, int, int]]:
         index = bisect_right(self._batches, first, key=lambda batch: batch.first) - 1
@@ -160,21 +210,21 @@ class RowSource:
 
     def state(self) -> dict[str, Any]:
         """Where a reader begins so that it meets every row that is left."""
-        if self._dropped < len(self._batches):
-            oldest = self._batches[self._dropped]
+        if self._batches:
+            oldest = self._batches[0]
             skip = oldest.first - oldest.turn_first
             return {"source": oldest.state, "row": oldest.first, "skip": skip, "epoch": oldest.turn}
         skip = self.next_row - self._pass_first
-        return {"source": self._source_state(), "row": self.next_row, "skip": skip, "epoch": self._passes}
+        now = self._source_state() if self._reading is None else self._reading[0]
+        return {"source": now, "row": self.next_row, "skip": skip, "epoch": self._passes}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; a source without a state of its own is gone through again, and what was used skipped."""
         self.next_row = state["row"]
         self._pass_first = state["row"] - state["skip"]
         self._passes = state["epoch"]
-        self._iterator = None
-        self._batches.clear()
-        self._dropped = 0
+        self._iterator, self._reading, self._at_end = None, None, False
+        self._given, self._batches, self._to_skip = [], [], 0
         if isinstance(self._source, ResumableSource):
             self._source.load_state_dict(state["source"])
         else:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
-from twinkle_remote.failures.ends import SIGNALS, no_end
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.trace import Trace
 from twinkle_remote.streams.ahead import AheadEngine
 from twinkle_remote.streams.batch_info import tell
-from twinkle_remote.streams.positions import open_to_consumed
+from twinkle_remote.streams.positions import open_to_consumed, unread_position
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
 from twinkle_remote.streams.rules import StreamRules
@@ -36,60 +35,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from twinkle_remote.protocol.component import Component
+    from twinkle_remote.streams.lost_ranks import LostRanks
     from twinkle_remote.streams.options import StreamOptions
     from twinkle_remote.streams.protocols import StreamState
     from twinkle_remote.streams.telemetry.stream_stats import StreamStats
     from twinkle_remote.streams.told import RowsInfo, SetAside
 
-T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
 R_co = TypeVar("R_co", covariant=True)
-
-
-@overload
-def stream(source: Iterable[T], /, **options: Unpack[StreamOptions]) -> Stream[T]: ...
-@overload
-def stream(source: Iterable[T], stage: Callable[[T], A], /, **options: Unpack[StreamOptions]) -> Stream[A]: ...
-@overload
-def stream(
-    source: Iterable[T], first: Callable[[T], A], second: Callable[[A], B], /, **options: Unpack[StreamOptions]
-) -> Stream[B]: ...
-@overload
-def stream(
-    source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: Unpack[StreamOptions]
-) -> Stream[Any]: ...
-def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: Unpack[StreamOptions]) -> Stream[Any]:
-    """Iterate over what stages make of the rows of a source.
-
-    A row is one sample of the source and what each stage makes of it, such as a prompt with its group of answers.
-
-    Args:
-        source: A DataLoader, or any iterable of values with rows; each iteration over it is an epoch.
-        *stages: Bound remote functions, or functions of one value; rows go through them one after the other. A stage
-            returns one row for each row that it is given.
-        **options: The options of a stream.
-
-            - rows: Rows of a batch; None keeps the batches of the source.
-            - ahead: Rows that are at work or finished beyond those that the loop uses. 0 is the synchronous loop: the
-              same calls in the same order. In one process and under a launcher the stream is always synchronous.
-            - order: "source" keeps the order of the data, "arrival" delivers what is finished.
-            - max_lag: Versions of the weights between a row's begin and its use, at or above 0. It paces the begin of
-              rows by counts of rows, as AReaL does. None sets no bound.
-            - stale: What becomes of a row that is older than `max_lag` all the same: "use" it; "wait": batches wait
-              for old rows, so that none is older; "redo" it once; "drop" it. What is made again or dropped is counted.
-            - chunk: Rows of one call with ahead=n.
-            - at_once: Calls on each data rank at a time with ahead=n.
-            - spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a
-              resume does not make them again. Over HTTP it is a folder of this process, which fetches the rows.
-            - progress: Show rows a second, lag and busy shares on the standard error: a bar on a terminal (needs
-              tqdm), a line every 10 seconds elsewhere. One process does, from the first batch to the end of the epoch.
-
-    Raises:
-        TypeError: A stage is not callable, or an option is not of its type.
-        ValueError: An option is out of range, or a stage cannot run for a part of the rows.
-    """
-    return Stream(source, stages, **options)
 
 
 class Stream(Generic[R_co]):
@@ -108,6 +60,7 @@ class Stream(Generic[R_co]):
         self._rules = StreamRules(**cast("Any", options))
         self._spool = None if spool is None else Spool(spool)
         self._kept_from = 0  # rows before it are not left in the state that was taken last
+        self._functions = tuple(stages)
         self._stages = [stage_of(stage) for stage in stages]
         self._source = RowSource(source)
         if self._rules.ahead:
@@ -122,11 +75,12 @@ class Stream(Generic[R_co]):
         self._record = self._new_record()
         self._bar: ProgressBar | None = None
         self._last: AheadEngine | SynchronousEngine | None = None
+        self._lost: LostRanks | None = None
 
     def __iter__(self) -> Stream[R_co]:
         if self._ended:
-            self._ended = False
             self._running().begin_epoch()
+            self._ended = False
         return self
 
     def __next__(self) -> R_co:
@@ -136,19 +90,18 @@ class Stream(Generic[R_co]):
         if self._shows and self._bar is None:
             self._bar = ProgressBar(self.stats)
         try:
-            made = engine.next_batch()
-        except Exception as error:
-            self._end()
-            if isinstance(error, SIGNALS):
-                raise no_end(error) from error.__cause__
+            hand = engine.next_batch()
+        except Exception:
+            self._over()
             raise
-        if made is None:
+        if hand is None:
             self._end()
             raise StopIteration
-        value, self._info = made
+        value, self._info = hand.told(engine.version)
         tell(value, self._info)
         if self._bar is not None:
             self._bar.delivered()
+        hand.given, hand.made = True, None  # no signal comes after this: until here, `next` gives it again
         return value  # type: ignore[no-any-return]
 
     def _end(self) -> None:
@@ -306,12 +259,21 @@ class Stream(Generic[R_co]):
     def state_dict(self) -> StreamState:
         """The position: what `load_state_dict` needs to deliver each row once, on any number of ranks.
 
-        It counts batches that the loop was given. It is JSON-able where the source's own state is.
+        It may be taken at any moment, also in an `except`. It counts batches that the loop was given; one whose `next`
+        raised is made again, and after a `with` block that an exception has left, so is the batch that the loop had.
+        It is JSON-able where the source's own state is.
         """
         if self._engine is None and self._final is not None:
             return self._final
-        engine = self._running()
-        state = {"stream": 1, **engine.position(), "version": engine.version, "spool": None}
+        return self._state()
+
+    def _state(self, *, without_hand: bool = False) -> StreamState:
+        engine = self._engine
+        if engine is None:
+            position = unread_position(self._source, self._consumed)
+        else:
+            position = engine.position(without_hand=without_hand)
+        state = {"stream": 1, **position, "version": self.version, "spool": None}
         if self._spool is not None:
             state["spool"] = self._spool.id
             self._spool.forget_before(self._kept_from)
@@ -325,23 +287,29 @@ class Stream(Generic[R_co]):
             ValueError: It is not the state of a stream.
         """
         check_state(state)
-        self._leave_engine()
+        if self._closed:
+            self._stages, self._lost = [stage_of(stage) for stage in self._functions], None
+        else:
+            self._lost = self._leave_engine(closes=False)
+        self._closed, self._final = True, dict(state)  # until all of it is loaded
         self._source.load(state)
         self._consumed = open_to_consumed(state)
         self._version = state["version"]
         if self._spool is not None and state["spool"] is not None:
             self._spool.id = state["spool"]
             self._kept_from = 0
-        self._info = self._final = None
-        self._record, self._last = self._new_record(), None
-        self._ended = self._closed = False
+        self._record, self._last, self._info = self._new_record(), None, None
+        self._ended, self._closed, self._final = False, False, None
 
     def close(self) -> None:
         """End the stream; rows at work are abandoned, and a state that was taken before makes them again."""
+        self._close(without_hand=False)
+
+    def _close(self, *, without_hand: bool) -> None:
+        if self._engine is not None or self._final is None:
+            self._final = self._state(without_hand=without_hand)
         self._closed = True
-        if self._engine is not None:
-            self._final = self.state_dict()
-        self._leave_engine()
+        self._leave_engine(closes=True)
 
     def __enter__(self) -> Stream[R_co]:
         return self
@@ -349,7 +317,7 @@ class Stream(Generic[R_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(without_hand=kind is not None)
 
     def __del__(self) -> None:
         if self._engine is not None:
@@ -376,6 +344,7 @@ class Stream(Generic[R_co]):
                 version=self._version,
                 consumed=self._consumed,
                 spool=self._spool,
+                lost=self._lost,
             )
         return SynchronousEngine(
             self._source, self._stages, self._rules.rows, self._record, version=self._version, consumed=self._consumed
@@ -387,13 +356,17 @@ class Stream(Generic[R_co]):
     def _new_record(self) -> StreamRecord:
         return StreamRecord(places_of(self._stages, self._rules.at_once))
 
-    def _leave_engine(self) -> None:
-        engine, self._engine = self._engine, None
+    def _leave_engine(self, *, closes: bool) -> LostRanks | None:
+        """End the engine; returns its lost workers and those that have joined, unless it is closed."""
+        engine, lost = self._engine, self._lost
         if engine is not None:
-            self._last = engine
             self._over()
-            self._version = engine.version
-            engine.close()
+            lost = engine.leave() if isinstance(engine, AheadEngine) else None
+            self._last, self._version, self._lost, self._engine = engine, engine.version, lost, None
+        if closes and lost is not None:
+            lost.close()
+            self._lost = None
         runtime = active()
         if runtime is not None:
             runtime.streams.remove(self)
+        return self._lost

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy import Lazy, hand_over
 from twinkle_remote.streams.chunk_result import join_rows, known_rows
+from twinkle_remote.streams.hand import Hand
+from twinkle_remote.streams.positions import outside, position_of
 from twinkle_remote.streams.row_count import wrong_rows
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.stages import PlainStage, RemoteStage
@@ -49,6 +51,9 @@ class _Called:
 class SynchronousEngine:
     """Makes each batch when the loop asks for it, by whole calls of the stages.
 
+    A batch is taken off the rows that are left by one assignment, when all stages have been called: what an error or
+    Ctrl-C interrupts before that is made again.
+
     Args:
         source: The rows.
         stages: The stages.
@@ -56,6 +61,10 @@ class SynchronousEngine:
         record: What is remembered of calls and steps.
         version: The version now.
         consumed: Ranges of positions that were delivered before a resume, ascending.
+
+    Attributes:
+        counts: What was delivered.
+        hand: The batch that the loop is given.
     """
 
     def __init__(
@@ -72,13 +81,14 @@ class SynchronousEngine:
         self._stages = stages
         self._rows = rows
         self._version = version
-        self._consumed = list(consumed)
-        self._spans: list[tuple[int, int]] = []  # rows that were read and are left: first, number
-        self._over = False
+        self._consumed = tuple(consumed)
+        self._spans: Sequence[tuple[int, int]] = ()  # [start, stop) of rows that were read and are left
+        self._read_to = source.next_row  # rows before it are in the spans, or were delivered
         self._error: Exception | None = None
         self._unchecked: list[_Called] = []
         self._record = record
         self.counts = StreamCounts()
+        self.hand: Hand | None = None
 
     @property
     def version(self) -> int:
@@ -87,92 +97,103 @@ class SynchronousEngine:
 
     def begin_epoch(self) -> None:
         """Read on after the end of an epoch."""
-        self._over = False
+        self._source.begin_pass()
 
     def publish(self, version: int) -> None:
         """A version was published."""
         self._version = max(self._version, version)
 
-    def next_batch(self) -> tuple[Any, RowsInfo] | None:
-        """The next batch; None at the end of the epoch."""
+    def next_batch(self) -> Hand | None:
+        """The next batch, the same one until it is given; None at the end of the epoch."""
+        if self.hand is not None and not self.hand.given:
+            return self.hand
+        self.hand = None
         self._record.asked(self._check_results())
-        while not self._over and self._wants_rows():
-            self._read()
-        spans = self._take_spans()
-        if not spans:
+        self._read()
+        taken, left = self._next_spans()
+        if not taken:
+            self._forget(left)
             error, self._error = self._error, None
             if error is not None:
                 raise error
             return None
-        first, count = spans[0][0], sum(rows for _, rows in spans)
-        whole = spans[-1][0] + spans[-1][1] - first == count
-        value = self._source.rows(first, count) if whole else self._gathered(spans)
-        numbers = [self._source.numbers(*span) for span in spans]
+        return self._make(taken, left)
+
+    def _make(self, taken: Sequence[tuple[int, int]], left: Sequence[tuple[int, int]]) -> Hand:
+        first, count = taken[0][0], sum(stop - start for start, stop in taken)
+        whole = taken[-1][1] - first == count
+        value = self._source.rows(first, count) if whole else self._gathered(taken)
+        numbers = [self._source.numbers(start, stop - start) for start, stop in taken]
         for index in range(len(self._stages)):
             value = self._through(index, value, first, count)
-        for span in spans:
-            self._source.use(*span)
-        self.counts.delivered += count
-        self.counts.lag[0] += count
-        self._record.given(count, self._version, time.perf_counter())
         indices = [index for part, _ in numbers for index in part]
         versions = [self._version] * count
-        return value, RowsInfo(versions, versions, [0] * count, indices, numbers[-1][1])
+        info = RowsInfo(versions, versions, [0] * count, indices, numbers[-1][1])
+        hand, counts = Hand(taken, self._source.state(), (value, info)), self.counts.with_delivered(count)
+        self.hand, self._spans, self.counts = hand, left, counts
+        self._forget(left)
+        self._record.given(count, self._version, time.perf_counter())
+        return hand
 
-    def position(self) -> dict[str, Any]:
-        """The source's position, and the rows that were read and not delivered."""
-        spans = [[first, first + rows] for first, rows in self._spans]
-        return {**self._source.state(), "read": self._source.next_row, "open": spans}
+    def position(self, *, without_hand: bool = False) -> dict[str, Any]:
+        """The source's position, and the rows that were read and not delivered.
+
+        Args:
+            without_hand: Also the batch that the loop has is not delivered.
+        """
+        source, spans, hand = self._source.state(), [*self._spans, *self._fresh()], self.hand
+        if hand is not None and (without_hand or not hand.given):
+            source, spans = dict(hand.source), [*hand.spans, *spans]
+        return position_of(source, self._source.next_row, spans, self._consumed)
 
     def close(self) -> None:
         """Nothing is at work."""
 
-    def _wants_rows(self) -> bool:
-        if self._rows is None:
-            return not self._spans
-        return sum(rows for _, rows in self._spans) < self._rows
+    def _fresh(self) -> list[tuple[int, int]]:
+        """The rows of the batch that was kept last, until they are in the spans."""
+        return outside(self._consumed, self._read_to, self._source.next_row)
 
     def _read(self) -> None:
-        began = time.perf_counter()
-        try:
-            batch = self._source.fetch()
-        except Exception as error:
-            batch, self._error = None, error
-        self._record.read(0 if batch is None else batch.rows, time.perf_counter() - began)
-        if batch is None:
-            self._over = True
-            return
-        self._source.keep(batch)
-        start, stop = batch.first, batch.first + batch.rows
-        for begin, end in self._consumed:
-            if start < end and begin < stop:
-                self._add(start, max(start, begin))
-                skipped = max(start, begin)
-                start = min(stop, end)
-                self._source.use(skipped, start - skipped)
-        self._add(start, stop)
+        """Read until there are rows of a batch, an error of the source, or its end."""
+        while True:
+            self._spans, self._read_to = [*self._spans, *self._fresh()], self._source.next_row
+            if self._rows is None and self._spans:
+                return
+            if self._rows is not None and sum(stop - start for start, stop in self._spans) >= self._rows:
+                return
+            if self._error is not None:
+                return
+            began = time.perf_counter()
+            try:
+                batch = self._source.fetch()
+            except Exception as error:
+                batch, self._error = None, error
+            self._record.read(0 if batch is None else batch.rows, time.perf_counter() - began)
+            if batch is None:
+                return
+            self._source.keep(batch)
 
-    def _add(self, start: int, stop: int) -> None:
-        if start < stop:
-            self._spans.append((start, stop - start))
+    def _forget(self, left: Sequence[tuple[int, int]]) -> None:
+        """Have the source forget what was delivered."""
+        self._source.use_before(left[0][0] if left else self._source.next_row)
 
-    def _take_spans(self) -> list[tuple[int, int]]:
+    def _next_spans(self) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+        """The rows of the next batch, and those that are left then."""
         wanted = self._rows
         if wanted is None:
-            taken, self._spans = self._spans, []
-            return taken
-        taken = []
-        while self._spans and wanted:
-            first, rows = self._spans.pop(0)
-            used = min(rows, wanted)
-            taken.append((first, used))
+            return self._spans, ()
+        taken, left = [], list(self._spans)
+        while left and wanted:
+            start, stop = left.pop(0)
+            used = min(stop - start, wanted)
+            taken.append((start, start + used))
             wanted -= used
-            if used < rows:
-                self._spans.insert(0, (first + used, rows - used))
-        return taken
+            if start + used < stop:
+                left.insert(0, (start + used, stop))
+        return taken, left
 
     def _gathered(self, spans: Sequence[tuple[int, int]]) -> Any:
-        return join_rows([self._source.rows(*span) for span in spans])
+        return join_rows([self._source.rows(start, stop - start) for start, stop in spans])
 
     def _through(self, index: int, value: Any, first: int, count: int) -> Any:
         stage, began = self._stages[index], time.perf_counter()

@@ -15,7 +15,7 @@ from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
 from twinkle_remote.conformance.subjects.streamed import Stages
 from twinkle_remote.errors import CollectError, RemoteCallError
 from twinkle_remote.sessions.current import stats
-from twinkle_remote.streams.stream import stream
+from twinkle_remote.streams.open_stream import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

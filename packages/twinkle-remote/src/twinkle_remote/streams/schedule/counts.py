@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(slots=True)
@@ -23,6 +23,10 @@ class StreamCounts:
     dropped: int = 0
     set_aside: int = 0
     lag: Counter[int] = field(default_factory=Counter)
+
+    def with_delivered(self, rows: int) -> StreamCounts:
+        """The counts after rows were delivered without lag."""
+        return replace(self, delivered=self.delivered + rows, lag=self.lag + Counter({0: rows}))
 
     @property
     def worst_lag(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from twinkle_remote.streams.positions import merged
 from twinkle_remote.streams.schedule.admission import Admission
 from twinkle_remote.streams.schedule.arrival import ArrivalOrder
 from twinkle_remote.streams.schedule.backlog import Backlog
@@ -218,6 +219,10 @@ class Scheduler:
         else:
             self._finish(chunk, self.version)
 
+    def failed_before(self, chunk: int) -> bool:
+        """Whether a chunk of one row is set aside when a stage raises for it once more."""
+        return self.chunks.count[chunk] == 1 and self.chunks.errors[chunk] + 1 >= ERRORS
+
     def failed(self, chunk: int) -> Sequence[int]:
         """A stage raised for a chunk.
 
@@ -225,10 +230,10 @@ class Scheduler:
             The chunks that take its place: itself, or one for each of its rows; empty if its one row is set aside.
         """
         self._leave_rank(chunk)
-        self.chunks.errors[chunk] += 1
-        if self.chunks.count[chunk] == 1 and self.chunks.errors[chunk] >= ERRORS:
+        if self.failed_before(chunk):
             self._set_aside(chunk)
             return ()
+        self.chunks.errors[chunk] += 1
         return self._again(chunk, self.chunks.stage[chunk])
 
     def lost(self, chunk: int, stage: int = 0) -> Sequence[int]:
@@ -374,13 +379,7 @@ class Scheduler:
         """Ranges [start, stop) of rows that were read, and are neither delivered nor given up, ascending."""
         chunks = self.chunks
         held = [(chunks.first[chunk], chunks.count[chunk]) for chunk in chunks.live()]
-        merged: list[tuple[int, int]] = []
-        for first, count in sorted([*held, *self._backlog.ranges()]):
-            if merged and merged[-1][1] == first:
-                merged[-1] = (merged[-1][0], first + count)
-            else:
-                merged.append((first, first + count))
-        return merged
+        return merged((first, first + count) for first, count in [*held, *self._backlog.ranges()])
 
     @property
     def rows_read(self) -> int:

@@ -1,0 +1,205 @@
+"""Chunks at work: begun on data ranks or in threads of this process, and taken in when they are over."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from twinkle_remote.errors import CallTimeoutError, TwinkleError, WorkerDiedError
+from twinkle_remote.streams.aside import AsideRows
+from twinkle_remote.streams.chunk_result import ChunkResult
+from twinkle_remote.streams.plain_calls import PlainCalls
+from twinkle_remote.streams.row_count import wrong_rows
+from twinkle_remote.streams.running_chunks import RunningChunk, RunningChunks
+from twinkle_remote.streams.stages import PlainStage, RemoteStage
+from twinkle_remote.streams.telemetry.loop_lanes import rows_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.protocol.backend import Reply, Store
+    from twinkle_remote.sessions.weight_sources import WorkersOf
+    from twinkle_remote.streams.chunk_results import ChunkResults
+    from twinkle_remote.streams.lost_ranks import LostRanks
+    from twinkle_remote.streams.row_source import RowSource
+    from twinkle_remote.streams.schedule.decisions import Assignment
+    from twinkle_remote.streams.schedule.scheduler import Scheduler
+    from twinkle_remote.streams.spool import Spool
+    from twinkle_remote.streams.stages import Stage
+    from twinkle_remote.streams.telemetry.stream_record import StreamRecord
+
+_LATE_SECONDS = 0.2
+
+
+class ChunksAtWork:
+    """Begins chunks that the schedule assigns, and tells it of their ends; all in one thread.
+
+    Args:
+        schedule: The schedule.
+        stages: The stages, each with its pool.
+        source: The rows, for messages.
+        results: What stages read and make.
+        lost: The data ranks that take no work.
+        store: Where the backend keeps results.
+        record: What is remembered of chunks.
+        spool: Where finished rows are written, or None.
+        at_once: Calls of plain stages at a time.
+        wake: Called in another thread when there is something to take in.
+
+    Attributes:
+        aside: The rows that were set aside.
+    """
+
+    def __init__(
+        self,
+        schedule: Scheduler,
+        stages: Sequence[tuple[int, Stage]],
+        source: RowSource,
+        results: ChunkResults,
+        lost: LostRanks,
+        store: Store,
+        record: StreamRecord,
+        *,
+        spool: Spool | None,
+        at_once: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self.schedule = schedule
+        self._of_stage = [pool for pool, _ in stages]
+        self._stages = [stage for _, stage in stages]
+        self._source = source
+        self._results = results
+        self._lost = lost
+        self._store = store
+        self._record = record
+        self._spool = spool
+        self._running = RunningChunks()
+        self._plain = PlainCalls(at_once, wake)
+        self._late_at = 0.0
+        self.aside = AsideRows()
+
+    def replies(self) -> Sequence[Reply]:
+        """The replies of chunks at work."""
+        return self._running.replies()
+
+    def take_in(self, done: Sequence[Reply]) -> None:
+        """Take in the chunks that are over with these replies, or by themselves."""
+        for chunk in self._running.take_over(done):
+            self._ended(chunk)
+        self._take_values()
+        self._look_for_late_ones()
+
+    def end_plain(self) -> None:
+        """Begin no more plain stages."""
+        self._plain.close()
+
+    def close(self) -> None:
+        """Cancel async calls, and forget all chunks."""
+        self._running.close()
+
+    def begin(self, work: Assignment) -> Sequence[Reply]:
+        """Begin a chunk; returns the replies that tell of its end."""
+        stage = self._stages[work.stage]
+        given = self._results.given(work)
+        self._record.sent(work)
+        if isinstance(stage, PlainStage):
+            self._plain.begin(stage, work.chunk, given)
+            return ()
+        label = rows_label(work.first, work.rows)
+        call = None if self._lost.is_another(stage, work.rank) else stage.begin(work.rank, given, label)
+        if call is None or self._lost.is_another(stage, work.rank):  # told meanwhile: the call may be the other's
+            self._record.received(work, failed=True)
+            self._lose_rank(work, stage, None)
+            self._results.replace(work, self.schedule.lost(work.chunk, work.stage))
+            return ()
+        return self._running.begin(work, call)
+
+    def _ended(self, run: RunningChunk) -> None:
+        try:
+            run.call.wait(0.0)
+        except (CallTimeoutError, WorkerDiedError) as error:
+            self._lose(run, error)
+        except TwinkleError as error:
+            self._failed(run.work, error)
+        else:
+            stage = self._stages[run.work.stage]
+            assert isinstance(stage, RemoteStage)
+            ranks = stage.collects[run.work.rank]
+            slowest = max(map(run.call.outcome, ranks), key=lambda outcome: outcome.seconds)
+            self._record.received(run.work, slowest.seconds, slowest.started)
+            self._made(run.work, ChunkResult(run.call, ranks, component=stage.components[run.work.rank]))
+
+    def _made(self, work: Assignment, result: ChunkResult) -> None:
+        if (rows := result.rows()) != work.rows:
+            raise wrong_rows(rows, work.rows, self._stages[work.stage].name, self._where(work))
+        self._results.keep(work.chunk, result)
+        self.schedule.finished(work.chunk)
+        if self._spool is not None and self.schedule.is_finished(work.chunk):
+            self._spool.write(self._stages[-1], work, result, work.version, self.schedule.version)
+
+    def _where(self, work: Assignment) -> str:
+        numbers, epoch = self._source.numbers(work.first, work.rows)
+        shown = ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
+        return f"row {shown} of epoch {epoch}"
+
+    def _failed(self, work: Assignment, error: Exception) -> None:
+        self._record.received(work, failed=True)
+        if self.schedule.failed_before(work.chunk):
+            self._put_aside(work, self._where(work), error)
+        self._results.replace(work, self.schedule.failed(work.chunk))
+
+    def _put_aside(self, work: Assignment, where: str, error: Exception) -> None:
+        finished = self.schedule.counts.delivered + len(self._results)
+        self.aside.add(
+            *self._source.numbers(work.first, work.rows), error, where, self._stages[work.stage].name, finished
+        )
+
+    def _lose(self, run: RunningChunk, error: TwinkleError) -> None:
+        """The worker of a chunk is lost, or has not answered in time."""
+        work, stage = run.work, self._stages[run.work.stage]
+        self._record.received(work, failed=True)
+        assert isinstance(stage, RemoteStage)
+        pool = self._of_stage[work.stage]
+        lost_input = run.call.failed() and not run.call.first_failure().died
+        if isinstance(error, CallTimeoutError):
+            self._lost.late(pool, work.rank, run.call)
+        elif not lost_input:
+            self._lose_rank(work, stage, error)
+        where = self._where(work)
+        parts = self.schedule.lost(work.chunk, 0 if lost_input else work.stage)
+        self._results.replace(work, parts)
+        if not parts:
+            self._put_aside(work, where, error)
+
+    def _lose_rank(self, work: Assignment, stage: RemoteStage, error: TwinkleError | None) -> None:
+        self._lost.lose(self._of_stage[work.stage], stage, work.rank, error)
+        self._make_again(stage.workers(work.rank))
+
+    def _make_again(self, workers: WorkersOf) -> None:
+        """Finished rows whose only copy was on workers that are lost."""
+        for chunk, result in self._results.held_by(workers):
+            if self.schedule.is_finished(chunk) and not all(map(self._store.outlives_worker, result.payloads())):
+                work = self.schedule.assignment(chunk)
+                self._results.replace(work, self.schedule.lost(chunk))
+
+    def _take_values(self) -> None:
+        for chunk, future in self._plain.take_ended():
+            work = self.schedule.assignment(chunk)
+            error = future.exception()
+            if isinstance(error, Exception):
+                self._failed(work, error)
+            elif error is not None:
+                raise error
+            else:
+                self._record.received(work)
+                self._made(work, ChunkResult(None, value=future.result()))
+
+    def _look_for_late_ones(self) -> None:
+        """Chunks past their deadline go to others; their rank is used again when it has answered after all."""
+        now = time.monotonic()
+        if now < self._late_at:
+            return
+        self._late_at = now + _LATE_SECONDS
+        self._lost.look()
+        for chunk in self._running.take_late():
+            self._ended(chunk)
