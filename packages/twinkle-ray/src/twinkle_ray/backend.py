@@ -118,7 +118,7 @@ class RayBackend:
         self._exporter: Exporter | None = None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         how = chosen_start_method(start_method, (group.device_type for group in groups))
-        self._cluster = Cluster(address, num_cpus=cpus, start_method=how, options=ray_options)
+        self._cluster = Cluster(address, num_cpus=cpus, seed=seed, start_method=how, options=ray_options)
         try:
             watch_raylet()
             self._logs = WorkerLogs()
@@ -158,7 +158,8 @@ class RayBackend:
 
     def _actors_of(self, group: DeviceGroup) -> ActorSet:
         assert self._reservation is not None
-        return ActorSet(group, self._reservation.places[group.name], self._monitor)
+        places, options = self._reservation.places[group.name], self._cluster.start_options()
+        return ActorSet(group, places, self._monitor, options)
 
     def _show(self, progress: StartProgress) -> None:
         if progress.due:

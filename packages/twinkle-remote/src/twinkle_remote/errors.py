@@ -74,6 +74,10 @@ class CallCancelledError(TwinkleError):
     """An async call was cancelled on its worker: after Ctrl-C, its deadline, or the end of the session."""
 
 
+class CircularCallError(TwinkleError):
+    """Calls wait for each other: each runs on a worker whose turn another one of them waits for."""
+
+
 class ReplyLostError(TwinkleError):
     """A worker is alive, but its answer was lost: the call may or may not have run."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
+from twinkle_ray.cluster.environment import HASH_SEED, carried, hash_seed, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
 from twinkle_ray.cluster.leaving import check_left, leave_ray
 from twinkle_ray.cluster.reachable import check_reachable
@@ -47,6 +47,7 @@ class Cluster:
     Args:
         address: Address of a cluster; "local" for one of this session's own; None for RAY_ADDRESS, or one of its own.
         num_cpus: Logical CPUs of a cluster that is started, beside those that are left for tasks of the program.
+        seed: The session's seed, by which workers hash texts, unless the driver has a hash seed.
         start_method: "forkserver" starts the workers of a cluster of its own as forks; "spawn" does not.
         options: Further arguments of `ray.init`.
 
@@ -60,6 +61,7 @@ class Cluster:
         address: str | None,
         *,
         num_cpus: int,
+        seed: int = 42,
         start_method: StartMethod = "spawn",
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -68,6 +70,7 @@ class Cluster:
         self._watchdog: Watchdog | None = None
         self._folder: Path | None = None
         self._start_method = start_method
+        self._hash_seed = hash_seed(os.environ, seed)
         self._joined_before = ray.is_initialized()
         if self._joined_before:
             return
@@ -116,7 +119,7 @@ class Cluster:
             "prestart_worker_first_driver": False,  # nobody has asked for those workers
         }
         arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
-        with marked_children(mark), on_loopback(), quiet(), self._forking():
+        with marked_children(mark, self._hash_seed), on_loopback(), quiet(), self._forking():
             ray.init(address=_OWN, **arguments)
 
     def _forking(self) -> AbstractContextManager[None]:
@@ -137,6 +140,12 @@ class Cluster:
             return {}
         warn_left_behind(tuple(left_behind(os.environ, env_allow)))
         return carried(os.environ, env_allow)
+
+    def start_options(self) -> Mapping[str, Any]:
+        """Return Ray's options of workers: on a joined cluster, their hash seed is there before Python starts."""
+        if self._watchdog is not None:
+            return {}
+        return {"runtime_env": {"env_vars": {HASH_SEED: self._hash_seed}}}
 
     def close(self) -> None:
         """Disconnect; end the cluster if it was started here, and remove its files."""

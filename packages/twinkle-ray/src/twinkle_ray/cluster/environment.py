@@ -36,6 +36,14 @@ _SECRETS = {
 }  # fmt: skip
 _LOGIN_IN_URL = re.compile(r"://[^/\s]*@")
 
+HASH_SEED = "PYTHONHASHSEED"
+
+
+def hash_seed(environment: Mapping[str, str], seed: int) -> str:
+    """The hash seed of all workers, so that sets have one order on all hosts: the driver's, or the session's seed."""
+    own = environment.get(HASH_SEED, "")
+    return own if own.isdecimal() else str(seed)
+
 
 def carried(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dict[str, str]:
     """Return the variables to set on workers of a joined cluster: none is secret, and none describes this host.

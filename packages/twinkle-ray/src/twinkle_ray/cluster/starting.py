@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twinkle_ray.cluster.environment import HASH_SEED
 from twinkle_ray.cluster.watchdog import MARK
 
 if TYPE_CHECKING:
@@ -54,14 +55,16 @@ def on_loopback() -> Iterator[None]:
 
 
 @contextmanager
-def marked_children(mark: str) -> Iterator[None]:
-    """Set a variable that the processes of the cluster inherit, by which they are found.
+def marked_children(mark: str, hash_seed: str) -> Iterator[None]:
+    """Set a variable that the processes of the cluster inherit, by which they are found, and their hash seed.
 
     Args:
         mark: Its value.
+        hash_seed: The seed by which Python hashes texts there.
     """
     own: Mapping[str, str] = {
         MARK: mark,
+        HASH_SEED: hash_seed,
         _LOOPBACK: "0",
         "SPT_NOENV": "1",  # otherwise the titles of Ray's agents overwrite their environment in /proc
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),

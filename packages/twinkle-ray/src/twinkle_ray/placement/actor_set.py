@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -42,13 +43,21 @@ class ActorSet:
         group: The group.
         reserved: What is reserved for it.
         lost_nodes: The lost nodes; who waits for one of them is told.
+        options: Further options of Ray for each actor.
     """
 
-    def __init__(self, group: DeviceGroup, reserved: Sequence[Reserved], lost_nodes: LostNodes | None = None) -> None:
+    def __init__(
+        self,
+        group: DeviceGroup,
+        reserved: Sequence[Reserved],
+        lost_nodes: LostNodes | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.group = group
+        self._options = options
         self._lost_nodes = lost_nodes
         self.reserved = reserved
-        self.actors: list[Any] = [_start(one) for one in reserved]
+        self.actors: list[Any] = [_start(one, options) for one in reserved]
         self._asked = self._ask(self.actors, reserved)
         self.locations: list[WorkerLocation] = []
         self._assignments: list[RankAssignment] = []
@@ -117,7 +126,7 @@ class ActorSet:
         """
         for rank in ranks:
             ray.kill(self.actors[rank], no_restart=True)
-            self.actors[rank] = _start(self.reserved[rank])
+            self.actors[rank] = _start(self.reserved[rank], self._options)
         places = [self.reserved[rank] for rank in ranks]
         asked = self._ask([self.actors[rank] for rank in ranks], places)
         for rank, at in zip(ranks, self._located(asked, places, timeout), strict=True):
@@ -174,11 +183,11 @@ class ActorSet:
                 )
 
 
-def _start(reserved: Reserved) -> Any:
+def _start(reserved: Reserved, options: Mapping[str, Any]) -> Any:
     """An actor in a reserved place."""
     remote: Any = ray.remote  # its types lack `concurrency_groups`
     actor_class = remote(concurrency_groups={CONTROL: CONTROL_THREADS})(RankActor)
-    return actor_class.options(**reserved.options(), **_OPTIONS).remote()
+    return actor_class.options(**reserved.options(), **_OPTIONS, **options).remote()
 
 
 def check_unique(actor_sets: Sequence[ActorSet]) -> None:

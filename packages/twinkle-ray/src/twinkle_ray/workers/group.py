@@ -16,6 +16,7 @@ from twinkle_ray.workers.loop_sender import LoopSender
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
 from twinkle_ray.workers.reply import RayReply
+from twinkle_ray.workers.shown_waits import waits_of
 from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from twinkle_ray.workers.member import Member
     from twinkle_ray.workers.reply import LostReply
     from twinkle_ray.workers.waiting_inputs import WaitingInputs
-    from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo
+    from twinkle_remote.protocol import InputReplies, Reply, Task, Wait, WorkerInfo
 
 _LARGEST_CACHED = 2048  # bytes
 _REPLIES = (RayReply, NodeReply)
@@ -220,6 +221,13 @@ class RayGroup:
             found.update(zip(calls, self._sender.places(self.waiting, list(calls.values())), strict=True))
         known = {rank: place for rank, place in found.items() if place is not None}
         return {**self.stacks([reply.rank for reply in replies if reply.rank not in known]), **known}
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, Wait]:
+        """What the running tasks of ranks wait for, by rank; of a worker that does not answer nothing is known."""
+        asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
+        agent = None if self.waiting is None else self.waiting.agent
+        found = dict(zip(ranks, waits_of(asked, agent), strict=True))
+        return {rank: wait for rank, wait in found.items() if wait is not None}
 
     def confirm(self, rank: int, wire: bytes, count: int) -> None:
         """The actor has answered `run_and_cache`; it may be asked to `run_cached` where that was the latest."""

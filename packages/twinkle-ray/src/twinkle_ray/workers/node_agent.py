@@ -10,10 +10,13 @@ import ray
 from twinkle_ray.cluster.node_actors import options_on
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
+from twinkle_ray.workers.shown_waits import read_waits
 from twinkle_ray.workers.stack_dump import is_there, read_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from twinkle_remote.protocol import Wait
 
 _SHARED_FOR = 10.0  # seconds that a piece is held for the other ranks of the node
 
@@ -62,6 +65,14 @@ class NodeAgent:
     def is_there(self, pid: int, descriptor: int) -> bool:
         """Whether a worker of this node is there, given as its pid and the descriptor of its stack."""
         return is_there(pid, descriptor)
+
+    def waits(self, pids: Sequence[int]) -> list[Wait | None]:
+        """What the tasks of workers of this node wait for."""
+        return read_waits(pids)
+
+    def ask_waits(self, node: str, pids: Sequence[int]) -> list[ray.ObjectRef[list[Wait | None]]]:
+        """Ask the agent of another node what the tasks of its workers wait for; its answer is not waited for here."""
+        return [self._agents[node].waits.remote(pids)]
 
 
 def start_agents(nodes: Sequence[str], agents: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire,
 from twinkle_ray.telemetry.worker_output import end_output, name_output, print_by_line
 from twinkle_ray.workers.groups_here import GroupsHere
 from twinkle_ray.workers.loop_calls import LoopCalls
+from twinkle_ray.workers.shown_waits import ShownWait
 from twinkle_ray.workers.stack_dump import offer_stack
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, be_worker, seed_process
 from twinkle_remote.protocol import Outcome, WorkerInfo
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task
+    from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task, Wait
 
 
 THREADS = "OMP_NUM_THREADS"
@@ -97,7 +98,16 @@ def visibility_variable(kind: str) -> str | None:
 
 
 class _Worker(Worker):
-    """A worker whose exceptions may be of classes that only the driver's `__main__` defines."""
+    """A worker that shows what it waits for; its exceptions may be of classes that only `__main__` defines."""
+
+    def __init__(self, info: WorkerInfo, store: RayStore) -> None:
+        super().__init__(info, store)
+        self._shown = ShownWait()
+
+    def set_wait(self, wait: Wait | None) -> None:
+        """Take what the running task waits for, and show it."""
+        super().set_wait(wait)
+        self._shown.show(wait)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         failure: Failure = super()._capture(error, task, context)

@@ -59,6 +59,11 @@ class WaitingInputs:
             self._answers[key] = weakref.ref(inputs, lambda _: self._answers.pop(key, None)), answers
             return answers
 
+    @property
+    def agent(self) -> Any:
+        """The agent of this node; None where there is one node."""
+        return self._agent
+
     def gate(self) -> Any:
         """The gate of this process."""
         with self._lock:

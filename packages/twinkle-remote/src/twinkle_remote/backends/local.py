@@ -6,6 +6,8 @@ arguments, runs, and reads the outcomes of the others, so that every process goe
 
 from __future__ import annotations
 
+import logging
+import os
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for_some
 from typing import TYPE_CHECKING
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Outcome, Task
 
 
+_log = logging.getLogger("twinkle.remote")
+_HASH_SEED = (
+    "each process orders sets of texts in another way, and so what is built in their order: start the program with "
+    "PYTHONHASHSEED=0 in the environment"
+)
 _CLOSE_SECONDS = 1.0
 _SLICE_SECONDS = 0.5  # between two looks for a signal
 
@@ -155,6 +162,8 @@ class LocalBackend:
             from twinkle_remote.backends.exchange import Exchange
 
             self._exchange = Exchange(self._rank, self._size, exchange_timeout)
+            if not os.environ.get("PYTHONHASHSEED", "").isdecimal():
+                _log.warning(_HASH_SEED)
 
     @property
     def rank(self) -> int:

@@ -16,13 +16,17 @@ from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 from twinkle_remote.worker.generators import Generators
+from twinkle_remote.worker.running import wait_of
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinkle_remote.backends.memory import Memory
     from twinkle_remote.backends.shared_inputs import SharedInputs
     from twinkle_remote.backends.thread_reply import ThreadReply
     from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Task
 
 
@@ -120,7 +124,7 @@ class RankThread:
     def _run(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> Outcome | None:
         """Run a task; None for one that was started on the event loop, which answers it."""
         try:
-            failed, given = ((), None) if inputs is None else inputs.of_task(task)
+            failed, given = ((), None) if inputs is None else self._read(task, inputs)
             if task.on_loop:
                 self._on_loop.add(reply)
                 self.worker.start(task, failed, given, key=reply, answer=lambda outcome: self._answer(reply, outcome))
@@ -132,6 +136,16 @@ class RankThread:
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
             failure = capture(error, self.info.label(), self.info, task.name, live=True)
             return Outcome(self.info.rank, failure=failure)
+
+    def _read(self, task: Task, inputs: SharedInputs) -> tuple[Sequence[Outcome], HandedShare | None]:
+        """Wait for the inputs of a task, which has its turn meanwhile."""
+        waited_for = inputs.waited_for()
+        if waited_for:
+            self.worker.set_wait(wait_of(task.name, [waited_for], can_raise=False))
+        try:
+            return inputs.of_task(task)
+        finally:
+            self.worker.set_wait(None)
 
     def _run_beside(self, task: Task, inputs: SharedInputs | None) -> Outcome:
         if self._closing:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinkle_remote.call.hand_over import plan_hand_over
+from twinkle_remote.protocol.waiting import WaitedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,10 @@ class SharedInputs:
             if self._planned is None and self._plan is not None:
                 self._planned = plan_hand_over(self._plan, self._outcomes())
         return ((), self._planned[task.place]) if self._planned is not None else (self._outcomes(), None)
+
+    def waited_for(self) -> Sequence[WaitedWorker]:
+        """The workers whose answers are missing, and whose turn is needed for them."""
+        return [WaitedWorker(one.at, one.rank, one.name) for one in self._inputs if not one.done() and one.at]
 
     def _outcomes(self) -> Sequence[Outcome]:
         return [reply.outcome for reply in self._inputs if reply.outcome is not None]

@@ -25,15 +25,19 @@ class ThreadReply:
     Args:
         rank: Rank of the worker.
         on_loop: Its task runs on the worker's event loop.
+        at: Name of the worker's group, if the task needs the worker's turn.
+        name: Class.method.
 
     Attributes:
         outcome: The outcome; None until it is there. It can be read without a lock.
     """
 
-    __slots__ = ("_bells", "_notified", "on_loop", "outcome", "rank", "sent")
+    __slots__ = ("_bells", "_notified", "at", "name", "on_loop", "outcome", "rank", "sent")
 
-    def __init__(self, rank: int, *, on_loop: bool = False) -> None:
+    def __init__(self, rank: int, *, on_loop: bool = False, at: str | None = None, name: str = "") -> None:
         self.rank = rank
+        self.at = None if on_loop else at
+        self.name = name
         self.sent = 0
         self.on_loop = on_loop
         self.outcome: Outcome | None = None

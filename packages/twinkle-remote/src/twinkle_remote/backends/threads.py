@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
+    from twinkle_remote.protocol.waiting import Wait
 
 _log = logging.getLogger("twinkle.remote")
 _PATIENCE = 60.0  # seconds
@@ -54,7 +55,7 @@ class ThreadGroup(WorkerGroup):
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         """Queue a task."""
-        reply = ThreadReply(rank, on_loop=task.on_loop)
+        reply = ThreadReply(rank, on_loop=task.on_loop, at=None if task.beside else self._name, name=task.name)
         if inputs and inputs.shared is None:
             inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
         submit = self._ranks[rank].submit_beside if task.beside else self._ranks[rank].submit
@@ -70,6 +71,11 @@ class ThreadGroup(WorkerGroup):
             if frame is not None:
                 out[rank] = user_stack(frame)
         return out
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, Wait]:
+        """What the running tasks of ranks wait for, by rank."""
+        found = {rank: self._ranks[rank].worker.waits_for for rank in ranks}
+        return {rank: wait for rank, wait in found.items() if wait is not None}
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the threads are, or the coroutines that the replies wait for."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from twinkle_remote.call.circles import CircleWatch
 from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.protocol.backend import Backend
 
 _SLICE_SECONDS = 0.5  # between two looks at deadlines
 
@@ -23,6 +25,14 @@ def first_over(calls: Sequence[PendingCall], seconds: float | None = None) -> Pe
         seconds: At or above 0; None for no limit beside the deadlines of the calls.
     """
     until = None if seconds is None else time.monotonic() + seconds
+    backend = running().backend
+    with CircleWatch(calls, backend, limited=until is not None) as circles:
+        return _first(calls, until, backend, circles)
+
+
+def _first(
+    calls: Sequence[PendingCall], until: float | None, backend: Backend, circles: CircleWatch
+) -> PendingCall | None:
     while True:
         over = [call for call in calls if call.ends_within(0.0)]
         if over:
@@ -30,7 +40,8 @@ def first_over(calls: Sequence[PendingCall], seconds: float | None = None) -> Pe
         left = _SLICE_SECONDS if until is None else min(_SLICE_SECONDS, until - time.monotonic())
         if left <= 0:
             return None
-        running().backend.wait([reply for call in calls for reply in call.pending()], left)
+        if not backend.wait([reply for call in calls for reply in call.pending()], left):
+            circles.look()
 
 
 def _ended_at(call: PendingCall) -> float:

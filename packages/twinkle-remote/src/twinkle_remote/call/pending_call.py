@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_answers import CallAnswers
+from twinkle_remote.call.circles import CircleWatch
 from twinkle_remote.call.whole_rows import warn_whole
 from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.lateness import called_alone, lateness
@@ -195,8 +196,7 @@ class PendingCall(CallAnswers):
         """The late call that it waits for, at any number of steps, or itself if it is late; None without one."""
         if self._late_from is None or time.monotonic() < self._late_from or self.failed() or self.done():
             return None
-        waited_for = [self, *self._behind(lambda call: bool(call._pending))]
-        return next((call for call in reversed(waited_for) if call.late()), None)
+        return next((call for call in reversed(self.waited_for()) if call.late()), None)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker.
@@ -208,6 +208,7 @@ class PendingCall(CallAnswers):
             RemoteCallError: A worker raised; the first failure in completion order is raised at once, with the others
                 under it.
             WorkerDiedError: A worker was lost.
+            CircularCallError: It waits for a worker that waits for the running task.
             CallTimeoutError: The time of this call, or of a call that its arguments wait for, is over; names the ranks
                 that are done and those that are not.
             NotInitializedError: It was in flight at a shutdown.
@@ -215,8 +216,9 @@ class PendingCall(CallAnswers):
         until = None if timeout is None else time.monotonic() + timeout
         self.awaited += 1
         try:
-            while self._pending and not self._failures:
-                self._wait_a_while(timeout, until)
+            with CircleWatch([self], self._runtime.backend, limited=until is not None) as circles:
+                while self._pending and not self._failures:
+                    self._wait_a_while(timeout, until, circles)
             if self._failures:
                 self._wait_for_the_cause()
                 if self._pending and not self._runtime.closed:
@@ -251,10 +253,10 @@ class PendingCall(CallAnswers):
     def _is_over(self) -> bool:
         return not self._pending or bool(self._failures) or self._runtime.closed or self.overdue() is not None
 
-    def _wait_a_while(self, timeout: float | None, until: float | None) -> None:
+    def _wait_a_while(self, timeout: float | None, until: float | None, circles: CircleWatch) -> None:
         """Wait until a worker has answered or a time limit is reached."""
         self._check_open()
-        limits = [limit for limit in (until, *self._deadlines()) if limit is not None]
+        limits = [limit for limit in (until, circles.due, *self._deadlines()) if limit is not None]
         if self._reap(max(0.0, min(limits) - time.monotonic()) if limits else None):
             return
         self._check_open()
@@ -266,6 +268,11 @@ class PendingCall(CallAnswers):
             raise late
         if until is not None and time.monotonic() >= until:
             raise self.lateness(timeout)
+        circles.look()
+
+    def waited_for(self) -> Sequence[PendingCall]:
+        """The calls whose workers must answer before it is done: itself, and those that make its arguments."""
+        return [self, *self._behind(lambda call: bool(call._pending))]
 
     def _wait_for_the_cause(self) -> None:
         """Wait shortly for the cause of lost connections, or for what peers tell of a death."""
@@ -359,7 +366,7 @@ class PendingCall(CallAnswers):
     def _deadlines(self) -> Sequence[float | None]:
         if self._late_from is None:
             return ()
-        return [call._deadline for call in (self, *self._behind(lambda call: bool(call._pending))) if call._pending]
+        return [call._deadline for call in self.waited_for() if call._pending]
 
     def _check_open(self) -> None:
         if self._runtime.closed:

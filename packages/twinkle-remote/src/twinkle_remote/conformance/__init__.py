@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_remote.conformance.checks import (
+    circles,
     collecting,
     coroutines,
     dispatching,
@@ -44,6 +45,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *lazies.CHECKS,
     *handing.CHECKS,
     *identity.CHECKS,
+    *circles.CHECKS,
     *failing.CHECKS,
     *limits.CHECKS,
     *objects.CHECKS,

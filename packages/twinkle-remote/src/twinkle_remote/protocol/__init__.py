@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
     from twinkle_remote.protocol.own_calls import OwnCalls, UnseenFailure
     from twinkle_remote.protocol.session_tools import SessionTool
+    from twinkle_remote.protocol.waiting import Wait, WaitedWorker
     from twinkle_remote.protocol.whole_calls import RankReplies, RowsOfRank, WholeCall, WholeCallBackend, WholeReply
 
 __all__ = [
@@ -69,6 +70,8 @@ __all__ = [
     "StoredSlot",
     "Task",
     "UnseenFailure",
+    "Wait",
+    "WaitedWorker",
     "WholeCall",
     "WholeCallBackend",
     "WholeReply",
@@ -106,6 +109,8 @@ _HOMES = {
     "StoredSlot": "protocol.messages",
     "Task": "protocol.messages",
     "UnseenFailure": "protocol.own_calls",
+    "Wait": "protocol.waiting",
+    "WaitedWorker": "protocol.waiting",
     "WholeCall": "protocol.whole_calls",
     "WholeCallBackend": "protocol.whole_calls",
     "WholeReply": "protocol.whole_calls",

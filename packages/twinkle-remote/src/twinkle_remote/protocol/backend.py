@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.handed import HandOverPlan
     from twinkle_remote.protocol.messages import Outcome, Task
+    from twinkle_remote.protocol.waiting import Wait
 
 
 class Store(Protocol):
@@ -147,6 +148,14 @@ class WorkerGroup(Protocol):
         The default shows the workers' stacks.
         """
         return self.stacks([reply.rank for reply in replies])
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, Wait]:
+        """What the running tasks of ranks wait for, by rank; ranks that wait for nothing are left out.
+
+        It is asked now and then by a task that waits long itself, and answers also where a worker is busy. By default
+        nothing is known, and calls that wait for each other in a circle wait for ever.
+        """
+        return {}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel those tasks of event loops that are pending, as asyncio does; returns at once.

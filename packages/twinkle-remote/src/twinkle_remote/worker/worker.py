@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from concurrent.futures import Future
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -27,7 +28,7 @@ from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
 from twinkle_remote.worker.open_generators import OpenGenerators
-from twinkle_remote.worker.running import RUNNING
+from twinkle_remote.worker.running import RUNNING, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import Failure, WorkerInfo
     from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.protocol.waiting import Wait
     from twinkle_remote.worker.loop_task import LoopTask
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -59,6 +61,7 @@ class Worker:
     Attributes:
         info: As given.
         loop: Its event loop.
+        waits_for: What the task that has its turn waits for; None if it runs, or if there is none.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Worker:
         self._generators = OpenGenerators()
         self.loop = LoopTasks(info.label())
         self._saver = FailureSaver(info)
+        self.waits_for: Wait | None = None
 
     def run(self, task: Task, inputs: Sequence[Outcome] = (), given: HandedShare | None = None) -> Outcome:
         """Run one task to its end.
@@ -103,7 +107,7 @@ class Worker:
         called: _Arguments | None = None
         try:
             called = args, kwargs = self._arguments(task, inputs, given, outcome)
-            with working_as(context):
+            with working_as(context), nullcontext() if task.beside else turn_of(self, task.name):
                 self._finish(task, outcome, self._perform(task, args, kwargs))
         except EndedError:
             outcome.ended = True
@@ -193,6 +197,10 @@ class Worker:
             except KeyboardInterrupt:
                 self.loop.cancel(future)
                 raise
+
+    def set_wait(self, wait: Wait | None) -> None:
+        """Take what the task that has its turn waits for; None if it goes on."""
+        self.waits_for = wait
 
     def _context_of(self, task: Task) -> WorkerContext:
         if task.kind == "create":

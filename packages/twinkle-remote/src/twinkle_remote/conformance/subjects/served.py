@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.conformance.subjects import (
     aliases,
     callers,
+    circles,
     classes,
     components,
     coroutines,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _MODULES: tuple[ModuleType, ...] = (
     aliases,
     callers,
+    circles,
     classes,
     components,
     coroutines,
