@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,7 +34,8 @@ def test_it_is_the_drivers_or_the_sessions(environment: Mapping[str, str], seed:
 
 @pytest.mark.usefixtures("ray_session")
 def test_sets_have_one_order_on_all_workers() -> None:
-    found = [each for group in ("four", "two") for each in on(group).create(Names).order()]
+    names: list[Any] = [on(group).create(Names).order() for group in ("four", "two")]
+    found = [each for order in names for each in order]
     seed = hash_seed(os.environ, 42)
     code = f"print(list(set({_NAMES!r})))"
     told = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from twinkle_remote.errors import CircularCallError, TwinkleError
 from twinkle_remote.failures.frames import driver_line
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from twinkle_remote.call.pending_call import PendingCall
-    from twinkle_remote.protocol.backend import Backend
+    from twinkle_remote.protocol.backend import Backend, Reply
+    from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.protocol.waiting import Wait
 
 _FIRST_SECONDS = 0.5  # before the first look: most waits are shorter
@@ -29,6 +29,26 @@ _MOST = 512  # workers in one look
 _Node = tuple[str, int]
 
 
+class WaitedCall(Protocol):
+    """What is asked of a call that is waited for.
+
+    Attributes:
+        name: Class.method.
+        spec: Its options.
+        group_name: Name of the called group.
+    """
+
+    name: str
+    spec: FunctionSpec
+    group_name: str
+
+    def pending(self) -> Sequence[Reply]:
+        """Replies that are not known to be done."""
+
+    def waited_for(self) -> Sequence[WaitedCall]:
+        """The calls whose workers must answer before it is done: itself, and those that make its arguments."""
+
+
 class CircleWatch:
     """Watches one wait of a task that has its worker's turn; elsewhere it does nothing.
 
@@ -38,7 +58,7 @@ class CircleWatch:
         limited: The waiting ends by itself.
     """
 
-    def __init__(self, calls: Sequence[PendingCall], backend: Backend, *, limited: bool) -> None:
+    def __init__(self, calls: Sequence[WaitedCall], backend: Backend, *, limited: bool) -> None:
         turn = None if limited else own_turn()
         self._turn, self._calls, self._backend = turn, calls, backend
         self._pause = _FIRST_SECONDS
@@ -93,13 +113,12 @@ class CircleWatch:
         return tuple(tuple(_workers(call)) for call in self._calls)
 
 
-def _workers(call: PendingCall) -> Iterator[WaitedWorker]:
+def _workers(call: WaitedCall) -> Iterator[WaitedWorker]:
     """The workers whose turn a call needs, or the calls that make its arguments."""
     for one in call.waited_for():
         if not (one.spec.on_loop or one.spec.beside):
-            group = one.origin[1].name
             for reply in one.pending():
-                yield WaitedWorker(group, reply.rank, one.name)
+                yield WaitedWorker(one.group_name, reply.rank, one.name)
 
 
 def _circle(backend: Backend, mine: _Node, own: Wait) -> Mapping[_Node, Wait] | None:

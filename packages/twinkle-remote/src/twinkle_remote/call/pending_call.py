@@ -52,6 +52,7 @@ class PendingCall(CallAnswers):
         handed_on: Its result was passed to another call, which fails with it.
         logged: Its failure was logged, because no caller had waited for it.
         prefetched: It was made ahead of its use: a session does not wait for it, and does not log or raise its failure.
+        group_name: Name of the called group.
         repeats: Its source is the same call, of which it reads some answers or reads them in another way.
         data_rank: Its data rank, if it is a part of a call or of a generator's items; None for a whole call.
     """
@@ -82,7 +83,7 @@ class PendingCall(CallAnswers):
         self.prefetched = False
         self.repeats = False
         self.data_rank: int | None = None
-        self._group = group
+        self._group, self.group_name = group, group.name
         self._each = each
         self._line = line
         self._sources = tuple(sources)
