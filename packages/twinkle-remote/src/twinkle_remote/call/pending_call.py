@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_answers import CallAnswers
 from twinkle_remote.call.circles import CircleWatch
+from twinkle_remote.call.reading import read_outcome
 from twinkle_remote.call.whole_rows import warn_whole
-from twinkle_remote.errors import CollectError, NotInitializedError, StoreTimeoutError, TwinkleError, WorkerDiedError
+from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.lateness import called_alone, lateness
 from twinkle_remote.failures.lost_peer import CAUSE_SECONDS, seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.stats import CallRecord
 
 _ALL = slice(None)
-_LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
 
 
 class PendingCall(CallAnswers):
@@ -93,6 +93,11 @@ class PendingCall(CallAnswers):
         self._late_from: float | None = min([limit for limit in limits if limit is not None], default=None)
 
     @property
+    def line(self) -> str:
+        """File and line of the caller."""
+        return self._line
+
+    @property
     def origin(self) -> tuple[CallRuntime, WorkerGroup, str]:
         """Its runtime, its group and the caller's line, for a call that is a part of it."""
         return self._runtime, self._group, self._line
@@ -139,20 +144,7 @@ class PendingCall(CallAnswers):
     def fetch(self, outcome: Outcome, timeout: float | None = None, began: float = 0.0, rows: slice = _ALL) -> Any:
         """The value of an outcome, or rows of it, on this process; see `fetch_all`."""
         self._check_open()
-        left = None if timeout is None else max(_LEAST_SECONDS, began + timeout - time.monotonic())
-        try:
-            value, size = self._runtime.backend.store.get(outcome.payload, rows.start, rows.stop, timeout=left)
-        except StoreTimeoutError as error:
-            raise self._unread(outcome.rank, timeout or 0.0, error) from None
-        except WorkerDiedError as error:
-            head = f"the result of {self.name} on {self.label(outcome.rank)} cannot be read: {error}"
-            raise WorkerDiedError(f"{head}\n  called from {self._line}") from error
-        except TwinkleError:
-            raise
-        except Exception as error:  # unpickling a user's class may raise anything
-            head = f"{self.name}: the result of {self.label(outcome.rank)} arrived, but cannot be opened here"
-            text = f"{head}: {type(error).__name__}: {error}\n  called from {self._line}"
-            raise CollectError(text) from error
+        value, size = read_outcome(self, self._runtime.backend.store, outcome, timeout, began, rows)
         self.record.driver_fetched += size
         return value
 
@@ -391,7 +383,8 @@ class PendingCall(CallAnswers):
         alone = called_alone(self.spec, self.ranks, size)
         return lateness(head, self._line, done, pending, self._group.stacks_of(self._pending), alone)
 
-    def _unread(self, rank: int, seconds: float, why: object) -> CallTimeoutError:
+    def unread(self, rank: int, seconds: float, why: object) -> CallTimeoutError:
+        """The error that the result of a rank was not read in time."""
         done = [other for other in self.ranks if other != rank]
         head = (
             f"{self.name} on {self.where()} is done, but the result of {self.label(rank)} was not read within "

@@ -50,7 +50,7 @@ RUNNING: ContextVar[RunningWorker | None] = ContextVar("twinkle_running_worker",
 _numbers = count()
 
 
-class Turn(NamedTuple):
+class TaskTurn(NamedTuple):
     """The turn of a task on its worker: no other task runs there until it ends.
 
     Attributes:
@@ -64,7 +64,7 @@ class Turn(NamedTuple):
     thread: int
 
 
-_turn: ContextVar[Turn | None] = ContextVar("twinkle_turn", default=None)
+_turn: ContextVar[TaskTurn | None] = ContextVar("twinkle_turn", default=None)
 
 
 class turn_of:  # noqa: N801 - a context manager that reads as a noun; contextlib doubles its time
@@ -78,7 +78,7 @@ class turn_of:  # noqa: N801 - a context manager that reads as a noun; contextli
     __slots__ = ("_token", "_turn")
 
     def __init__(self, worker: RunningWorker, name: str) -> None:
-        self._turn = Turn(worker, name, threading.get_ident())
+        self._turn = TaskTurn(worker, name, threading.get_ident())
 
     def __enter__(self) -> None:
         self._token = _turn.set(self._turn)
@@ -89,7 +89,7 @@ class turn_of:  # noqa: N801 - a context manager that reads as a noun; contextli
         _turn.reset(self._token)
 
 
-def own_turn() -> Turn | None:
+def own_turn() -> TaskTurn | None:
     """The turn that this thread's task has, and holds up while it waits; None elsewhere."""
     turn = _turn.get()
     return turn if turn is not None and turn.thread == threading.get_ident() else None
