@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from twinkle.engines.neighbours import Neighbours
     from twinkle.engines.sampling_params import SamplingParams
     from twinkle.engines.sequence_seed import Job
+    from twinkle.engines.token_limits import TokenLimits
 
 
 class Answer(NamedTuple):
@@ -35,44 +37,87 @@ class Writer(NamedTuple):
         model: The model; its generation config says nothing but which tokens end a sequence.
         tokenizer: Its tokenizer, for `params.stop`.
         ends: The tokens that end a sequence.
-        positions: Tokens of a sequence at most; None where the model says no end.
+        limits: Which ids the model knows, and how long a sequence may be.
+        neighbours: Which sequences may be computed at once.
         deadline: What ends the generation with an error; None waits for ever.
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase | None
     ends: Collection[int]
-    positions: int | None = None
+    limits: TokenLimits
+    neighbours: Neighbours
     deadline: StoppingCriteria | None = None
 
 
 @torch.no_grad()
-def write(writer: Writer, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
+def write(writer: Writer, jobs: Sequence[Job], params: SamplingParams, size: int | None) -> list[Answer]:
     """Write an answer to each job.
 
     Args:
         writer: What writes.
-        jobs: The answers to write; each prompt is shorter than `writer.positions`.
+        jobs: The answers to write.
         params: How to draw.
+        size: Sequences written at once, at most; None for all that may be.
 
     Raises:
         TimeoutError: The deadline is over.
-        ValueError: The logits are no distribution.
+        ValueError: A prompt has ids that the model does not know, or leaves no room for an answer; or the logits are
+            no distribution.
     """
-    by_room: dict[int, list[int]] = {}  # at the last position a sequence ends, and no other one may go on beside it
+    groups: dict[tuple[int, int, int], list[int]] = {}
     for i, job in enumerate(jobs):
-        most = params.max_new_tokens
-        room = most if writer.positions is None else min(most, writer.positions - len(job.ids))
-        by_room.setdefault(room, []).append(i)
+        groups.setdefault(_group(writer, len(job.ids), params.max_new_tokens), []).append(i)
     found: dict[int, Answer] = {}
-    for room, chosen in by_room.items():
-        found |= zip(chosen, _write(writer, [jobs[i] for i in chosen], params, room), strict=True)
+    for (_, _, room), group in groups.items():
+        for start in range(0, len(group), size or len(group)):
+            chosen = group[start : start + (size or len(group))]
+            found |= zip(chosen, _write(writer, [jobs[i] for i in chosen], params, room), strict=True)
     return [found[i] for i in range(len(jobs))]
+
+
+def _group(writer: Writer, length: int, most: int) -> tuple[int, int, int]:
+    """What sequences have alike that are written at once; the last number is the tokens that they may get.
+
+    At the last position a sequence ends, and no other one goes on beside it. Those that come over a border of the model
+    do so together.
+    """
+    positions, border = writer.limits.positions, writer.neighbours.border
+    room = most if positions is None else min(most, positions - length)
+    crosses = border is not None and length <= border < length + room
+    return writer.neighbours.group(length), length if crosses else 0, room
+
+
+@torch.no_grad()
+def check_finite(model: Any, ids: list[int]) -> None:
+    """Raise for a model whose logits are no numbers.
+
+    Raises:
+        ValueError: They are NaN or inf.
+    """
+    logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
+    if not bool(logits.float().logsumexp(-1).isfinite().all()):
+        raise ValueError("the model's logits are not finite: look at the weights, the last sync and the dtype")
+
+
+def check_prompts(limits: TokenLimits, prompts: Sequence[list[int]]) -> None:
+    """Raise for prompts that a model cannot continue.
+
+    Raises:
+        ValueError: One has ids that the model does not know, or is as long as a sequence may be.
+    """
+    for ids in prompts:
+        limits.check(ids, "a prompt")
+        if limits.positions is not None and len(ids) >= limits.positions:
+            raise ValueError(
+                f"a prompt has {len(ids)} tokens, but the model has positions for {limits.positions} with the answer: "
+                f"use at most {limits.positions - 1} tokens"
+            )
 
 
 def _write(writer: Writer, jobs: Sequence[Job], params: SamplingParams, longest: int) -> list[Answer]:
     """Answers of at most `longest` tokens."""
-    model, tokenizer, ends, _, deadline = writer
+    model, tokenizer, ends, deadline = writer.model, writer.tokenizer, writer.ends, writer.deadline
     prompts = [job.ids for job in jobs]
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts], device=model.device)

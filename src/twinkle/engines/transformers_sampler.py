@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from twinkle import DeviceMesh, ReplaceableWeights
     from twinkle.engines.answers import Answer
+    from twinkle.engines.neighbours import Neighbours
     from twinkle.engines.pretrained import Source
     from twinkle.engines.rollouts import Rollouts
     from twinkle.engines.sampling_params import SamplingParams
@@ -64,6 +65,7 @@ class TransformersSampler:
         from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
         from twinkle.engines.sampling_params import checked_params
         from twinkle.engines.sequence_seed import RowSeeds
+        from twinkle.engines.token_limits import token_limits
 
         check_installed("TransformersSampler")
         if timeout is not None and not timeout > 0:
@@ -74,6 +76,8 @@ class TransformersSampler:
         self._seeds = RowSeeds()
         self._tokenizer = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
+        self._limits = token_limits(self._model)
+        self._neighbours: Neighbours | None = None
         self._ends = only_ends(self._model, self._tokenizer)
         self._template = template_of(self._tokenizer, tools, chat_template_kwargs)
         self._params = None if params is None else checked_params(params, None)
@@ -102,7 +106,7 @@ class TransformersSampler:
             ValueError: A prompt has no tokens, leaves no room for an answer, or has ids that the model does not know;
                 texts need a tokenizer; there are no parameters; or logits are not finite.
         """
-        from twinkle.engines.answers import to_rollouts
+        from twinkle.engines.answers import check_prompts, to_rollouts
         from twinkle.engines.prompts import encoded_rows, split_columns
         from twinkle.engines.sampling_params import checked_params
 
@@ -111,6 +115,7 @@ class TransformersSampler:
             raise ValueError("stop is texts, which need a tokenizer: use tokenizer= of the sampler")
         given, columns = split_columns(prompts)
         encoded = encoded_rows(prompts, self._template)
+        check_prompts(self._limits, encoded)
         answers = self._write(self._seeds.jobs(encoded, params.n, params.seed), params)
         rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers), self._ends)
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
@@ -130,14 +135,15 @@ class TransformersSampler:
     def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
         import time
 
-        from twinkle.engines.answers import Writer, write
+        from twinkle.engines.answers import Writer, check_finite, write
+        from twinkle.engines.neighbours import look_at_rows
         from twinkle.engines.token_drawing import Deadline
 
         deadline = None if self._timeout is None else Deadline(self._timeout, time.monotonic() + self._timeout)
-        writer = Writer(self._model, self._tokenizer, self._ends, deadline=deadline)
-        size = self._micro_batch_size or max(len(jobs), 1)
-        return [
-            answer
-            for start in range(0, len(jobs), size)
-            for answer in write(writer, jobs[start : start + size], params)
-        ]
+        if not jobs:
+            return []
+        if self._neighbours is None:
+            check_finite(self._model, jobs[0].ids)  # what is no number has no neighbours either
+            self._neighbours = look_at_rows(self._model, self._model.device, "left")
+        writer = Writer(self._model, self._tokenizer, self._ends, self._limits, self._neighbours, deadline)
+        return write(writer, jobs, params, self._micro_batch_size)

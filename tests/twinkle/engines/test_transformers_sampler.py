@@ -29,7 +29,7 @@ def ids_of(rollouts: Rollouts) -> list[list[int]]:
 
 def test_logprobs_agree_with_the_trainers() -> None:
     sampler, trainer = TransformersSampler(Build("qwen2")), TransformersModel(Build("qwen2"), optimizer=adamw)
-    params = SamplingParams(top_k=20, top_p=0.9, n=3, max_new_tokens=9, seed=4)
+    params = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, n=3, max_new_tokens=9, seed=4)
     rollouts = sampler.sample(IDS, params)
     assert (len(rollouts), rollouts.counts, rollouts.prompts) == (4, [3] * 4, IDS)
     assert [row[: len(IDS[i // 3])] for i, row in enumerate(ids_of(rollouts))] == [ids for ids in IDS for _ in range(3)]
@@ -327,3 +327,25 @@ def test_a_call_that_takes_too_long_is_an_error() -> None:
         sampler.sample(IDS, SamplingParams(max_new_tokens=40))
     with pytest.raises(ValueError, match="timeout"):
         TransformersSampler(Build("llama"), timeout=0)
+
+
+def test_an_answer_ends_at_the_models_last_position() -> None:
+    from transformers import GPT2Config
+
+    config = GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=4, n_positions=16, eos_token_id=None)
+    sampler = TransformersSampler(config)
+    made = sampler.sample([[5] * 12, [5] * 3, [6] * 12, [7] * 15], SamplingParams(max_new_tokens=10, seed=1))
+    assert made.lengths == [16, 13, 16, 16] and made.finish == ["length"] * 4
+    for ids, answer in zip(made.ids, made, strict=True):
+        prompt = len(ids) - int(answer.mask[0].sum())  # type: ignore[index]  # it has a mask
+        alone = sampler.sample([ids[:prompt]], SamplingParams(max_new_tokens=10, seed=1))
+        assert alone.ids[0].tolist() == ids.tolist()
+    for length in (16, 20):
+        with pytest.raises(ValueError, match=f"{length} tokens"):
+            sampler.sample([[5] * length], SamplingParams(max_new_tokens=10))
+
+
+@pytest.mark.parametrize("wrong", [61, -1, 10**6])
+def test_ids_beyond_the_vocabulary_are_named(wrong: int) -> None:
+    with pytest.raises(ValueError, match=f"{wrong}.*61 tokens"):
+        TransformersSampler(Build("llama")).sample([[3], [5, wrong]], SamplingParams(max_new_tokens=2))
