@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import sys
 from collections import UserDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -178,6 +179,17 @@ def _not_again(kind: type, why: str) -> DispatchError:
     )
 
 
+def is_tensor_collection(kind: type) -> bool:
+    """Whether a type is TensorDict or a tensorclass: their rows are those of their batch size, not those of columns."""
+    library: Any = sys.modules.get("tensordict")
+    return library is not None and (issubclass(kind, library.TensorDictBase) or library.is_tensorclass(kind))
+
+
+def is_by_time(kind: type) -> bool:
+    """Whether a type is torch's PackedSequence, whose parts hold steps of time, not rows."""
+    return kind.__name__ == "PackedSequence" and kind.__module__.partition(".")[0] == "torch"
+
+
 def is_named(kind: type) -> bool:
     """Whether a type is one of named tuples, also of those that C code defines."""
     return _form_of(kind) == "named tuple"
@@ -201,7 +213,7 @@ def _form_of(kind: type) -> _Form | None:
 
 
 def _find_form(kind: type) -> _Form | None:
-    if is_component_type(kind):
+    if is_component_type(kind) or is_tensor_collection(kind) or is_by_time(kind):
         return None
     if issubclass(kind, Mapping):
         return "mapping" if _adapter_name(kind) is None else "adapter"
@@ -213,8 +225,10 @@ def _find_form(kind: type) -> _Form | None:
 def _names(kind: type) -> tuple[str, ...]:
     """The names of a tuple's parts; of those that C code defines (torch.max, os.stat), the ones that are parts."""
     own = getattr(kind, "_fields", None)
-    if own is None and hasattr(kind, "n_sequence_fields"):
+    count = getattr(kind, "n_sequence_fields", None)
+    if own is None and isinstance(count, int):
         own = cast("Any", kind).__match_args__
+        return (*own, *(f"[{place}]" for place in range(len(own), count)))
     return tuple(own or ())
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
-from twinkle_remote.values.columns import below, columns, is_named, rebuild
+from twinkle_remote.values.columns import below, columns, is_by_time, is_named, is_tensor_collection, rebuild
 from twinkle_remote.values.sequences import Lists, Ranges, Tuples
 from twinkle_remote.values.unknown import field_with_rows, forget, refuse, row_protocol
 
@@ -74,7 +74,6 @@ _ADAPTERS = {
     ("pyarrow", "ChunkedArray"): "pyarrow",
     ("pyarrow", "RecordBatch"): "pyarrow",
     ("pyarrow", "Table"): "pyarrow",
-    ("tensordict", "TensorDictBase"): "tensordict",
     ("torch", "Tensor"): "torch",
 }
 
@@ -105,16 +104,21 @@ def reducible_splitter_of(kind: type) -> ReducibleSplitter[Any] | None:
 
 
 def _find(kind: type) -> Splitter[Any] | None:
-    if is_component_type(kind):
+    if is_component_type(kind) or is_by_time(kind):
         return None
+    if is_tensor_collection(kind) and kind not in _registered:
+        return _adapter("tensordict")
     for base in kind.__mro__:
         if base in _registered and not (base is tuple and is_named(kind)):
             return _registered[base]
         adapter = _ADAPTERS.get((base.__module__.partition(".")[0], base.__name__))
         if adapter is not None:
-            module = importlib.import_module(f"twinkle_remote.values.adapters.{adapter}")
-            return cast("Splitter[Any]", module.SPLITTER)
+            return _adapter(adapter)
     return None
+
+
+def _adapter(name: str) -> Splitter[Any]:
+    return cast("Splitter[Any]", importlib.import_module(f"twinkle_remote.values.adapters.{name}").SPLITTER)
 
 
 def refuse_unknown(value: object, path: str) -> None:

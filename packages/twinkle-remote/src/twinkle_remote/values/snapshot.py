@@ -7,7 +7,7 @@ from typing import Any
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.attributes import attributes_of, set_attributes
-from twinkle_remote.values.columns import columns, with_parts
+from twinkle_remote.values.columns import columns, is_tensor_collection, with_parts
 from twinkle_remote.values.rows import PLAIN
 from twinkle_remote.values.sequences import sequence_like
 
@@ -60,7 +60,7 @@ def _own(value: Any, keep: bool) -> Any:
         return own
     if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
         return value.copy()
-    return value
+    return value.clone() if is_tensor_collection(type(value)) else value
 
 
 def read_only(array: Any) -> Any:

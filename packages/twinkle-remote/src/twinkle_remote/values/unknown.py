@@ -36,7 +36,12 @@ _WITHOUT_ROWS = (
     types.GenericAlias,
     types.UnionType,
 )
-_WITHOUT_ROWS_BY_NAME = {("numpy", "dtype"), ("typing", "_GenericAlias")}
+_WITHOUT_ROWS_BY_NAME = {
+    ("numpy", "dtype"),
+    ("twinkle_mesh", "DeviceGroup"),
+    ("twinkle_mesh", "DeviceMesh"),
+    ("typing", "_GenericAlias"),
+}
 _SAID = {
     "__iter__": "is iterable",
     "__next__": "is iterable",
