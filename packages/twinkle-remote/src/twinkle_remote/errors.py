@@ -70,8 +70,11 @@ class WorkerDiedError(TwinkleError):
     """A worker process ended, or its node was lost, before it answered."""
 
 
+BEFORE_IT_BEGAN = "it was cancelled before it began"
+
+
 class CallCancelledError(TwinkleError):
-    """An async call was cancelled on its worker: after Ctrl-C, its deadline, or the end of the session."""
+    """A call was cancelled: by `Lazy.cancel`, or an async one by Ctrl-C, its deadline, or the end of the session."""
 
 
 class CircularCallError(TwinkleError):

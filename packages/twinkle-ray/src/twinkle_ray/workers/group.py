@@ -17,6 +17,7 @@ from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
 from twinkle_ray.workers.reply import RayReply
 from twinkle_ray.workers.shown_waits import waits_of
+from twinkle_ray.workers.withdrawn import withdraw
 from twinkle_remote.backends.support import tell_start
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
@@ -212,6 +213,18 @@ class RayGroup:
             self._ended[rank] = why
             ray.kill(self.members[rank].actor, no_restart=True)
         return ranks
+
+    def withdraw(self, replies: Sequence[Reply]) -> None:
+        """Cancel tasks of event loops, and tasks that their workers have not begun."""
+        self.cancel(replies)
+        mine = [reply for reply in replies if isinstance(reply, RayReply) and reply.on_loop is None]
+        if self.waiting is None or not mine:
+            return
+        members = [self.members[one.rank] for one in mine]
+        at = [Process(member.node, member.info.pid, member.stack) for member in members]
+        withdraw(
+            [(process, one.ref.task_id().hex()) for process, one in zip(at, mine, strict=True)], self.waiting.agent
+        )
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the coroutines of replies wait; for other replies the stacks of their ranks."""

@@ -12,6 +12,7 @@ from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_ray.workers.shown_waits import read_waits
 from twinkle_ray.workers.stack_dump import is_there, read_stacks
+from twinkle_ray.workers.withdrawn import write_withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,6 +74,13 @@ class NodeAgent:
     def ask_waits(self, node: str, pids: Sequence[int]) -> list[ray.ObjectRef[list[Wait | None]]]:
         """Ask the agent of another node what the tasks of its workers wait for; its answer is not waited for here."""
         return [self._agents[node].waits.remote(pids)]
+
+    def withdraw(self, node: str, asked: Sequence[tuple[int, str]]) -> None:
+        """Have workers of a node not begin tasks, each given as a process id and Ray's id of the task."""
+        if node == ray.get_runtime_context().get_node_id():
+            write_withdrawn(asked)
+        else:
+            self._agents[node].withdraw.remote(node, asked)
 
 
 def start_agents(nodes: Sequence[str], agents: dict[str, Any]) -> None:

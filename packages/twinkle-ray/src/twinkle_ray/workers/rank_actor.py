@@ -21,7 +21,9 @@ from twinkle_ray.workers.groups_here import GroupsHere
 from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.shown_waits import ShownWait
 from twinkle_ray.workers.stack_dump import offer_stack
+from twinkle_ray.workers.withdrawn import Withdrawn
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, be_worker, seed_process
+from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
@@ -126,6 +128,7 @@ class RankActor(LoopCalls):
         worker: Runs its tasks, once it has a rank.
         info: Its group, rank and node.
         places: Coordinate of each of its components.
+        withdrawn: Its tasks that callers have cancelled, once it has a rank.
     """
 
     def __init__(self) -> None:
@@ -138,6 +141,7 @@ class RankActor(LoopCalls):
         self.places: dict[str, Mapping[str, int]] = {}
         self._store: RayStore
         self._groups: GroupsHere | None = None
+        self.withdrawn: Withdrawn | None = None
 
     def locate(self, kind: str, named: Sequence[str] | None) -> WorkerLocation:
         """Report where this process runs, and on which devices.
@@ -183,6 +187,7 @@ class RankActor(LoopCalls):
         self._store = RayStore(self.info.label())
         self.worker = _Worker(self.info, self._store)
         be_worker(self.worker.outside_tasks)
+        self.withdrawn = Withdrawn()
         print_by_line()
         name_output(self.info.label())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
@@ -271,6 +276,8 @@ def _run_task(
             name_output(actor.info.label(actor.places[task.instance]))
         elif task.kind == "drop":
             actor.places.pop(task.instance, None)
+        if actor.withdrawn is not None and actor.withdrawn.has(ray.get_runtime_context().get_task_id()):
+            raise CallCancelledError(BEFORE_IT_BEGAN)
         outcome = actor.worker.run(task, [outcome_from_wire(source) for source in inputs], given)
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
         from twinkle_remote.backends.support import capture

@@ -12,6 +12,7 @@ from twinkle_remote.backends.draw_warnings import DrawWarnings
 from twinkle_remote.backends.draws import Draws
 from twinkle_remote.backends.turns import Turns
 from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
@@ -66,6 +67,7 @@ class RankThread:
         self._generators = Generators(shared.seed)
         self._tasks: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._at: ThreadReply | None = None
+        self._waiting_for: SharedInputs | None = None
         self._closing = False
         self._beside = BesideThread(f"{info.label()} beside")
         self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
@@ -77,7 +79,24 @@ class RankThread:
 
     def submit_beside(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> None:
         """Run a task beside the others, after the earlier ones of its kind."""
-        self._beside.submit(lambda: reply.complete(self._run_beside(task, inputs)))
+
+        def run() -> None:
+            if reply.begin():
+                reply.complete(self._run_beside(task, inputs))
+
+        self._beside.submit(run)
+
+    def withdraw(self, reply: ThreadReply) -> bool:
+        """Answer a task that has not begun, which then does not run; False if it has begun."""
+        error = CallCancelledError(BEFORE_IT_BEGAN)
+        failure = capture(error, self.info.label(), self.info, reply.name, live=True)
+        outcome = Outcome(self.info.rank, failure=failure, started=time.time())
+        if not reply.complete(outcome, unless_begun=True):
+            return False
+        inputs = self._waiting_for
+        if self._at is reply and inputs is not None:
+            inputs.give_up(outcome)
+        return True
 
     def end(self) -> None:
         """Let the running task end, and answer the queued tasks without running them."""
@@ -125,6 +144,8 @@ class RankThread:
         """Run a task; None for one that was started on the event loop, which answers it."""
         try:
             failed, given = ((), None) if inputs is None else self._read(task, inputs)
+            if not reply.begin():
+                return None
             if task.on_loop:
                 self._on_loop.add(reply)
                 self.worker.start(task, failed, given, key=reply, answer=lambda outcome: self._answer(reply, outcome))
@@ -142,9 +163,11 @@ class RankThread:
         waited_for = inputs.waited_for()
         if waited_for:
             self.worker.set_wait(wait_of(task.name, [waited_for], can_raise=False))
+        self._waiting_for = inputs
         try:
             return inputs.of_task(task)
         finally:
+            self._waiting_for = None
             self.worker.set_wait(None)
 
     def _run_beside(self, task: Task, inputs: SharedInputs | None) -> Outcome:

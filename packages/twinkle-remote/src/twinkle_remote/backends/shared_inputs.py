@@ -58,6 +58,10 @@ class SharedInputs:
     def _outcomes(self) -> Sequence[Outcome]:
         return [reply.outcome for reply in self._inputs if reply.outcome is not None]
 
+    def give_up(self, outcome: Outcome) -> None:
+        """End the wait with a failure: the call was cancelled."""
+        self._end(outcome)
+
     def _watched(self, outcome: Outcome) -> None:
         if outcome.failure is not None:
             self._end(outcome)

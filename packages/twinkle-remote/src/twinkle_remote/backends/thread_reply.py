@@ -32,7 +32,7 @@ class ThreadReply:
         outcome: The outcome; None until it is there. It can be read without a lock.
     """
 
-    __slots__ = ("_bells", "_notified", "at", "name", "on_loop", "outcome", "rank", "sent")
+    __slots__ = ("_begun", "_bells", "_notified", "at", "name", "on_loop", "outcome", "rank", "sent")
 
     def __init__(self, rank: int, *, on_loop: bool = False, at: str | None = None, name: str = "") -> None:
         self.rank = rank
@@ -41,6 +41,7 @@ class ThreadReply:
         self.sent = 0
         self.on_loop = on_loop
         self.outcome: Outcome | None = None
+        self._begun = False
         self._bells: tuple[threading.Lock, ...] = ()
         self._notified: tuple[Callable[[Outcome], None], ...] = ()
 
@@ -48,11 +49,17 @@ class ThreadReply:
         """Whether the outcome has arrived."""
         return self.outcome is not None
 
-    def complete(self, outcome: Outcome) -> None:
-        """Set the outcome, once; a later one is dropped."""
+    def begin(self) -> bool:
+        """Take that its task begins; False if it has an outcome already, and the task is not to run."""
         with _changing:
-            if self.outcome is not None:
-                return
+            self._begun = self.outcome is None
+            return self._begun
+
+    def complete(self, outcome: Outcome, *, unless_begun: bool = False) -> bool:
+        """Set the outcome, once; a later one is dropped, and so is one that comes too late for a task that began."""
+        with _changing:
+            if self.outcome is not None or (unless_begun and self._begun):
+                return False
             self.outcome = outcome
             notified, self._notified = self._notified, ()
             for bell in self._bells:
@@ -60,6 +67,7 @@ class ThreadReply:
                     bell.release()
         for notify in notified:
             notify(outcome)
+        return True
 
     def ring(self, bell: threading.Lock) -> None:
         """Have a lock released when the outcome is there; `_changing` is held."""

@@ -89,6 +89,12 @@ class ThreadGroup(WorkerGroup):
             if reply.on_loop:
                 self._ranks[reply.rank].worker.loop.cancel(reply)
 
+    def withdraw(self, replies: Sequence[Reply]) -> None:
+        """Cancel tasks of event loops, and tasks that have not begun."""
+        for reply in _own(replies):
+            if not self._ranks[reply.rank].withdraw(reply) and reply.on_loop:
+                self._ranks[reply.rank].worker.loop.cancel(reply)
+
     def end(self) -> None:
         """Start to end the threads; does not wait for them."""
         for rank in self._ranks:

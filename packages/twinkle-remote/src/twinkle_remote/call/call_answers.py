@@ -64,6 +64,10 @@ class CallAnswers:
         """Whether a worker is known to have failed; never waits."""
         return bool(self._failures)
 
+    def failures(self) -> Sequence[Failure]:
+        """The known failures, in completion order."""
+        return self._failures
+
     def first_failure(self) -> Failure:
         """The first known failure, or its cause; there is one."""
         return self._told_failures()[0]

@@ -68,6 +68,21 @@ class Lazy(LazyOperators, Generic[R]):
         """This lazy result itself, typed as its value: for the arguments of another remote call."""
         return cast("R", self)
 
+    def cancel(self) -> None:
+        """Cancel the call where it has not ended; returns at once, and a call that is done stays as it is.
+
+        A coroutine, or an async generator's step, is cancelled at its next await, and a `def` method that has not begun
+        does not run: its place is free, and the result raises `CallCancelledError`. A `def` method that has begun runs
+        to its end. So does a collective one (`collective=True`) of several ranks: some of them may have begun.
+
+        Raises:
+            ValueError: It stands for rows of several calls, such as a stream's batch.
+        """
+        if len(self._source.calls) != 1:
+            raise ValueError(f"{self!r} stands for rows of several calls: cancel the calls, or close the stream")
+        if self._value is None:
+            self._source.calls[0].withdraw()
+
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
         return self._value is not None or self._source.done()

@@ -6,12 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.call_answers import CallAnswers
+from twinkle_remote.call.causes import cause_among, wait_for_a_source
 from twinkle_remote.call.circles import CircleWatch
 from twinkle_remote.call.reading import read_outcome
 from twinkle_remote.call.whole_rows import warn_whole
 from twinkle_remote.errors import NotInitializedError
+from twinkle_remote.failures.capture import was_cancelled
 from twinkle_remote.failures.lateness import called_alone, lateness
-from twinkle_remote.failures.lost_peer import CAUSE_SECONDS, seconds_for_cause
+from twinkle_remote.failures.lost_peer import seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
 
@@ -88,6 +90,7 @@ class PendingCall(CallAnswers):
         self._line = line
         self._sources = tuple(sources)
         self._cause: PendingCall | None = None
+        self._withdrawn = False
         self._deadline = None if spec.timeout is None else time.monotonic() + spec.timeout
         limits = [self._deadline, *(call._late_from for call in sources)]
         self._late_from: float | None = min([limit for limit in limits if limit is not None], default=None)
@@ -114,6 +117,18 @@ class PendingCall(CallAnswers):
         """Cancel it on the ranks that have not answered, if it runs on their event loops; returns at once."""
         if self._pending and not self._runtime.closed:
             self._group.cancel(self._pending)
+
+    def withdraw(self) -> None:
+        """Cancel it for its caller, also where a worker has not begun it; that it fails so counts as seen."""
+        if self.done() or self._runtime.closed:
+            return
+        self._withdrawn = True
+        self._mark_seen()
+        if self.spec.on_loop or len(self.ranks) == 1 or not self.spec.collective:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        self._group.withdraw(self._pending)
 
     @property
     def each(self) -> bool | None:
@@ -217,6 +232,9 @@ class PendingCall(CallAnswers):
                 if self._pending and not self._runtime.closed:
                     self._reap(0.0)
         except KeyboardInterrupt:
+            if self.spec.on_loop:
+                self._withdrawn = True
+                self._mark_seen()
             self.cancel()
             raise
         finally:
@@ -287,7 +305,7 @@ class PendingCall(CallAnswers):
         while call is not None:
             call._mark_seen()
             if call.comes_from_a_source():
-                call._wait_for_a_source()
+                wait_for_a_source(call._runtime, call._sources)
             call = call._known_cause()
 
     def _mark_seen(self) -> None:
@@ -301,12 +319,7 @@ class PendingCall(CallAnswers):
     def _known_cause(self) -> PendingCall | None:
         """The source from whose failure its own follows, the same one each time; None if none is known."""
         if self._cause is None and self.comes_from_a_source():
-            for source in self._sources:
-                source.done()
-            failed = [source for source in self._sources if source.failed()]
-            told = set(map(_identity, self._failures))
-            same = (source for source in failed if not told.isdisjoint(map(_identity, source._failures)))
-            self._cause = next(same, next(iter(failed), None))
+            self._cause = cause_among(self._sources, self._failures)
         return self._cause
 
     def _told_failures(self) -> Sequence[Failure]:
@@ -318,16 +331,6 @@ class PendingCall(CallAnswers):
             return self._failures
         first = call._failures[0].as_upstream()
         return [first if failure.upstream else failure for failure in self._failures]
-
-    def _wait_for_a_source(self) -> None:
-        """Wait shortly for the failure of a source: two calls' answers may arrive in either order."""
-        until = time.monotonic() + CAUSE_SECONDS
-        while not self._runtime.closed:
-            pending = [reply for source in self._sources if not source.done() for reply in source.pending()]
-            if not pending or any(source.failed() for source in self._sources):
-                return
-            if not self._runtime.backend.wait(pending, max(0.0, until - time.monotonic())):
-                return
 
     def _behind(self, keep: Callable[[PendingCall], bool]) -> Sequence[PendingCall]:
         """The calls that make its arguments, those that make theirs, and so on while `keep` holds; nearest first."""
@@ -368,6 +371,8 @@ class PendingCall(CallAnswers):
     def _completed(self) -> None:
         if not self._failures:
             self._sources = ()
+        elif self._withdrawn and not all(map(was_cancelled, self._failures)):
+            self.seen = False  # another failure than the one that was asked for
         self._runtime.call_completed(self)
 
     def lateness(self, seconds: float | None) -> CallTimeoutError:
@@ -391,8 +396,3 @@ class PendingCall(CallAnswers):
             f"{seconds:g} s: {why}"
         )
         return lateness(head, self._line, done, [rank], self._group.stacks([rank]))
-
-
-def _identity(failure: Failure) -> tuple[str, ...]:
-    """What two calls are told of one failure."""
-    return failure.label, failure.method, failure.type_name, failure.message

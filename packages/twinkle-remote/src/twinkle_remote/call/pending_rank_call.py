@@ -71,3 +71,6 @@ class PendingRankCall(PendingCall):
         """Cancel it on the ranks that have not answered; returns at once."""
         if self._pending and not self._runtime.closed:
             self._answers.cancel()
+
+    def _withdraw(self) -> None:
+        self._answers.withdraw()

@@ -125,6 +125,9 @@ class PendingWholeCall(PendingCall):
         if self._pending and not self._runtime.closed:
             self.whole.cancel()
 
+    def _withdraw(self) -> None:
+        self.whole.withdraw()
+
     def _raise_failures(self) -> None:
         if self._failures:
             self._see()

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_remote.conformance.checks import (
+    cancelling,
     circles,
     collecting,
     coroutines,
@@ -46,6 +47,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     *handing.CHECKS,
     *identity.CHECKS,
     *circles.CHECKS,
+    *cancelling.CHECKS,
     *failing.CHECKS,
     *limits.CHECKS,
     *objects.CHECKS,

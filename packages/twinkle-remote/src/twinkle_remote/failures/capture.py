@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
-from twinkle_remote.errors import RemoteCallError, TwinkleError
+from twinkle_remote.errors import CallCancelledError, RemoteCallError, TwinkleError
 from twinkle_remote.failures.frames import is_machinery_file
 from twinkle_remote.failures.travel import error_to_bytes
 from twinkle_remote.protocol.failure import Failure
@@ -34,6 +34,11 @@ def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, 
         pickled=b"" if live else error_to_bytes(error),
         live=error if live else None,
     )
+
+
+def was_cancelled(failure: Failure) -> bool:
+    """Whether a failure is that of a call that was cancelled."""
+    return failure.type_name == CallCancelledError.__name__
 
 
 def _type_name(error: BaseException) -> str:

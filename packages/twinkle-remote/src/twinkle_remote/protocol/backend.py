@@ -177,6 +177,13 @@ class WorkerGroup(Protocol):
         """
         return ()
 
+    def withdraw(self, replies: Sequence[Reply]) -> None:
+        """`cancel`, and also other tasks that have not begun, which then do not run; returns at once.
+
+        The outcome of such a task is a failure of the type `CallCancelledError`. By default they run.
+        """
+        self.cancel(replies)
+
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Check that all tasks of one call can be sent, before the first one is sent; the default checks nothing.
 

@@ -63,6 +63,9 @@ class RankReplies(Protocol):
     def cancel(self) -> None:
         """Cancel the call on the ranks that have not answered, if it runs on their event loops; returns at once."""
 
+    def withdraw(self) -> None:
+        """Cancel the call on the ranks that have not begun it, too; returns at once."""
+
     def lateness(self, seconds: float | None) -> Exception:
         """The error that the call is not done after this time, with the stacks of its late ranks."""
 
@@ -83,6 +86,9 @@ class WholeReply(Reply, Protocol):
 
     def cancel(self) -> None:
         """Cancel the call on the ranks that have not answered, if it runs on their event loops; returns at once."""
+
+    def withdraw(self) -> None:
+        """Cancel the call on the ranks that have not begun it, too; returns at once."""
 
     def lateness(self, seconds: float | None) -> Exception:
         """The error that the call is not done after this time, with the stacks of its late ranks."""

@@ -76,6 +76,8 @@ class EventLoop:
 
         def ended(_: Task[None]) -> None:
             self._tasks.pop(key, None)
+            if not task.answered:  # it was cancelled before its first step
+                task.unstarted()
             if late is not None:
                 late.cancel()
 

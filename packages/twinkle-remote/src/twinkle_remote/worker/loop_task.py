@@ -55,6 +55,7 @@ class LoopTask:
         capture: Makes a failure of an exception.
         answer: Called once with the outcome.
         reason: The error to report if the task is cancelled.
+        answered: Whether `answer` was called.
     """
 
     outcome: Outcome
@@ -64,6 +65,7 @@ class LoopTask:
     capture: Callable[[BaseException], Failure]
     answer: Callable[[Outcome], object]
     reason: TwinkleError | None = field(default=None)
+    answered: bool = field(default=False)
 
     @asynccontextmanager
     async def begun(self) -> AsyncIterator[None]:
@@ -93,11 +95,13 @@ class LoopTask:
         except BaseException as error:  # every exception becomes an outcome; SystemExit would end the loop
             outcome.failure = self.capture(error)
         outcome.seconds = time.time() - outcome.started
+        self.answered = True
         self.answer(outcome)
 
     def unstarted(self) -> None:
         """Answer that it was cancelled before it began."""
         self.outcome.failure = self._cancelled(CancelledError())
+        self.answered = True
         self.answer(self.outcome)
 
     def _cancelled(self, error: CancelledError) -> Failure:

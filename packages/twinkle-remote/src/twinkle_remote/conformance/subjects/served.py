@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.conformance.subjects import (
     aliases,
     callers,
+    cancelled,
     circles,
     classes,
     components,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MODULES: tuple[ModuleType, ...] = (
     aliases,
     callers,
+    cancelled,
     circles,
     classes,
     components,

@@ -89,6 +89,10 @@ class ServedRanks:
         """Cancel the call on the ranks that have not answered."""
         self._result.cancel()
 
+    def withdraw(self) -> None:
+        """Cancel the call on the ranks that have not begun it, too."""
+        self._result.withdraw()
+
     def lateness(self, seconds: float | None) -> Exception:
         """The error that the call is not done after this time."""
         return self._result.lateness(seconds)

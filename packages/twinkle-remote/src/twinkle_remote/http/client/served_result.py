@@ -61,3 +61,7 @@ class ServedResult(ThreadReply):
     def cancel(self) -> None:
         """Cancel the call on the event loops of its workers."""
         self._ask("cancel", self.name, None)
+
+    def withdraw(self) -> None:
+        """Cancel the call also on the workers that have not begun it."""
+        self._ask("withdraw", self.name, None)

@@ -53,6 +53,7 @@ class ClientApp:
             "news": self._news,
             "late": self._late,
             "cancel": self._cancel,
+            "withdraw": self._withdraw,
             "rows": self._rows,
             "ranks": self._ranks,
             "close": self._close,
@@ -110,6 +111,9 @@ class ClientApp:
 
     async def _cancel(self, scope: Any, receive: Receive, client: RemoteClient) -> bytes:
         return await run_in_threadpool(self._service.cancel, client, await self._small(scope, receive))
+
+    async def _withdraw(self, scope: Any, receive: Receive, client: RemoteClient) -> bytes:
+        return await run_in_threadpool(self._service.withdraw, client, await self._small(scope, receive))
 
     async def _value(self, scope: Any, receive: Receive, client: RemoteClient) -> WireMessage:
         return await run_in_threadpool(self._service.value, client, scope["path"].removeprefix(_VALUES))

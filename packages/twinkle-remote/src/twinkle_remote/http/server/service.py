@@ -235,6 +235,13 @@ class Service:
             result.call.cancel()
         return _answer({})
 
+    def withdraw(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
+        """Cancel a call also on the workers that have not begun it."""
+        result = client.result(str(request["name"]))
+        if isinstance(result, CallOutcome):
+            result.call.withdraw()
+        return _answer({})
+
     def ranks(self, client: RemoteClient, request: Mapping[str, Any]) -> bytes:
         """The answers of single ranks of a call; from now on the news tell of the others."""
         result = client.result(str(request["name"]))
