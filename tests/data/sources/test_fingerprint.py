@@ -23,13 +23,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from torch.utils.data import ChainDataset, ConcatDataset, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
+from tests.data.kinds_of_datasets import DATASETS, Held
 
-from twinkle_data import DataLoader, Shards
+from twinkle_data import DataLoader
 from twinkle_data.sources.fingerprint import digest, fingerprint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 datasets.disable_progress_bars()
 
@@ -197,79 +197,6 @@ def test_dicts_and_computed_attributes_do_not_depend_on_their_history() -> None:
     used = Plain(1)
     assert used.computed == 2
     assert digest([used]) == digest([Plain(1)])
-
-
-class Held(Dataset[int]):
-    """A dataset of the user's own: its rows count, its rank, place and log do not."""
-
-    def __init__(self, rows: Any, *, rank: int = 0, folder: str = "/tmp/here", files: Any = ()) -> None:
-        self.rows = rows
-        self.rank = rank
-        self.folder = folder
-        self.files = files
-        self.log: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        self.log.append(index)
-        return self.rows[index]
-
-
-class Streamed(IterableDataset[int]):
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.rows)
-
-
-def generated(rows: Any) -> Iterator[Any]:
-    yield from rows
-
-
-def hf(rows: list[int]) -> Any:
-    return datasets.Dataset.from_dict({"a": rows})
-
-
-# Each makes a dataset of rows; equal rows give one state, other rows another.
-DATASETS: dict[str, Callable[[list[int]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "numbered": lambda rows: dict(enumerate(rows)),
-    "numpy": np.array,
-    "tensor": torch.tensor,
-    "pandas": pd.Series,
-    "polars": pl.Series,
-    "arrow": pa.array,
-    "chunks": lambda rows: pa.chunked_array([rows[:4], rows[4:]]),
-    "columns": lambda rows: {"a": rows, "b": np.array(rows), "c": pa.array(rows), "d": pl.Series(rows)},
-    "column of an object": lambda rows: {"a": Held(rows), "b": rows},
-    "lists": lambda rows: {"a": pa.array([[row] for row in rows]), "b": pl.Series([[row] for row in rows])},
-    "hugging face": hf,
-    "hf column": lambda rows: {"a": hf(rows)["a"]},
-    "hf mapped": lambda rows: hf(rows).select(range(len(rows))).with_format("torch"),
-    "hf joined": lambda rows: datasets.concatenate_datasets([hf(rows[:3]), hf(rows[3:])]),
-    "subset": lambda rows: Subset(Held(list(range(100))), rows),
-    "subset of rows": lambda rows: Subset(rows, range(len(rows))),  # type: ignore[arg-type]  # a list is a dataset
-    "tensors": lambda rows: TensorDataset(torch.tensor(rows)),
-    "concat": lambda rows: ConcatDataset([Held(rows[:3]), Held(rows[3:])]),
-    "stack": lambda rows: StackDataset(a=rows, b=rows),  # type: ignore[arg-type]  # the same
-    "object": Held,
-    "object of arrays": lambda rows: Held(np.array(rows)),
-    "object of a frame": lambda rows: Held(pl.Series(rows)),
-    "nested objects": lambda rows: Held(Held(rows)),
-    "stream": Streamed,
-    "chain": lambda rows: ChainDataset([Streamed(rows[:3]), Streamed(rows[3:])]),
-    "hf stream": lambda rows: hf(rows).to_iterable_dataset(num_shards=2),
-    "hf mapped stream": lambda rows: hf(rows).to_iterable_dataset(num_shards=2).map(dict).filter(bool),
-    "hf generator": lambda rows: datasets.IterableDataset.from_generator(generated, gen_kwargs={"rows": rows}),
-    "generator": lambda rows: functools.partial(generated, rows),
-    "closure": lambda rows: lambda: iter(rows),
-    "shards": lambda rows: Shards(lambda shard, offset: iter(rows[offset:]), 1, [len(rows)]),
-    "stream of shards": lambda rows: Shards(functools.partial(lambda rows, _, offset: iter(rows[offset:]), rows), 1),
-}
 
 
 def state_of(dataset: Any) -> dict[str, Any]:
