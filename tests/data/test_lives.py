@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from tests.data.kinds_of_datasets import DATASETS, value_of
 
 from twinkle_data import Batch, DataLoader, Permutation, StateMismatchError
 from twinkle_mesh import DeviceMesh, use_rank
+
+if TYPE_CHECKING:
+    from twinkle_data.order.tails import Tail
 
 LIVES = int(os.environ.get("TWINKLE_LIVES", "150"))
 # Streams that are read from their start only can be saved between epochs alone.
@@ -34,9 +37,9 @@ class Life:
         self.shuffle = self.kind not in STREAMS and draw.random() < 0.6
         self.shuffle |= self.kind in SHARDS and draw.random() < 0.6
         self.seed = draw.randrange(100)
-        self.tail = draw.choice(["short", "pad", "drop"])
+        self.tail: Tail = draw.choice(["short", "pad", "drop"])
         self.epoch = 0
-        self.loaders: list[DataLoader[Batch[Any]]] = []
+        self.loaders: list[DataLoader[Any]] = []
 
     def expected(self, epoch: int) -> list[int] | None:
         """What a plain loop over an epoch gives; None where the order is known only as a set."""
@@ -55,13 +58,14 @@ class Life:
         self.mesh = mesh
         for rank in mesh.collect_ranks:
             with use_rank(rank):
-                loader: DataLoader[Batch[Any]] = DataLoader(
-                    DATASETS[self.kind](list(rows)),
+                dataset: Any = DATASETS[self.kind](list(rows))
+                loader: DataLoader[Any] = DataLoader(
+                    dataset,
                     batch_size=batch_size,
                     device_mesh=mesh,
                     shuffle=self.shuffle,
                     seed=self.seed,
-                    tail=self.tail,  # type: ignore[arg-type]  # drawn of the three
+                    tail=self.tail,
                     num_workers=int(self.draw.random() < 0.02),
                 )
                 if state is not None:

@@ -95,8 +95,8 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
         advice = ""
         if state["fingerprint"] != own.fingerprint:
             advice = (
-                ". Where the samples are the same (a mapped or formatted Hugging Face dataset changes its own "
-                'fingerprint), give both loaders a fingerprint="..." that says what the dataset is'
+                ". Where the samples are the same (a class was renamed, say, or rows changed their type), give both "
+                'loaders a fingerprint="..." that says what the dataset is'
             )
         raise StateMismatchError(
             "the state was saved over another order of samples, so its position means nothing here ("
