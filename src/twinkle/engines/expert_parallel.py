@@ -35,6 +35,7 @@ def split_experts(model: Any, ep: DeviceMesh, tp: DeviceMesh) -> list[nn.Module]
         ValueError: The experts cannot be divided over so many ranks.
     """
     check_expert_parallel(model, ep.size())
+    _check_no_adapters(model)
     from transformers.distributed.expert_parallel import apply_expert_parallelism
 
     own, plan = plain_model(model), expert_plan(model)
@@ -47,6 +48,33 @@ def split_experts(model: Any, ep: DeviceMesh, tp: DeviceMesh) -> list[nn.Module]
                     used[name] = style
     apply_expert_parallelism(own, ep, tp, used)
     return [own.get_submodule(name) for name, style in used.items() if style == DISPATCH]
+
+
+def _check_no_adapters(model: Any) -> None:
+    """Raise for adapters of experts, which would stay whole beside parts of them.
+
+    Raises:
+        ValueError: There are some.
+    """
+    if not hasattr(model, "peft_config"):
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    own, plan = plain_model(model), expert_plan(model)
+    held = [pattern for pattern, style in plan.items() if style == DISPATCH]
+    for name, module in own.named_modules():
+        inside = any(matching(pattern, name[:end]) for pattern in held for end in _ends(name))
+        if inside and isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            raise ValueError(
+                f"{name} has an adapter, and experts are divided over ep_size (without one, tp_size): leave experts "
+                "out of target_modules, target_parameters and modules_to_save, or use tp_size=1, ep_size=1, with fsdp"
+            )
+
+
+def _ends(name: str) -> list[int]:
+    """Where the names of a module and of those that hold it end."""
+    return [i for i, letter in enumerate(name) if letter == "."] + [len(name)]
 
 
 def check_expert_parallel(model: Any, ep_size: int) -> None:

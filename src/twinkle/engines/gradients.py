@@ -11,10 +11,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
+
+
+_APART = 1e-3
+"""The share of a gradient's norm by which replicas may differ; all ranks get the same sums, so they are equal."""
 
 
 class GradientSums:
@@ -67,6 +71,52 @@ def sum_partial(gradients: Iterable[Tensor], group: ProcessGroup) -> None:
     """Sum the gradients of parameters that each rank holds whole over the ranks of a group, in place."""
     for gradient in gradients:
         dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
+
+
+@torch.no_grad()
+def check_replicas(
+    named: Iterable[tuple[str, nn.Parameter]], sums: GradientSums, group: ProcessGroup, agree: Callable[[float], float]
+) -> None:
+    """Raise where ranks of a tp group have other gradients of a parameter that each of them holds whole.
+
+    Between divided layers each rank sees its own part of the activations, so its gradient is a part of the whole.
+
+    Args:
+        named: This rank's trained parameters by name, in the same order on all ranks.
+        sums: Their gradients.
+        group: The tensor-parallel ranks.
+        agree: The largest of all ranks' values; all ranks call this.
+
+    Raises:
+        ValueError: There is one, here or on another rank.
+    """
+    whole = [(name, found) for name, one in named if not _is_divided(one) for found in sums.of([one])]
+    apart: list[str] = []
+    if whole:
+        seen = torch.stack([_traits(one.to_local() if isinstance(one, DTensor) else one) for _, one in whole])
+        low, high = seen.clone(), seen.clone()
+        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
+        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
+        differ = ((high - low).amax(1) > _APART * high[:, 0]).tolist()
+        apart = [name for (name, _), other in zip(whole, differ, strict=True) if other]
+    if agree(float(len(apart))):
+        raise ValueError(
+            f"the gradient of {apart[0] if apart else 'a parameter'} differs between ranks of tp, which hold it whole: "
+            "it lies between divided layers, and Transformers' plan does not name it, so each rank has a part of its "
+            "gradient; use tp_size=1, with fsdp, or train adapters beside it"
+        )
+
+
+def _is_divided(parameter: nn.Parameter) -> bool:
+    """Whether tp or ep divides a parameter; all ranks hold their shards of the others over dp and fsdp alone."""
+    return isinstance(parameter, DTensor) and set(parameter.device_mesh.mesh_dim_names or ()) != {"dp", "fsdp"}
+
+
+def _traits(gradient: Tensor) -> Tensor:
+    """The norm of a gradient, and its product with numbers that tell its elements apart."""
+    flat = gradient.double().flatten()
+    waves = torch.arange(len(flat), device=flat.device, dtype=torch.float64).mul_(0.7).cos_()
+    return torch.stack([flat.norm(), flat @ waves])
 
 
 @torch.no_grad()

@@ -52,8 +52,13 @@ def merged_weights(model: Any) -> dict[str, Merged]:
     from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 
     own = model.get_base_model()
+    others = [name for name in model.state_dict() if not name.startswith("base_model.model.")]
+    if others:
+        raise _not_merged(others[0])
     adapted = {name: module for name, module in own.named_modules() if isinstance(module, BaseTunerLayer)}
     copied = {name: module for name, module in own.named_modules() if isinstance(module, AuxiliaryTrainingWrapper)}
+    for name, module in adapted.items():
+        _check_merged(name, module)
     found = {}
     for name, weight in own.state_dict(keep_vars=True).items():
         owner = next((one for one in (*adapted, *copied) if name.startswith(f"{one}.")), None)
@@ -67,11 +72,12 @@ def merged_weights(model: Any) -> dict[str, Merged]:
             found[name] = Merged(weight)
         elif name.startswith(f"{owner}.base_layer."):
             last = name.removeprefix(f"{owner}.base_layer.")
-            found[f"{owner}.{last}"] = _adapted(owner, adapted[owner], weight) if last == "weight" else Merged(weight)
+            found[f"{owner}.{last}"] = _adapted(adapted[owner], weight) if last == "weight" else Merged(weight)
     return found
 
 
-def _adapted(name: str, module: BaseTunerLayer, weight: Tensor) -> Merged:
+def _check_merged(name: str, module: BaseTunerLayer) -> None:
+    """Raise for a layer of peft that is more than one plain LoRA of a linear layer."""
     from peft.tuners.lora import Linear
     from torch import nn
 
@@ -80,7 +86,10 @@ def _adapted(name: str, module: BaseTunerLayer, weight: Tensor) -> Merged:
     )
     if not isinstance(module, Linear) or not plain or bool(module.lora_variant) or any(module.lora_bias.values()):
         raise _not_merged(name)
-    parts: Any = (module.lora_A["default"], module.lora_B["default"])
+
+
+def _adapted(module: Any, weight: Tensor) -> Merged:
+    parts = (module.lora_A["default"], module.lora_B["default"])
     return Merged(weight, parts[0].weight, parts[1].weight, module.scaling["default"])
 
 

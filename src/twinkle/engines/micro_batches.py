@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from twinkle.engines.neighbours import Neighbours
 from twinkle.engines.packed import given_packs, lengths_of, packs
 from twinkle.engines.padded import Columns, Padded, check_labelled, chosen_rows, columns_of, has_packs, padded_parts
 from twinkle.engines.rollouts import Rollouts
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from twinkle.engines.neighbours import Neighbours
-
     Batch: TypeAlias = Columns | Sequence[Columns]
+
+
+_ANY = Neighbours()
 
 
 class MicroBatch(NamedTuple):
@@ -58,7 +60,7 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batches(
-    batch: Batch, size: int | None, max_tokens: int | None, neighbours: Neighbours
+    batch: Batch, size: int | None, max_tokens: int | None, neighbours: Neighbours = _ANY
 ) -> Iterator[MicroBatch]:
     """Cut a batch into micro-batches.
 

@@ -53,6 +53,13 @@ class ModelLayout:
         return self.data_world_size * self.tp_size
 
     @property
+    def is_first(self) -> bool:
+        """Whether this is the first rank, which writes what is written once."""
+        import torch.distributed as dist
+
+        return dist.get_rank() == 0
+
+    @property
     def data_rank(self) -> int:
         """This rank's share of the data, from 0; the ranks of a tp group have the same."""
         return self.mesh.get_local_rank("dp") * self.mesh["fsdp"].size() + self.mesh.get_local_rank("fsdp")

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
-    from peft import PeftConfig
+    from peft import PeftConfig, PeftModel
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    Source: TypeAlias = str | PathLike[str] | PretrainedConfig | Callable[[], PreTrainedModel]
+    Source: TypeAlias = str | PathLike[str] | PretrainedConfig | Callable[[], PreTrainedModel | PeftModel]
 
 
 _LIBRARIES = {"hf": ("transformers", "peft", "safetensors"), "vllm": ("vllm",)}
@@ -59,28 +59,50 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
 
     Raises:
         TypeError: For another kind of source.
+        ValueError: For adapters that are not to be trained, or that are there already.
     """
     from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+    from twinkle.engines.adapters import add_adapters, check_outside
+    from twinkle.engines.casting import cast_like_folder
 
     model: Any
     kind = torch_dtype(dtype)
     if isinstance(source, PretrainedConfig):
         model = AutoModelForCausalLM.from_config(source, dtype=kind)
     elif isinstance(source, str | PathLike):
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+        model = _read(source, kind)
     elif callable(source) and not isinstance(source, PreTrainedModel):
-        built: Any = source()
-        model = built.to(kind)
+        model = source()
+        check_outside(model)
+        model = cast_like_folder(model, kind)
     else:
         raise TypeError(
             f"model is a path, a name, a config or a function that builds the model on its workers, got "
             f"{type(source).__name__}; lambda: model would do for a model that can be pickled"
         )
     if lora is not None:
-        from peft import get_peft_model
-
-        model = get_peft_model(model, lora)
+        model = add_adapters(model, lora)
     return cast("PreTrainedModel", model)
+
+
+def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:
+    """The model of a folder or a hub's name, or the adapter there on its base."""
+    from transformers import AutoModelForCausalLM
+
+    from twinkle.engines.adapters import adapted_from, is_adapter
+
+    if is_adapter(source):
+        return adapted_from(source, kind)
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    if not getattr(model, "peft_config", None):
+        return model
+    if Path(source).is_dir():
+        raise ValueError(
+            f"{source} holds a model and an adapter, and nothing tells whether the one is in the other already: take "
+            "adapter_config.json and adapter_model.safetensors out, or config.json and the model's weights"
+        )
+    return adapted_from(source, kind)
 
 
 def enable_checkpointing(model: Any) -> None:

@@ -49,6 +49,8 @@ def split_layers(model: Any, mesh: DeviceMesh, apart: Mapping[str, str]) -> list
 
     check_tensor_parallel(model, mesh.size(), apart)
     own = plain_model(model)
+    tables = [_table(own.get_input_embeddings()), _table(own.get_output_embeddings())]
+    tied = all(tables) and tables[0].weight is tables[1].weight
     used = _used_plan(own, apart)
     styles = _styles()
     plan: dict[str, ParallelStyle] = {}
@@ -56,8 +58,8 @@ def split_layers(model: Any, mesh: DeviceMesh, apart: Mapping[str, str]) -> list
         if style in styles:
             plan |= _with_adapters(name, own.get_submodule(name), style, styles)
     parallelize_module(own, mesh, plan, src_data_rank=None)
-    if own.config.get_text_config().tie_word_embeddings:
-        own.get_output_embeddings().weight = own.get_input_embeddings().weight
+    if tied:
+        tables[1].weight = tables[0].weight
     partial = [own.get_submodule(name) for name, style in used.items() if style == PARTIAL]
     return [parameter for module in partial for parameter in module.parameters() if parameter.requires_grad]
 
@@ -107,9 +109,19 @@ def _with_adapters(
     Raises:
         ValueError: The adapter is none that can be divided.
     """
+    from peft.tuners.lora import Linear
+    from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+
+    if isinstance(module, ModulesToSaveWrapper):
+        copies = [f"{name}.modules_to_save.{adapter}" for adapter in module.modules_to_save]
+        return dict.fromkeys([f"{name}.original_module", *copies], styles[style])
+    if isinstance(module, AuxiliaryTrainingWrapper):
+        raise ValueError(
+            f"single tokens of {name} are trained (trainable_token_indices), which are not divided over tp: use "
+            "modules_to_save, or tp_size=1, with fsdp"
+        )
     if not hasattr(module, "base_layer"):
         return {name: styles[style]}
-    from peft.tuners.lora import Linear
 
     if not isinstance(module, Linear) or style not in _ADAPTED or bool(module.lora_variant):
         raise ValueError(
@@ -119,6 +131,13 @@ def _with_adapters(
     part = _ADAPTED[style]
     divided = {f"{name}.{part}.{adapter}": styles[style] for adapter in getattr(module, part)}
     return {f"{name}.base_layer": styles[style], **divided}
+
+
+def _table(module: Any) -> Any:
+    """The layer itself, where peft has put an adapter or a copy into its place."""
+    while hasattr(module, "base_layer") or hasattr(module, "original_module"):
+        module = module.base_layer if hasattr(module, "base_layer") else module.original_module
+    return module if hasattr(module, "weight") else None
 
 
 def _styles() -> dict[str, ParallelStyle]:

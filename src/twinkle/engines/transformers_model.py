@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinkle import remote_class, remote_function
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.engines")
 _SKIPS = 10
+_FACTS = "adapters.json"
 
 
 @remote_class()
@@ -46,8 +49,10 @@ class TransformersModel:
         micro_batch_size: Rows that each data rank computes at once; None for all of them.
         max_tokens: Tokens that each data rank computes at once, in place of rows: sequences are packed one after the
             other, without padding. No sequence is longer.
-        lora: Adapters to train in place of the model's own parameters.
-        dtype: Dtype of the parameters, of their gradients and of the optimizer's state.
+        lora: Adapters to train in place of the model's own parameters. Without it, the folder of an adapter goes on
+            training that one.
+        dtype: Dtype of the parameters and of the optimizer's state; gradients are added up in float32 or more.
+            Adapters, and what is trained beside them, are in float32 beside a shorter one.
         compute_dtype: Dtype of the forward and backward pass, such as "bfloat16" beside float32 parameters.
         gradient_checkpointing: Compute the layers' activations anew in the backward pass, in place of keeping them.
         device_mesh: The mesh, of the dims dp, fsdp and tp, and of ep_size.
@@ -88,11 +93,15 @@ class TransformersModel:
         self._layout = own_layout("TransformersModel")
         self._max_grad_norm = max_grad_norm
 
+        from twinkle.engines.adapters import check_adapters, facts, widen
         from twinkle.engines.gradients import GradientSums
         from twinkle.engines.parallel import divide
         from twinkle.engines.passes import Passes
 
         self._model: Any = build_model(model, dtype, lora)
+        check_adapters(self._model)
+        compute = compute or widen(self._model)
+        self._facts = facts(self._model)
         if gradient_checkpointing:
             enable_checkpointing(self._model)
         self._passes = Passes(self._model, self._layout, micro_batch_size, max_tokens)
@@ -101,10 +110,10 @@ class TransformersModel:
         self._sums = GradientSums(self._trained)
         self._optimizer = optimizer(self._trained)
         self._schedule = None if schedule is None else schedule(self._optimizer)
-        self._lora = lora is not None
         self._counted = 0.0
         self._unit = ""
         self._skipped = 0
+        self._compared = False
 
     @remote_function(dispatch="slice_dp", split=("batch",), collect="first", collective=True)
     def forward_backward(
@@ -178,13 +187,19 @@ class TransformersModel:
 
         Raises:
             FloatingPointError: The tenth gradient in a row is not finite.
-            ValueError: If no token has counted since the last step.
+            ValueError: If no token has counted since the last step, or, at the first step over tp, a parameter that
+                each rank holds whole has parts of its gradient.
         """
         from twinkle.engines import gradients
 
         if not self._counted:
             raise ValueError("step() has no gradient: no token has counted in a forward_backward() since the last step")
         gradients.sum_partial(self._sums.of(self._partial), self._layout.mesh.get_group("tp"))
+        if self._layout.tp_size > 1 and not self._compared:
+            named = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
+            group = self._layout.mesh.get_group("tp")
+            gradients.check_replicas(named, self._sums, group, self._layout.max_over_all)
+            self._compared = True
         gradients.scale(self._sums.all(), 1 / self._counted)
         norm = gradients.clip(self._sums.all(), self._max_grad_norm)
         rate = float(self._optimizer.param_groups[0]["lr"])
@@ -226,7 +241,7 @@ class TransformersModel:
         from twinkle import ReplaceableWeights
         from twinkle.engines.pretrained import named_weights
 
-        return ReplaceableWeights(named_weights(self._model))
+        return ReplaceableWeights(named_weights(self._model), self._facts)
 
     @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:
@@ -256,13 +271,24 @@ class TransformersModel:
 
         if self._counted:
             raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
+        if self._facts and self._layout.is_first:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / _FACTS).write_text(json.dumps(self._facts), encoding="utf-8")
         write_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
     @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def load_state(self, folder: str) -> None:
-        """Read what `save_state` wrote, on this mesh or another; gradients are forgotten."""
+        """Read what `save_state` wrote, on this mesh or another; gradients are forgotten.
+
+        Raises:
+            ValueError: Adapters that stand on another base, or have another scaling.
+        """
+        from twinkle.engines.adapters import check_facts
         from twinkle.engines.model_state import read_state
 
+        file = Path(folder) / _FACTS
+        if file.exists():
+            check_facts(self._facts, json.loads(file.read_text(encoding="utf-8")), "the checkpoint")
         self._forget_gradients()
         read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 

@@ -60,6 +60,7 @@ class TransformersSampler:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
+        from twinkle.engines.adapters import check_adapters, facts
         from twinkle.engines.chats import template_of
         from twinkle.engines.model_layout import check_replicas, own_device
         from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
@@ -78,6 +79,8 @@ class TransformersSampler:
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
         self._limits = token_limits(self._model)
         self._neighbours: Neighbours | None = None
+        check_adapters(self._model, trained=False)
+        self._facts = facts(self._model)
         self._ends = only_ends(self._model, self._tokenizer)
         self._template = template_of(self._tokenizer, tools, chat_template_kwargs)
         self._params = None if params is None else checked_params(params, None)
@@ -125,7 +128,7 @@ class TransformersSampler:
         from twinkle import ReplaceableWeights
         from twinkle.engines.pretrained import named_weights
 
-        return ReplaceableWeights(named_weights(self._model))
+        return ReplaceableWeights(named_weights(self._model), self._facts)
 
     def on_weights(self, version: int) -> None:
         """Note the version of the weights, which stands at each token that is written with them."""

@@ -10,11 +10,34 @@ from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_ray.weights.messages import RankReport
     from twinkle_ray.weights.planning.transfer_plan import Digests, TransferPlan
     from twinkle_ray.weights.shards.box import Box
 
 _log = logging.getLogger("twinkle.ray")
 _SHOWN = 8
+
+
+def check_facts(source: str, target: str, sent: Sequence[RankReport], written: Sequence[RankReport]) -> None:
+    """Compare what the weights of both sides stand on.
+
+    Args:
+        source: Name of the source's component.
+        target: Name of the target's.
+        sent: Reports of the source's ranks.
+        written: Reports of the target's ranks.
+
+    Raises:
+        ManifestError: They stand on something else: the same names and shapes would be another model there.
+    """
+    known = {name: value for report in sent for name, value in report.facts}
+    for rank, report in enumerate(written):
+        for name, value in report.facts:
+            if known.get(name, value) != value:
+                raise ManifestError(
+                    f"{source} and {target} hold weights of the same names, but {name} is {known[name]} at the source "
+                    f"and {value} at the target (rank {rank}): build both from the same model, with the same lora="
+                )
 
 
 def check_one_rank(source: str, apart: Sequence[Sequence[tuple[str, Box]]]) -> None:

@@ -76,6 +76,7 @@ class RankReport:
         generation: Of its process group; None without one.
         occupied: Memory files in which its tensors live; None if a sync does not replace their memory.
         trained: What tells that the component trains these weights; "" where nothing does, and for a source.
+        facts: What its weights stand on, which is compared with the other side's.
     """
 
     process: str
@@ -89,6 +90,7 @@ class RankReport:
     generation: int | None
     occupied: frozenset[MemoryFile] | None = None
     trained: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,13 @@ class ReplaceableWeights(Mapping[str, W_co]):
 
     Args:
         weights: Each tensor, DTensor or `Shard` by name.
+        facts: What the weights stand on, by what it is, such as a digest of the base of adapters. A sync compares what
+            both sides tell, and refuses what differs.
     """
 
-    def __init__(self, weights: Mapping[str, W_co]) -> None:
+    def __init__(self, weights: Mapping[str, W_co], facts: Mapping[str, str] | None = None) -> None:
         self._weights = weights
+        self.facts = dict(facts or {})
 
     def __getitem__(self, name: str) -> W_co:
         return self._weights[name]

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from twinkle_ray.weights.checks import check_facts
 from twinkle_ray.weights.controller.attempt import Attempt
 from twinkle_ray.weights.controller.empty_attempt import EmptyAttempt
 from twinkle_ray.weights.controller.in_flight import PublishedVersions
@@ -92,6 +93,7 @@ class Controller:
             raise WeightSyncError(f"no rank of {self.target.name}, the target of the weight sync, is alive")
         reports = self._plans.describe(deadline)
         self._check_target(reports["target"])
+        check_facts(self._calls.both_sides["source"].name, self.target.name, reports["source"], reports["target"])
         sync_plan = self._plans.compile(reports)
         self._prepare(sync_plan, reports, deadline)
         command = SyncCommand(

@@ -16,6 +16,7 @@ import torch
 
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.messages import RankAddress, RankReport, StepResult, SyncCommand
+from twinkle_ray.weights.replaceable import ReplaceableWeights
 from twinkle_ray.weights.shards.own_memory import own_memory
 from twinkle_ray.weights.transport.packing import checksum
 from twinkle_ray.weights.worker.process_state import ProcessState
@@ -67,9 +68,11 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         process_state = _PROCESSES.setdefault(address.sync, ProcessState())
         rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
     trained = ""
+    facts: dict[str, str] = {}
     if not (beside and rank_state.is_read):
         weights = read_weights(instance, rank_state, address.side)
         trained = why_trained(instance, weights) if address.side == "target" else ""
+        facts = weights.facts if isinstance(weights, ReplaceableWeights) else {}
     with rank_state.held.lock:
         rank_state.begin()
     local_shards = rank_state.local_shards
@@ -86,6 +89,7 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         generation=None if process_state.session is None else process_state.session.generation,
         occupied=None if rank_state.replacer is None else rank_state.replacer.occupied(),
         trained=trained,
+        facts=tuple(facts.items()),
     )
 
 
