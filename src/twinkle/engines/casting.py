@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,7 @@ def cast_like_folder(model: Any, kind: torch.dtype) -> Any:
                 module.register_buffer(name, buffer.to(torch.float32 if wide(whole) else kind))
             elif buffer.is_floating_point() and buffer.dtype.itemsize < torch.float32.itemsize:
                 module.register_buffer(name, _anew(module, name, whole), persistent=False)
+    own.config = deepcopy(own.config)  # the function may build further models of it
     for config in _configs(own.config):
         config.dtype = kind
     return model

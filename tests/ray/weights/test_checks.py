@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Linear, Parameter
 
-from twinkle_ray.weights import ManifestError, Shard, WeightSync, WeightSyncError
+from twinkle_ray.weights import ManifestError, ReplaceableWeights, Shard, WeightSync, WeightSyncError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,3 +214,32 @@ def test_values_that_become_bad_later_are_refused_and_the_next_sync_works() -> N
     assert target.tensors["w"].tolist() == [1.0] * 4
     weight.fill_(3.0)
     assert sync() == 2 and target.tensors["w"].tolist() == [3.0] * 4
+
+
+class Standing(Plain):
+    """Weights that tell what they stand on."""
+
+    def __init__(self, **facts: str) -> None:
+        super().__init__()
+        self.facts = facts
+
+    def weights(self) -> Any:
+        return ReplaceableWeights(super().weights(), self.facts)
+
+
+@pytest.mark.parametrize(
+    ("sent", "written", "refused"),
+    [
+        ({"base": "1"}, {"base": "1", "more": "2"}, False),
+        ({"base": "1"}, {}, False),
+        ({"base": "1"}, {"base": "2"}, True),
+    ],
+)
+def test_what_both_sides_stand_on_is_compared(sent: dict[str, str], written: dict[str, str], refused: bool) -> None:
+    sync = WeightSync(Standing(**sent), Standing(**written))
+    if not refused:
+        sync()
+        return
+    for _ in range(2):
+        with pytest.raises(ManifestError, match="base is 1 at the source and 2 at the target"):
+            sync()

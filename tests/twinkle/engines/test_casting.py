@@ -54,3 +54,11 @@ def test_adapters_of_a_function_are_as_wide_as_those_of_a_folder() -> None:
 def test_the_exported_config_says_the_dtype_of_the_weights(tmp_path: Path) -> None:
     TransformersModel(lambda: Build("llama")().to(torch.bfloat16), optimizer=sgd).save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_config_of_a_function_stays_as_it_is() -> None:
+    model = Build("llama")()
+    config = model.config
+    before = config.to_dict()
+    build_model(lambda: model, "bfloat16", None)
+    assert config.to_dict() == before and Build("llama")().dtype == torch.float32
