@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,9 @@ KINDS = ["bfloat16", "float16", "float32", "float64"]
 @pytest.mark.parametrize("given", ["float32", "bfloat16", "cast"])
 @pytest.mark.parametrize("family", ["llama", "qwen3-moe"])
 def test_a_function_gives_the_model_of_its_folder(tmp_path: Path, family: str, given: str, kind: str) -> None:
-    Build(family)().to(torch.bfloat16).save_pretrained(tmp_path)  # so that nothing is lost on the way
+    short: Any = Build(family)().to(torch.bfloat16)  # so that nothing is lost on the way
+    short.config = deepcopy(short.config)  # which Transformers writes the dtype into
+    short.save_pretrained(tmp_path)
 
     def made() -> Any:
         model: Any = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32" if given == "cast" else given)
@@ -61,4 +64,4 @@ def test_the_config_of_a_function_stays_as_it_is() -> None:
     config = model.config
     before = config.to_dict()
     build_model(lambda: model, "bfloat16", None)
-    assert config.to_dict() == before and Build("llama")().dtype == torch.float32
+    assert config.to_dict() == before
