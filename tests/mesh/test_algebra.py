@@ -223,3 +223,40 @@ def test_errors_of_the_other_operations() -> None:
     for said, operation in cases.items():
         with pytest.raises(ValueError, match=re.escape(said)):
             operation()
+
+
+@law
+@given(st.from_type(DeviceMesh), st.data())
+def test_a_submesh_knows_its_siblings(mesh: DeviceMesh, data: st.DataObject) -> None:
+    mesh = DeviceMesh.from_dict(mesh.to_dict())  # a whole one
+    dims = data.draw(st.lists(st.sampled_from(mesh.dim_names), unique=True)) if mesh.dim_names else []
+    inner = data.draw(st.lists(st.sampled_from(dims), unique=True)) if dims else []
+    rank = data.draw(st.sampled_from(list(mesh.ranks)))
+    own = mesh.submesh(tuple(dims), rank)
+    expected = sorted({tuple(mesh.submesh(tuple(dims), other).ranks) for other in mesh.ranks})
+    assert [tuple(part.ranks) for part in own.siblings] == expected
+    assert own in own.siblings
+    deeper = own.submesh(tuple(inner), rank)
+    expected = sorted({tuple(mesh.submesh(tuple(inner), other).ranks) for other in mesh.ranks})
+    assert [tuple(part.ranks) for part in deeper.siblings] == expected
+    assert [part.dim_names for part in deeper.siblings] == [deeper.dim_names] * len(expected)
+
+
+@law
+@given(st.from_type(DeviceMesh), st.data())
+def test_renaming_there_and_back_loses_nothing(mesh: DeviceMesh, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(mesh.dim_names), unique=True)) if mesh.dim_names else []
+    there = {name: f"other{number}" for number, name in enumerate(names)}
+    back = list({new: old for old, new in there.items()}.items())
+    renamed = mesh.rename(there)
+    for new, old in data.draw(st.permutations(back)):
+        renamed = renamed.rename({new: old})
+    assert renamed == mesh
+
+
+def test_an_attribute_belongs_to_its_dim_not_to_its_name() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2, pp_size=2, sequence_parallel=True, vpp_size=2)
+    assert mesh.rename(tp="x").with_nodes(2).transpose().rename(x="tp").sequence_parallel
+    assert mesh.rename(pp="x", dp="y").rename(x="pp").vpp_size == 2
+    with pytest.warns(UserWarning, match="along tp"):
+        assert not mesh.rename(tp="x").rename(dp="tp").sequence_parallel

@@ -193,9 +193,8 @@ def test_names_of_parallel_dims_decide_and_a_loss_warns() -> None:
     assert cut == DeviceMesh.from_sizes(dp_size=2, tp_size=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert DeviceMesh.from_ranks([[0, 1], [2, 3]], ("a", "b")).rename(a="dp", b="tp") == DeviceMesh.from_sizes(
-            dp_size=2, tp_size=2
-        )
+        unknown = DeviceMesh.from_ranks([[0, 1], [2, 3]], ("a", "b"), data_dims=())
+        assert unknown.rename(a="dp", b="tp") == DeviceMesh.from_sizes(dp_size=2, tp_size=2)
         assert mesh.rename(dp="replica").rename(replica="dp") == mesh
         assert mesh.rename(dp="fsdp").data_dims == ("fsdp",)
         peers = DeviceMesh.from_sizes(dp_size=4, ulysses_size=2).unflatten("dp", {"dp": 2, "cp": 2})
@@ -236,3 +235,37 @@ def test_ulysses_peers_stay_together_in_a_part() -> None:
 def test_data_of_a_state_is_checked(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DeviceMesh.from_dict({**PLAIN.rename(dp="a", tp="b").to_dict(), **change})
+
+
+@pytest.mark.parametrize(
+    ("names", "data"),
+    [
+        (("ddp", "fsdp"), 8),
+        (("dp_replicate", "dp_shard"), 8),
+        (("replicate", "shard"), 8),
+        (("data", "tp"), 2),
+        (("dp", "sp"), 2),
+        (("dp", "infer_tp"), 2),
+    ],
+)
+def test_names_of_the_field_are_known(names: tuple[str, str], data: int) -> None:
+    assert DeviceMesh.from_ranks([[0, 1, 2, 3], [4, 5, 6, 7]], names).data_world_size == data
+
+
+def test_other_names_are_told_of_where_a_mesh_begins() -> None:
+    ranks = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.warns(UserWarning, match="'inner' do not say") as said:
+        mesh = DeviceMesh.from_ranks(ranks, ("dp", "inner"))
+    assert said[0].filename == __file__
+    assert mesh.data_world_size == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert DeviceMesh.from_ranks(ranks, ("outer", "inner"), data_dims=("outer", "inner")).data_world_size == 8
+        assert DeviceMesh.from_ranks(ranks, ("outer", "inner"), data_dims="inner").data_world_size == 4
+        assert DeviceMesh.from_ranks([ranks[0]], ("outer", "fsdp")).data_world_size == 4
+        assert mesh.rename(inner="other").flatten().data_world_size == 2
+        assert DeviceMesh.from_dict(mesh.to_dict()) == mesh
+    with pytest.raises(ValueError, match="data_dims"):
+        DeviceMesh.from_ranks(ranks, ("dp", "inner"), data_dims="tp")
+    with pytest.raises(ValueError, match="'tp'"):
+        DeviceMesh.from_ranks(ranks, ("dp", "tp"), data_dims=("dp", "tp"))

@@ -81,9 +81,9 @@ def test_equal_ranks_make_equal_meshes(mesh: DeviceMesh) -> None:
     ranks = np.array(list(mesh.ranks)).reshape(mesh.shape)
     if not mesh.dim_names:
         return
-    by_array = DeviceMesh.from_ranks(ranks, mesh.dim_names)
-    assert by_array == DeviceMesh.from_ranks(ranks.tolist(), mesh.dim_names)
-    assert hash(by_array) == hash(DeviceMesh.from_ranks(ranks.tolist(), mesh.dim_names))
+    by_array = DeviceMesh.from_ranks(ranks, mesh.dim_names, data_dims=())
+    assert by_array == DeviceMesh.from_ranks(ranks.tolist(), mesh.dim_names, data_dims=())
+    assert hash(by_array) == hash(DeviceMesh.from_ranks(ranks.tolist(), mesh.dim_names, data_dims=()))
     assert list(by_array.ranks) == list(mesh.ranks)
     assert by_array.is_regular == mesh.is_regular
 

@@ -149,4 +149,5 @@ def test_ranks_that_read_one_object_are_refused() -> None:
         reader = on("readers", DeviceMesh.from_sizes(dp_size=2)).create(Reader)
         with pytest.raises(ValueError, match="one Walk object"):
             reader.rows(from_global)
-        assert sorted(row for rows in reader.rows(Walk) for row in rows) == list(range(16))
+        found: Any = reader.rows(Walk)
+        assert sorted(row for rows in found for row in rows) == list(range(16))

@@ -63,8 +63,8 @@ def test_torchs_own_mesh_agrees(mesh: DeviceMesh, data: st.DataObject) -> None:
             assert group_ranks(ours, dim) == group_ranks(theirs, dim) == list(mesh.group(dim, rank))
             assert ours[dim].mesh.tolist() == theirs[dim].mesh.tolist() == list(mesh.submesh(dim, rank).ranks)
             assert ours.get_local_rank(dim) == theirs.get_local_rank(dim) == mesh.coordinate(rank)[dim]
-        read = DeviceMesh.from_torch(ours)
-        assert read == DeviceMesh.from_torch(theirs)
+        read = DeviceMesh.from_torch(ours, data_dims=())
+        assert read == DeviceMesh.from_torch(theirs, data_dims=())
         assert read._layout.key == mesh._layout.key
         assert mesh.to_torch() is ours
 
@@ -82,7 +82,7 @@ def test_groups_keep_the_order_of_the_mesh(mesh: DeviceMesh, data: st.DataObject
             assert group_ranks(built, dim) == list(mesh.group(dim, rank))
             assert built.get_local_rank(dim) == mesh.coordinate(rank)[dim]
             assert built[dim].mesh.tolist() == list(mesh.group(dim, rank))
-        read = DeviceMesh.from_torch(built)
+        read = DeviceMesh.from_torch(built, data_dims=())
         assert read._layout.key == mesh._layout.key
         assert mesh.to_torch() is built
 
@@ -141,11 +141,15 @@ def test_a_foreign_mesh_with_flattened_names_is_read() -> None:
         foreign = TorchDeviceMesh("cpu", torch.arange(8).view(2, 2, 2), mesh_dim_names=("a", "b", "c"))
         foreign["a", "c"]._flatten("a_c")
         foreign["b", "c"]._flatten("inner")
-        mesh = DeviceMesh.from_torch(foreign)
-        part = DeviceMesh.from_torch(foreign["b", "c"])
-    assert mesh == DeviceMesh.from_ranks(torch.arange(8).view(2, 2, 2), ("a", "b", "c"), device_type="cpu").with_views(
+        mesh = DeviceMesh.from_torch(foreign, data_dims="a")
+        part = DeviceMesh.from_torch(foreign["b", "c"], data_dims=())
+        with pytest.warns(UserWarning, match="'b' and 'c' do not say"):
+            assert DeviceMesh.from_torch(foreign["b", "c"]) == part
+    ranks = torch.arange(8).view(2, 2, 2)
+    assert mesh == DeviceMesh.from_ranks(ranks, ("a", "b", "c"), device_type="cpu", data_dims="a").with_views(
         a_c=("a", "c"), inner=("b", "c")
     )
+    assert [mesh.data_rank(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert part.ranks == [0, 1, 2, 3]
     assert part.views == ()
 
@@ -266,6 +270,24 @@ WORKER = """
             value = torch.tensor([rank])
             dist.broadcast(value, group=group, group_src=0)
             assert value.item() == peers[0], (rank, dim, value)
+        grid = DeviceMesh.from_sizes(dp_size=2, tp_size=2, device_type="cpu")
+        for other in (
+            DeviceMesh.from_ranks([0, 1] if rank < 2 else [2, 3], "dp", device_type="cpu"),
+            DeviceMesh.from_sizes(pp_size=2, cp_size=2, device_type="cpu").submesh("pp" if rank else "cp"),
+            DeviceMesh.from_sizes(dp_size=4 if rank != 3 else 2, device_type="cpu"),
+        ):
+            try:
+                other.to_torch()
+            except ValueError as error:
+                assert "fit together" in str(error), error
+            else:
+                raise AssertionError(f"rank {rank} converted {other}")
+        grid["tp"].to_torch()
+        for dim in ("dp", "tp"):
+            for own in (grid.submesh(dim), grid.submesh(dim).rename({dim: "x"}), grid.submesh(dim).submesh(dim)):
+                value = torch.tensor([10 ** rank])
+                dist.all_reduce(value, group=own.to_torch().get_group(0))
+                assert value.item() == sum(10 ** peer for peer in grid.group(dim, rank)), (rank, dim, own, value)
         if rank in half:
             value = torch.tensor([rank])
             dist.all_reduce(value, group=part.get_group("tp"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .attributes import check_alike
 from .data_parallel import DataParallel
-from .derived import rebuilt, selected, views_renamed, views_within
+from .derived import rebuilt, selected, siblings, views_renamed, views_within
 from .layout.data_dims import DATA_DIMS, SAME_DATA
 from .layout.data_layout import DataLayout
 from .layout.layout import Layout
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .coordinates import Dims
+
+
+_set = object.__setattr__
 
 
 class Algebra(DataParallel):
@@ -47,6 +50,11 @@ class Algebra(DataParallel):
         if len(set(flat)) != len(flat):
             raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim can stand in one place")
         return selected(self, parts, self._coords(rank))
+
+    @property
+    def siblings(self) -> tuple[Self, ...]:
+        """The submeshes that the ranks of the whole mesh get by the same operations, this one too, by first rank."""
+        return siblings(self)
 
     def __getitem__(self, dims: Dims) -> Self:
         """Return the submesh that holds the mesh's first rank: `mesh["dp", "tp"]`."""
@@ -110,17 +118,23 @@ class Algebra(DataParallel):
         )
 
     def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Self:
-        """Give dims new names: `mesh.rename(dp="replica")` or `mesh.rename({"dp": "replica"})`."""
+        """Give dims new names: `mesh.rename(dp="replica")` or `mesh.rename({"dp": "replica"})`.
+
+        Attributes of a dim, such as `sequence_parallel` of tp, come back with its name.
+        """
         new = {**(names or {}), **more}
         for old in new:
             self._dim(old)
+        begun, was = self._renamed or (self, {name: name for name in self.dim_names})
+        now = tuple([new.get(name, name) for name in self.dim_names])
         return rebuilt(
             self,
             self._layout,
-            tuple([new.get(name, name) for name in self.dim_names]),
+            now,
             self._data_by_coordinate(),
             views=views_renamed(self, {old: (name,) for old, name in new.items()}),
             fresh=[name for old, name in new.items() if old != name],
+            renamed=(begun, {new.get(name, name): old for name, old in was.items()}),
         )
 
     def transpose(self, *dims: str) -> Self:
@@ -166,7 +180,9 @@ class Algebra(DataParallel):
         else:
             runs = [[0, part + 1] if part == at else [part + 1] for part in range(len(names))]
             layout, data = layout.flattened(runs), data.flattened(runs)
-        return rebuilt(self, layout, names, data, views=self.views, fresh=[dim] if by_name else [])
+        grown = rebuilt(self, layout, names, data, views=self.views, fresh=[dim] if by_name else [])
+        _set(grown, "_parts_of", ())
+        return grown
 
     def with_views(self, **views: Dims) -> Self:
         """Add names for flattened dims, readable as `mesh["dp"]`: `with_views(dp=("dp_replicate", "dp_shard"))`."""

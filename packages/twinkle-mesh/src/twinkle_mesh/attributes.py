@@ -11,6 +11,7 @@ from .rules.rule_error import RuleError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from .layout.data_layout import DataLayout
     from .layout.layout import Layout
@@ -33,6 +34,8 @@ class Attributes(NamedDims):
         "_etp",
         "_expert_order",
         "_hash",
+        "_parts_of",
+        "_renamed",
         "data_dims",
         "device_type",
         "ep_size",
@@ -62,6 +65,10 @@ class Attributes(NamedDims):
     _data_layout: DataLayout | None
     """The position in data order of each coordinate, where the positions are not row-major over `data_dims`."""
     _hash: int | None
+    _parts_of: tuple[tuple[Layout, tuple[int, ...]], ...]
+    """The layouts that this mesh is a part of, the latest first, each with the dims that were fixed."""
+    _renamed: Any
+    """The mesh before dims were renamed, and the name there of each dim; None for other meshes."""
 
     def __init__(
         self,
@@ -99,6 +106,8 @@ class Attributes(NamedDims):
         _set(self, "_data", tuple([names.index(name) for name in data_dims]))
         _set(self, "_data_layout", data_layout)
         _set(self, "_hash", None)
+        _set(self, "_renamed", None)
+        _set(self, "_parts_of", ())
         _set(self, "ulysses_size", 1 if ulysses_size is None else at_least_one("ulysses_size", ulysses_size))
         _set(self, "ep_size", 1 if ep_size is None else at_least_one("ep_size", ep_size))
         _set(self, "vpp_size", 1 if vpp_size is None else at_least_one("vpp_size", vpp_size))

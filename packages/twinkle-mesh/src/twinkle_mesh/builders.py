@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
 
+from .layout.data_dims import warn_of_unknown
 from .layout.layout import Layout
 from .rules import order as orders
 from .rules.checks import at_least_one, whole_number
@@ -30,8 +31,10 @@ def from_sizes(kind: type[Mesh], fields: Mapping[str, Any]) -> Mesh:
         raise error.fitting(lambda others: _sized(kind, others), fields) from None
 
 
-def from_ranks(kind: type[Mesh], ranks: object, dim_names: str | Sequence[str], fields: Mapping[str, Any]) -> Mesh:
-    """Build a mesh from the arguments of `DeviceMesh.from_ranks`."""
+def from_ranks(
+    kind: type[Mesh], ranks: object, dim_names: str | Sequence[str], fields: Mapping[str, Any], stacklevel: int = 3
+) -> Mesh:
+    """Build a mesh from the arguments of `DeviceMesh.from_ranks`; a warning has that stack level in this function."""
     flat, shape = _flat(ranks)
     seen: set[int] = set()
     for rank in flat:
@@ -42,10 +45,15 @@ def from_ranks(kind: type[Mesh], ranks: object, dim_names: str | Sequence[str], 
         raise ValueError(f"ranks holds {min(flat)}; ranks are at least 0")
     layout = Layout.of_ranks(flat, shape)
     names = (dim_names,) if isinstance(dim_names, str) else dim_names
+    given = fields.get("data_dims")
+    fields = {**fields, "data_dims": (given,) if isinstance(given, str) else given and tuple(given)}
     try:
-        return kind(layout, names, **fields)
+        mesh = kind(layout, names, **fields)
     except RuleError as error:
         raise error.fitting(lambda others: kind(layout, names, **others), fields) from None
+    if given is None:
+        warn_of_unknown(dict(zip(mesh.dim_names, mesh.shape, strict=True)), stacklevel)
+    return mesh
 
 
 def _sized(kind: type[Mesh], fields: Mapping[str, Any]) -> Mesh:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import product as coordinates
+
 from .layout.data_dims import DATA_DIMS, SAME_DATA, follow_names
 from .layout.data_layout import DataLayout
+from .layout.layout import Layout
 from .rules.checks import check_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from .data_parallel import DataParallel
-    from .layout.layout import Layout
     from .named_dims import Views
     from .nodes import Nodes
 
     Mesh = TypeVar("Mesh", bound=DataParallel)
+    Renamed = tuple[DataParallel, Mapping[str, str]]
+
+_set = object.__setattr__
 
 
 def rebuilt(
@@ -30,6 +35,7 @@ def rebuilt(
     fresh: Sequence[str] = (),
     splits: bool = True,
     nodes: Nodes | None = None,
+    renamed: Renamed | None = None,
 ) -> Mesh:
     """Build a mesh with those attributes of `mesh` whose dims the new mesh has.
 
@@ -43,7 +49,10 @@ def rebuilt(
         fresh: Names that dims get by this operation.
         splits: Whether a dim splits the data once it has the name of a data dim.
         nodes: The nodes of the new one; those of `mesh` when None.
+        renamed: The mesh that `mesh` was before its dims were renamed, and the name there of each dim of the new one.
     """
+    if renamed is None and set(names) == set(mesh.dim_names):
+        renamed = mesh._renamed
     peers = mesh.ulysses_size if ulysses is None else ulysses
     known = [name for name in fresh if name in SAME_DATA or (splits and name in DATA_DIMS)]
     if known:
@@ -53,26 +62,44 @@ def rebuilt(
         data, peers = follow_names(data, peers, names, known, splits=splits)
         if data.count // peers < before:
             _warn_of_lost_data(fresh, before, data.count // peers)
-    sizes = dict(zip(names, layout.shape, strict=True))
-    pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
-    same_stage = layout.size // pp == mesh.world_size // mesh.pp_size
-    order = mesh.expert_order
-    experts = same_stage and (mesh.ep_size > 1 or mesh._etp is not None)
-    return type(mesh)(
+    made = type(mesh)(
         layout,
         names,
         device_type=mesh.device_type,
         ulysses_size=peers,
-        ep_size=mesh.ep_size if experts else 1,
-        etp_size=mesh.etp_size if experts else None,
-        vpp_size=mesh.vpp_size if pp == mesh.pp_size else 1,
-        sequence_parallel=mesh.sequence_parallel and tp == mesh.tp_size,
-        expert_order=order if same_stage and len(mesh._large_expert_dims(order)) > 1 else None,
+        **_traits(*(renamed or (mesh, {})), layout, names),
         views=views,
         data_dims=data if isinstance(data, tuple) else None,
         data_layout=data if isinstance(data, DataLayout) else None,
         nodes=nodes or mesh.nodes,
     )
+    _set(made, "_renamed", renamed)
+    _set(made, "_parts_of", mesh._parts_of)
+    return made
+
+
+def _traits(begun: DataParallel, was: Mapping[str, str], layout: Layout, names: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes of pp, tp and experts that a mesh derived from `begun` keeps.
+
+    Args:
+        begun: The mesh whose attributes they are.
+        was: The name there of each dim that was renamed.
+        layout: The ranks of the new mesh.
+        names: Its dims.
+    """
+    # A dim has the attributes of its name only if it had that name when they were given.
+    sizes = {name: size for name, size in zip(names, layout.shape, strict=True) if was.get(name, name) == name}
+    pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
+    same_stage = layout.size // pp == begun.world_size // begun.pp_size
+    order = begun.expert_order
+    experts = same_stage and (begun.ep_size > 1 or begun._etp is not None)
+    return {
+        "ep_size": begun.ep_size if experts else 1,
+        "etp_size": begun.etp_size if experts else None,
+        "vpp_size": begun.vpp_size if pp == begun.pp_size else 1,
+        "sequence_parallel": begun.sequence_parallel and tp == begun.tp_size,
+        "expert_order": order if same_stage and len(begun._large_expert_dims(order)) > 1 else None,
+    }
 
 
 def selected(mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[int]) -> Mesh:
@@ -85,6 +112,15 @@ def selected(mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[
     """
     flat = [dim for part in parts.values() for dim in part]
     gone = [dim for dim in range(len(mesh.shape)) if dim not in flat]
+    part = _selected(mesh, parts, coords, flat, gone)
+    if any(mesh.shape[dim] > 1 for dim in gone):
+        _set(part, "_parts_of", ((mesh._layout, tuple(gone)), *mesh._parts_of))
+    return part
+
+
+def _selected(
+    mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[int], flat: Sequence[int], gone: Sequence[int]
+) -> Mesh:
     layout = mesh._layout.select(flat, coords)
     if mesh.ulysses_size == 1 and mesh._data_layout is None and len(flat) == len(parts):
         names = tuple([name for name in mesh.data_dims if name in parts])
@@ -105,6 +141,32 @@ def selected(mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[
         views=views_within(mesh, parts),
         fresh=[name for name in joined if name in SAME_DATA],
     )
+
+
+def siblings(mesh: Mesh) -> tuple[Mesh, ...]:
+    """Return the parts that other ranks have by the operations that made a mesh, itself too, by first rank."""
+    if not mesh._parts_of:
+        return (mesh,)
+    held = [list(mesh.ranks)]
+    for layout, gone in mesh._parts_of:
+        held = [other for ranks in held for other in _parallel(layout, gone, ranks)]
+    data = mesh._data_by_coordinate()
+    return tuple(
+        [
+            rebuilt(mesh, Layout.of_ranks(ranks, mesh.shape), mesh.dim_names, data, views=mesh.views)
+            for ranks in sorted(held)
+        ]
+    )
+
+
+def _parallel(layout: Layout, gone: Sequence[int], ranks: Sequence[int]) -> list[list[int]]:
+    """Return ranks, and those at the same coordinates but for the dims that are gone."""
+    found: list[list[int]] = []
+    coords = [layout.coords(rank) or [] for rank in ranks]
+    for place in coordinates(*(range(layout.shape[dim]) for dim in gone)):
+        fixed = dict(zip(gone, place, strict=True))
+        found.append([layout.rank([fixed.get(dim, own) for dim, own in enumerate(each)]) for each in coords])
+    return found
 
 
 def views_renamed(mesh: DataParallel, swap: Mapping[str, tuple[str, ...]]) -> Views:

@@ -102,8 +102,12 @@ class DeviceMesh(Algebra):
         etp_size: int | None = None,
         vpp_size: int | None = None,
         sequence_parallel: bool = False,
+        data_dims: Dims | None = None,
     ) -> Self:
         """Build a mesh from explicit ranks.
+
+        Ranks along a dim see different samples or the same ones. The field's names say which; other names, of which a
+        warning tells, count as the same ones.
 
         Args:
             ranks: A nested sequence or an array of ranks, with one dim for each name.
@@ -114,6 +118,7 @@ class DeviceMesh(Algebra):
             etp_size: See `from_sizes`.
             vpp_size: See `from_sizes`.
             sequence_parallel: See `from_sizes`.
+            data_dims: The dims whose ranks see different samples, outermost in data order first.
 
         Raises:
             ValueError: for ragged, repeated, negative or missing ranks, and for what `from_sizes` refuses.
@@ -125,6 +130,7 @@ class DeviceMesh(Algebra):
             "etp_size": etp_size,
             "vpp_size": vpp_size,
             "sequence_parallel": sequence_parallel,
+            "data_dims": data_dims,
         }
         return from_ranks(cls, ranks, dim_names, fields)
 
@@ -215,27 +221,32 @@ class DeviceMesh(Algebra):
         """Build a `torch.distributed.DeviceMesh` of the same ranks, with the views as flattened dims.
 
         Every rank of torch's default process group has to call this, also one that is not in the mesh, and all ranks
-        have to make their groups in the same order. A group of the same ranks is made once and used again.
+        have to make their groups in the same order. A group of the same ranks is made once and used again. Ranks may
+        each convert their own submesh of one mesh: a submesh knows its `siblings`.
 
         Raises:
-            ValueError: without a default process group, for ranks that it does not have, for a view whose dims do not
-                stand in the mesh's order, and with a torch before 2.13, which sorts the ranks of a group, for ranks
-                that do not ascend along a dim.
+            ValueError: on every rank where the ranks' meshes do not fit together; without a default process group; for
+                ranks that it does not have, and a view whose dims do not stand in the mesh's order; with a torch before
+                2.13, which sorts the ranks of a group, for ranks that do not ascend along a dim.
         """
         from .interop.torch import to_torch
 
         return to_torch(self)
 
     @staticmethod
-    def from_torch(torch_mesh: TorchDeviceMesh) -> DeviceMesh:
+    def from_torch(torch_mesh: TorchDeviceMesh, *, data_dims: Dims | None = None) -> DeviceMesh:
         """Return the mesh with the ranks, dims and flattened dims of torch's mesh.
 
+        Args:
+            torch_mesh: torch's mesh.
+            data_dims: As in `from_ranks`, where the names of the dims are not the field's.
+
         Raises:
-            ValueError: for a mesh without names.
+            ValueError: for a mesh without names, or data dims that it does not have.
         """
         from .interop.torch import from_torch
 
-        return from_torch(DeviceMesh, torch_mesh)
+        return from_torch(DeviceMesh, torch_mesh, data_dims)
 
     def to_dict(self) -> dict[str, object]:
         """Return the mesh as JSON values; `from_dict` gives an equal mesh back."""

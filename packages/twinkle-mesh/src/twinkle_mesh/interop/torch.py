@@ -5,11 +5,14 @@ torch is imported inside the functions: the package itself does without it.
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from twinkle_mesh.builders import from_ranks
 from twinkle_mesh.rules.messages import preview
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeVar
 
     from torch.distributed import ProcessGroup
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     )
 
     from twinkle_mesh.algebra import Algebra
+    from twinkle_mesh.coordinates import Dims
 
     Mesh = TypeVar("Mesh", bound=Algebra)
 
@@ -32,12 +36,22 @@ _VIEWS = {
 
 
 class _GroupCache:
-    """The groups and meshes over one default process group. They end with it."""
+    """The groups and meshes over one default process group. They end with it.
+
+    Attributes:
+        world: That group.
+        groups: Groups by their ranks.
+        meshes: torch's meshes by ours and its siblings.
+        compared: The siblings of which all ranks have groups.
+        talk: The group over which ranks compare their meshes; None before the first time.
+    """
 
     def __init__(self, world: ProcessGroup) -> None:
         self.world = world
         self.groups: dict[tuple[int, ...], ProcessGroup | int | None] = {}
-        self.meshes: dict[Algebra, TorchDeviceMesh] = {}
+        self.meshes: dict[tuple[Algebra, tuple[Algebra, ...]], TorchDeviceMesh] = {}
+        self.compared: set[tuple[Algebra, ...]] = set()
+        self.talk: ProcessGroup | int | None = None
 
 
 _made: _GroupCache | None = None
@@ -64,10 +78,14 @@ def to_torch(mesh: Algebra) -> TorchDeviceMesh:
     global _made
     if _made is None or _made.world is not world:
         _made = _GroupCache(world)
-    if mesh in _made.meshes:
-        return _made.meshes[mesh]
-    groups = [_group(_made, mesh, dim) for dim in mesh.dim_names]
-    flat_groups = [_group(_made, mesh, view) for view, _ in mesh.views]
+    family = tuple([part for part in mesh.siblings if part._layout.highest < world.size()])
+    if (mesh, family) in _made.meshes:
+        return _made.meshes[mesh, family]
+    if family not in _made.compared:
+        _compare(_made, family)
+        _made.compared.add(family)
+    groups = [_group(_made, family, dim) for dim in mesh.dim_names]
+    flat_groups = [_group(_made, family, view) for view, _ in mesh.views]
     ranks = torch.tensor(list(mesh.ranks), dtype=torch.int).view(mesh.shape)
     if dist.get_rank() in mesh:
         mine = [group for group in groups if group is not None]
@@ -79,16 +97,17 @@ def to_torch(mesh: Algebra) -> TorchDeviceMesh:
         result = TorchDeviceMesh(mesh.device_type, ranks, mesh_dim_names=mesh.dim_names, _init_backend=False)
         # torch's constructor leaves it so on a rank that is not in the mesh.
         result._dim_group_names = []
-    _made.meshes[mesh] = result
+    _made.meshes[mesh, family] = result
     return result
 
 
-def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh) -> Mesh:
+def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh, data_dims: Dims | None = None) -> Mesh:
     """Return the mesh with the ranks of torch's mesh; see `DeviceMesh.from_torch`."""
     if not torch_mesh.mesh_dim_names:
         raise ValueError("from_torch needs a mesh with names; mesh_dim_names= of torch's DeviceMesh gives them")
     ranks: object = torch_mesh.mesh.tolist()
-    mesh = from_ranks(kind, ranks, torch_mesh.mesh_dim_names, {"device_type": torch_mesh.device_type})
+    fields = {"device_type": torch_mesh.device_type, "data_dims": data_dims}
+    mesh = from_ranks(kind, ranks, torch_mesh.mesh_dim_names, fields, stacklevel=4)
     # torch has no public list of the flattened dims; without this one the mesh has its dims alone.
     flattened: dict[str, TorchDeviceMesh] = getattr(torch_mesh, "_flatten_mapping", {})
     views = {name: _dims_of(mesh, name, flat.mesh.tolist()) for name, flat in flattened.items()}
@@ -156,7 +175,33 @@ def _add_flattened(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], grou
     mesh._flatten_mapping[name] = flat
 
 
-def _group(made: _GroupCache, mesh: Algebra, dim: str) -> ProcessGroup | None:
+def _compare(made: _GroupCache, family: Sequence[Algebra]) -> None:
+    """Compare the meshes of all ranks, before they make groups of them.
+
+    Raises:
+        ValueError: on every rank, where they differ.
+    """
+    import torch.distributed as dist
+
+    if made.world.size() == 1 or dist.get_backend() == "fake":  # a fake group has no peers
+        return
+    if made.talk is None:
+        # NCCL would need a device of its own on each rank.
+        made.talk = made.world if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
+    own = [(list(mesh.ranks), mesh.shape, mesh.dim_names, mesh.views, mesh.device_type) for mesh in family]
+    told = sha256(repr(own).encode()).hexdigest(), preview([repr(mesh) for mesh in family])
+    all_told: list[tuple[str, str]] = [("", "")] * made.world.size()
+    dist.all_gather_object(all_told, told, group=made.talk)
+    other = next((rank for rank, found in enumerate(all_told) if found[0] != all_told[0][0]), None)
+    if other is not None:
+        raise ValueError(
+            "to_torch makes groups, which all ranks make together, but their meshes do not fit together: rank 0 has "
+            f"{all_told[0][1]} and rank {other} {all_told[other][1]}; use the whole mesh on every rank, or submeshes "
+            "of one mesh by the same dims"
+        )
+
+
+def _group(made: _GroupCache, family: Sequence[Algebra], dim: str) -> ProcessGroup | None:
     """Make all groups of a dim or view, in one order on every rank, and return the group of this rank.
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
@@ -165,11 +210,10 @@ def _group(made: _GroupCache, mesh: Algebra, dim: str) -> ProcessGroup | None:
 
     mine: ProcessGroup | None = None
     here = dist.get_rank()
-    for ranks in mesh.groups(dim):
-        key = tuple(ranks)
+    for key in sorted([tuple(ranks) for mesh in family for ranks in mesh.groups(dim)]):
         if key not in made.groups:
             made.groups[key] = made.world if key == tuple(range(made.world.size())) else _new_group(list(key), dim)
-        if here in ranks:
+        if here in key:
             found = made.groups[key]
             assert isinstance(found, dist.ProcessGroup)
             mine = found

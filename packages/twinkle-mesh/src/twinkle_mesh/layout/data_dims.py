@@ -10,10 +10,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-DATA_DIMS = ("dp_replicate", "dp", "dp_shard", "fsdp")
+DATA_DIMS = ("dp_replicate", "replicate", "ddp", "dp", "data", "dp_shard", "shard", "fsdp")
 """Dims whose ranks see different samples, outermost in data order first."""
-SAME_DATA = ("pp", "cp", "tp", "ep", "etp")
+SAME_DATA = ("pp", "cp", "sp", "tp", "infer_pp", "infer_tp", "ep_shard", "efsdp", "ep", "etp")
 """Dims whose ranks see the same samples."""
+
+
+def warn_of_unknown(sizes: Mapping[str, int], stacklevel: int) -> None:
+    """Warn of dims above size 1 whose names do not say whether the samples differ along them.
+
+    Args:
+        sizes: The size of each dim.
+        stacklevel: That of the warning in the caller.
+    """
+    unknown = [name for name, size in sizes.items() if size > 1 and name not in (*DATA_DIMS, *SAME_DATA)]
+    if not unknown:
+        return
+    import warnings
+
+    told = " and ".join(map(repr, unknown))
+    split = data_order(sizes)
+    warnings.warn(
+        f"the names {told} do not say whether ranks along them see different samples, so they see the same ones: data "
+        f"is divided over {split or 'no dim'}; where they divide it, use a name of the field, or "
+        f"data_dims={(*unknown[:1], *split)!r} of from_ranks and from_torch",
+        stacklevel=stacklevel + 1,
+    )
 
 
 def data_order(names: Iterable[str]) -> tuple[str, ...]:

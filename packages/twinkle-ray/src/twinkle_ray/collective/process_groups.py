@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -155,14 +156,22 @@ def groups_over(mesh: MeshValue | DeviceMesh, dims: Sequence[str]) -> list[list[
         raise ValueError(f"the mesh has no dim {unknown}: its dims are {list(names)}")
     if isinstance(mesh, DeviceMesh):
         return dim_groups(mesh.mesh, [names.index(dim) for dim in dims])
-    layout = torch.tensor(list(mesh.ranks), dtype=torch.int).reshape(tuple(mesh.shape))
-    return dim_groups(layout, [names.index(dim) for dim in dims])
+    world = dist.get_world_size()
+    # Ranks that each have their own submesh make the groups of all of them.
+    parts = [part for part in mesh.siblings if max(part.ranks) < world]
+    layouts = [torch.tensor(list(part.ranks), dtype=torch.int).reshape(tuple(part.shape)) for part in parts]
+    return [group for layout in layouts for group in dim_groups(layout, [names.index(dim) for dim in dims])]
 
 
 def create_groups(
     groups: Sequence[Sequence[int]], *, timeout: timedelta | None, name: str, created: list[ProcessGroup]
 ) -> ProcessGroup | None:
-    """Create all groups; every rank of the default group calls this. Returns the group of this rank, or None."""
+    """Create all groups; every rank of the default group calls this. Returns the group of this rank, or None.
+
+    Raises:
+        ValueError: On every rank, where ranks would create other groups.
+    """
+    _compare(groups, name)
     own = dist.get_rank()
     found: ProcessGroup | None = None
     for ranks in groups:
@@ -187,6 +196,24 @@ def _in_order(ranks: Sequence[int]) -> dict[str, Any]:
             "use a mesh whose ranks ascend"
         )
     return {}
+
+
+def _compare(groups: Sequence[Sequence[int]], name: str) -> None:
+    """Compare the groups that all ranks are about to create: with others they would wait, or connect wrong peers."""
+    if dist.get_world_size() == 1 or dist.get_backend() == "fake":  # a fake group has no peers
+        return
+    digest = sha256(repr([list(ranks) for ranks in groups]).encode()).digest()
+    own = torch.tensor(list(digest), dtype=torch.uint8)
+    if "gloo" not in dist.get_backend_config():
+        own = own.to(torch.accelerator.current_accelerator())
+    all_told = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_told, own)
+    other = next((rank for rank, told in enumerate(all_told) if not torch.equal(told, all_told[0])), None)
+    if other is not None:
+        raise ValueError(
+            f"ranks 0 and {other} would create different groups over {name}, and this rank {list(groups)[:4]}: use the "
+            "whole mesh on every rank, or submeshes of one mesh by the same dims"
+        )
 
 
 def _divides(name: str, value: int, whole_name: str, whole: int) -> None:
