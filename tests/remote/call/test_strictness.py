@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from twinkle_data import Batch
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import CollectError, DispatchError, get, on, remote_class, remote_function, session
 from twinkle_remote.call import whole_rows
@@ -60,6 +61,18 @@ class Model:
     @remote_function(dispatch="slice_dp", collect="none", split=("extra", "options"), replicate=("stop",))
     def named(self, first: Any, *extra: Any, **options: Any) -> Any:
         return first, extra, options
+
+
+@remote_class()
+class Trainer:
+    @remote_function(dispatch="slice_dp", collect="mean")
+    def loss(self, batch: Any) -> float:
+        rows = [row for row, kept in zip(batch, batch.valid, strict=True) if kept]
+        return sum(rows) / len(rows) if rows else 1e9
+
+    @remote_function(dispatch="all", collect="none")
+    def look(self, value: Any) -> Any:
+        return value
 
 
 @pytest.fixture
@@ -233,3 +246,15 @@ def test_frames_are_reduced_row_by_row_or_refused() -> None:
     assert reduce("sum", [_frame([1, 2]), _frame([3, 4])], None, "result")["x"].tolist() == [4, 6]
     with pytest.raises(CollectError, match="indexes"):
         reduce("mean", [_frame([1, 2]), _frame([3, 4], index=[1, 2])], None, "result")
+
+
+@pytest.mark.parametrize("valid", [[True, True, True, False], [True, True, False, False], [True] * 4])
+def test_fillers_of_a_batch_weigh_nothing(valid: list[bool]) -> None:
+    rows = [1.0, 2.0, 6.0, 100.0]
+    batch = Batch(rows, valid=valid)
+    kept = [row for row, own in zip(rows, valid, strict=True) if own]
+    with session("threads", groups=GROUPS):
+        trainer = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Trainer)
+        other = on("other").create(Trainer)
+        assert get(trainer.loss(batch)) == pytest.approx(sum(kept) / len(kept))
+        assert get(other.look(trainer.loss(batch))) == [pytest.approx(sum(kept) / len(kept))] * 2

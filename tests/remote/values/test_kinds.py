@@ -284,3 +284,55 @@ def test_arrays_of_pandas_have_rows(array: Any) -> None:
     parts = [take(array, 0, 1), take(array, 1, 3), take(array, 3, 3)]
     joined = join(parts)
     assert type(joined) is type(array) and joined.dtype == array.dtype and joined.equals(array)
+
+
+class Lazily(list[Any]):
+    """It holds its rows elsewhere."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Quantity(np.ndarray[Any, Any]):
+    """It carries a private attribute itself."""
+
+    def __array_finalize__(self, other: Any) -> None:
+        self._unit = getattr(other, "_unit", None)
+
+
+class Remembered:
+    """A cached property of another library."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.name = function.__name__
+
+    def __get__(self, value: Any, kind: Any = None) -> Any:
+        return vars(value).setdefault(self.name, self.function(value))
+
+
+class Remembering(list[int]):
+    @Remembered
+    def tokens(self) -> int:
+        return sum(self)
+
+
+def test_rows_that_lie_elsewhere_are_refused() -> None:
+    with pytest.raises(DispatchError, match=r"length 3 and holds 0.*register_splitter"):
+        rows_of(Lazily())
+
+
+def test_what_a_type_carries_by_itself_stays() -> None:
+    value = np.arange(4).view(Quantity)
+    value._unit = "kg"
+    parts = [take(value, 0, 1), take(value, 1, 4)]
+    assert [part._unit for part in parts] == ["kg", "kg"] and join(parts)._unit == "kg"
+    parts[1]._unit = "g"
+    with pytest.raises(CollectError, match="attributes differ"):
+        join(parts)
+
+
+def test_cached_properties_of_other_libraries_are_counted_anew() -> None:
+    value = Remembering([1, 2, 3])
+    assert value.tokens == 6 and take(value, 0, 2).tokens == 3
+    assert join([take(value, 0, 2), take(value, 2, 3)]).tokens == 6

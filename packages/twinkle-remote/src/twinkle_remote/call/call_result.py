@@ -45,14 +45,15 @@ class CallResult:
         call.wait(timeout)
         read = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
         outcomes = [call.outcome(rank) for rank in read]
+        how, padded = combine_rule(call.spec, call.ranks), call.spec.uneven == "pad"
         value = combine(
-            combine_rule(call.spec, call.ranks),
+            how,
             call.fetch_all(read, timeout, began),
             name=call.name,
             mesh=call.mesh,
             weight=call.spec.weight,
-            rows_given=[outcome.rows_given for outcome in outcomes],
-            rows=outcomes[0].total if call.spec.uneven == "pad" else None,
+            rows_given=[outcome.rows_given if padded or how != "mean" else outcome.weighing for outcome in outcomes],
+            rows=outcomes[0].total if padded else None,
             untold=call.spec.untold,
         )
         if value is Itself.ITSELF or (isinstance(value, list) and value and value[0] is Itself.ITSELF):

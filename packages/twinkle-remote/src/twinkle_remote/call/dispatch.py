@@ -184,7 +184,7 @@ def _went_whole(spec: FunctionSpec, named: Sequence[tuple[str, object]]) -> str 
         return None
     for name, value in named:
         marked = isinstance(value, Replicated) or spec.names(spec.replicate, name)
-        if not marked and not isinstance(value, Lazy) and may_have_rows(value):
+        if not marked and not isinstance(value, Lazy) and may_have_rows(value, fields=True):
             return f"{name}, a {type(value).__name__}"
     return None
 

@@ -148,11 +148,12 @@ def _check_total(total: int, known: int | None, name: str) -> None:
 
 
 def _whole(given: HandOver, sources: Sequence[Outcome]) -> HandedValue:
+    weighs = given.how == "mean" and not given.padded
     windows: Sequence[tuple[int | None, int | None]] = given.windows or [(None, None)] * len(sources)
     return HandedValue(
         tuple([HandedPiece(outcome.payload, *window) for outcome, window in zip(sources, windows, strict=True)]),
         whole=True,
-        rows_given=tuple([outcome.rows_given for outcome in sources]),
+        rows_given=tuple([outcome.weighing if weighs else outcome.rows_given for outcome in sources]),
         rows=sources[0].total if given.padded else None,
     )
 

@@ -109,6 +109,8 @@ class Outcome:
         payload: The value, or a reference that `Store.get` reads.
         rows: Rows of the value; None when it has none.
         is_list: The value is a list.
+        counted: Those of `rows_given` that weigh in a mean, where a batch says which of its rows are fillers (`valid`);
+            None if none does.
         numbered: Its rows bear numbers from 0, which go on from rank to rank where results are joined.
         rows_given: Rows of split arguments that this rank received; None when nothing was split.
         total: Rows of split arguments of the whole call, before padding or dropping.
@@ -135,3 +137,9 @@ class Outcome:
     seconds: float = 0.0
     fetch_seconds: float = 0.0
     numbered: bool = False
+    counted: int | None = None
+
+    @property
+    def weighing(self) -> int | None:
+        """Rows that weigh in a mean; None when nothing was split."""
+        return self.rows_given if self.counted is None or self.rows_given is None else self.counted

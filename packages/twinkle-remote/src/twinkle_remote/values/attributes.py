@@ -6,7 +6,7 @@ attribute, and of one that holds a container, nobody can tell whether it describ
 
 from __future__ import annotations
 
-import functools
+import inspect
 import types
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
 _TEXTS = (str, bytes, bytearray)
+_METHODS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    staticmethod,
+    classmethod,
+)
 _MISSING = object()
 _slots: dict[type, Sequence[str]] = {}
 
@@ -41,8 +50,12 @@ def _is_slot(own: object) -> bool:
 
 
 def is_cache(kind: type, name: str) -> bool:
-    """Whether an attribute is where a cached property of the type keeps its value."""
-    return isinstance(getattr(kind, name, None), functools.cached_property)
+    """Whether an attribute is where a property of the type keeps what it has computed once.
+
+    Such a property has `__get__`, like functools.cached_property, and no `__set__`: the attribute hides it.
+    """
+    own = inspect.getattr_static(kind, name, None)
+    return hasattr(type(own), "__get__") and not hasattr(type(own), "__set__") and not isinstance(own, _METHODS)
 
 
 def carried(value: object, known: Container[str] = (), *, constants: bool = True) -> dict[str, object]:
@@ -59,7 +72,7 @@ def carried(value: object, known: Container[str] = (), *, constants: bool = True
     kept = {}
     kind = type(value)
     for name, own in attributes_of(value):
-        if name in known or is_cache(kind, name) or own is getattr(kind, name, _MISSING):
+        if name in known or is_cache(kind, name) or own is inspect.getattr_static(kind, name, _MISSING):
             continue
         if own is None or (constants and not name.startswith("_") and not _is_container(own)):
             kept[name] = own
@@ -93,6 +106,18 @@ def common_attributes(values: Sequence[object]) -> dict[str, object]:
         ValueError: They differ.
     """
     return _common([carried(value) for value in values])
+
+
+def finalized_attributes(made: object, values: Sequence[object]) -> dict[str, object]:
+    """The attributes of a value joined from others of its type, which has set some by itself.
+
+    Raises:
+        DispatchError: Another attribute may describe the whole of a part.
+        ValueError: They differ.
+    """
+    own = dict(attributes_of(made))
+    _common([{name: part for name, part in attributes_of(value) if name in own} for value in values])
+    return _common([carried(value, own) for value in values])
 
 
 def common_constants(values: Sequence[object]) -> dict[str, object]:

@@ -143,6 +143,7 @@ def _concat(concat: Callable[[Sequence[T]], T], values: Sequence[T], path: str) 
 def _same(values: Sequence[T], path: str, results: bool) -> T:
     first = values[0]
     number = results and (isinstance(first, numbers.Number) or splitter_of(type(first)) is not None)
+    number = number and not isinstance(first, str | bytes)
     if not number and all(value is first or equal(value, first) for value in values[1:]):
         return first
     raise CollectError(

@@ -147,12 +147,12 @@ def refuse_hidden_rows(value: object, path: str) -> None:
         raise refuse(value, path, f"holds rows in {path}{field}")
 
 
-def may_have_rows(value: object) -> bool:
-    """Whether a value has rows, or is of an unknown type that looks as if it had some."""
+def may_have_rows(value: object, *, fields: bool = False) -> bool:
+    """Whether a value has rows, or is of an unknown type that looks as if it had some; see `lengths`."""
     if type(value) in PLAIN:
         return False
     try:
-        return next(lengths(value, ""), None) is not None
+        return next(lengths(value, "", fields=fields), None) is not None
     except DispatchError:
         return True
 
@@ -206,6 +206,15 @@ def rows_of(value: object, path: str = "value", *, fields: bool = False) -> int 
         DispatchError: Its columns differ in length, or a part has an unknown type.
     """
     return common_length(list(lengths(value, path, fields=fields)))
+
+
+def counted_rows(arguments: Sequence[object]) -> int | None:
+    """Rows of a call that are no fillers, where a list among its arguments has `valid`; None where none has it."""
+    for value in arguments:
+        valid = getattr(value, "valid", None) if isinstance(value, list) and type(value) is not list else None
+        if isinstance(valid, list) and len(valid) == len(value):
+            return sum(map(bool, valid))
+    return None
 
 
 def take(value: T, start: int, stop: int) -> T:

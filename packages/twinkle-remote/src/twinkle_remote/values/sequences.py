@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ class Lists:
     """Splitter for lists: their rows are the elements that they hold, whatever a subclass makes of them."""
 
     def length(self, value: list[object]) -> int:
-        """Number of elements."""
-        return list.__len__(value)
+        """Number of elements.
+
+        Raises:
+            DispatchError: A subclass holds its elements elsewhere.
+        """
+        return list.__len__(value) if type(value) is list else _held(value, list.__len__(value))
 
     def slice(self, value: list[object], start: int, stop: int) -> Any:
         """Elements [start, stop)."""
@@ -48,8 +53,12 @@ class Tuples:
     """Splitter for tuples."""
 
     def length(self, value: tuple[object, ...]) -> int:
-        """Number of elements."""
-        return tuple.__len__(value)
+        """Number of elements.
+
+        Raises:
+            DispatchError: A subclass holds its elements elsewhere.
+        """
+        return tuple.__len__(value) if type(value) is tuple else _held(value, tuple.__len__(value))
 
     def slice(self, value: tuple[object, ...], start: int, stop: int) -> Any:
         """Elements [start, stop)."""
@@ -63,6 +72,16 @@ class Tuples:
     def concat(self, values: Sequence[tuple[object, ...]]) -> Any:
         """The elements of all tuples; those of subclasses are of one type, with the same attributes."""
         return _of_one_type(values, tuple(row for value in values for row in tuple.__iter__(value)))
+
+
+def _held(value: Any, held: int) -> int:
+    if len(value) != held:
+        name = type(value).__name__
+        raise DispatchError(
+            f"a {name} has the length {len(value)} and holds {held} elements, so where its rows are is not known: pass "
+            f"a list, Replicate(value) to send it whole, or teach it with register_splitter({name}, splitter)"
+        )
+    return held
 
 
 def _own_slice(value: Any, start: int, stop: int) -> Any:

@@ -22,7 +22,7 @@ from twinkle_remote.protocol.targets import attribute_at, call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.values.columns import columns
 from twinkle_remote.values.numbered import is_numbered
-from twinkle_remote.values.rows import PLAIN, rows_of
+from twinkle_remote.values.rows import PLAIN, counted_rows, rows_of
 from twinkle_remote.values.unknown import runs_once
 from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
@@ -239,6 +239,7 @@ class Worker:
 
             args, kwargs = snapshot(args), snapshot(kwargs)
         outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
+        outcome.counted = counted_rows((*args, *kwargs.values()))
         began, outcome.started = outcome.started, time.time()
         outcome.fetch_seconds = outcome.started - began
         return args, kwargs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np  # noqa: TID253  loaded only once a caller's own value is an array
 
-from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
+from twinkle_remote.values.attributes import attributes_of, carried, finalized_attributes, set_attributes
 from twinkle_remote.values.snapshot import read_only
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class NumpySplitter:
         if type(part) is not type(value):
             raise TypeError(f"a part of {type(value).__name__} is {type(part).__name__}")
         if not _of_numpy(value):
-            set_attributes(part, carried(value))
+            set_attributes(part, carried(value, dict(attributes_of(part))))
         return part
 
     def concat(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -54,7 +54,7 @@ class NumpySplitter:
             whole = whole.view(kinds[0])
             whole.__array_finalize__(first)
             if not _of_numpy(first):
-                set_attributes(whole, common_attributes(values))
+                set_attributes(whole, finalized_attributes(whole, values))
         return read_only(whole)  # type: ignore[no-any-return]  # an array
 
     def equal(self, left: NDArray[Any], right: NDArray[Any]) -> bool:

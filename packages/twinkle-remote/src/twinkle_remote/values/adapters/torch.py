@@ -8,7 +8,7 @@ import torch  # noqa: TID253  loaded only once a caller's own value is a tensor
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.adapters import torch_jagged as jagged
-from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
+from twinkle_remote.values.attributes import attributes_of, carried, finalized_attributes, set_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,8 @@ class TorchSplitter:
         if value.is_nested:
             return jagged.rows(value, start, stop)
         if type(value) is not torch.Tensor:
-            return _of_kind(value, value[start:stop], carried(value))
+            part = value[start:stop]
+            return _of_kind(value, part, carried(value, dict(attributes_of(part))))
         if value.layout == torch.strided:
             return value[start:stop]
         if value.layout in _BY_BLOCK:
@@ -59,7 +60,8 @@ class TorchSplitter:
         if first.layout in _BY_ROW_OR_COLUMN:
             return torch.cat([_coordinates(value) for value in values]).to_sparse(layout=first.layout)
         if type(first) is not torch.Tensor:
-            return _of_kind(first, torch.cat(list(values)), common_attributes(values))
+            made = torch.cat(list(values))
+            return _of_kind(first, made, finalized_attributes(made, values))
         return torch.cat(list(values))
 
     def equal(self, left: torch.Tensor, right: torch.Tensor) -> bool:
