@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import twinkle
+from twinkle_remote.streams.row_source import is_read_by_a_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,12 +57,17 @@ def save(
         The checkpoint's folder.
 
     Raises:
-        ValueError: If `keep` is below 1, if gradients wait for the next `step` of the model, or if nothing is given.
+        ValueError: If `keep` is below 1, if gradients wait for the next `step` of the model, if nothing is given, or if
+            a stream reads the loader: the stream's state holds the loader's.
     """
     parts = {name: part for name, part in (("loader", loader), ("sync", sync), ("stream", stream)) if part is not None}
     if keep < 1 or (model is None and not parts):
         raise ValueError(
             f"save keeps at least 1 checkpoint of at least one of model, loader, sync, stream: keep={keep}"
+        )
+    if loader is not None and is_read_by_a_stream(loader):
+        raise ValueError(
+            "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
         )
     root = Path(folder).absolute()
     root.mkdir(parents=True, exist_ok=True)

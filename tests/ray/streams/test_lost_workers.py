@@ -101,3 +101,50 @@ def test_a_killed_driver_resumes_on_fewer_ranks(joined_program: Callable[..., An
     out = joined_program(THE_DRIVER_DIES, str(tmp_path), "2", "99", OMP_NUM_THREADS="1").finish(timeout=200)
     assert "done" in out
     assert sorted(json.loads((tmp_path / "state").read_text())["seen"]) == list(range(100))
+
+
+IT_DIES_ON_ITS_WAY_BACK = """
+    import os, signal, sys, time
+    from pathlib import Path
+
+    import twinkle
+    from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
+
+    folder = Path(sys.argv[1])
+
+    @remote_class()
+    class Maker:
+        def __init__(self):
+            (folder / f"made-{len(list(folder.glob('made-*')))}").write_text(str(os.getpid()))
+            if len(list(folder.glob("made-*"))) in (3, 4):  # the first two are those of the beginning
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        @remote_function(dispatch="slice_dp", collect="flatten")
+        def make(self, rows: list[int]) -> list[tuple[int, int]]:
+            time.sleep(0.02)
+            if 33 in rows and not (folder / "killed").exists():
+                (folder / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [(row, os.getpid()) for row in rows]
+
+    groups = [DeviceGroup("makers", 2, "CPU")]
+    with twinkle.session("ray", groups=groups, restart="group"):
+        makers = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=2), remote_group="makers")
+        seen, until = [], time.monotonic() + 120
+        with twinkle.stream([[row] for row in range(20_000)], makers.make, rows=10, ahead=20) as batches:
+            for batch in batches:
+                seen += twinkle.get(batch)
+                pids, fifth = {pid for _, pid in seen}, folder / "made-4"
+                if (fifth.exists() and int(fifth.read_text() or 0) in pids) or time.monotonic() > until:
+                    break
+        assert [row for row, _ in seen] == list(range(len(seen)))
+        assert int((folder / "made-4").read_text()) in {pid for _, pid in seen}, "it did not come back"
+        print("done")
+"""
+
+
+@pytest.mark.ray
+def test_a_worker_that_dies_twice_on_its_way_back_comes_back(
+    joined_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert "done" in joined_program(IT_DIES_ON_ITS_WAY_BACK, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)

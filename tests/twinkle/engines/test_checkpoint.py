@@ -214,3 +214,21 @@ def test_another_mesh_reads_it(trainings: Path) -> None:
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-5)
     losses = train(here, loader, 2)
     assert train(read, position, 2) == pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_a_loader_that_a_stream_reads_is_saved_by_the_stream(tmp_path: Path, ahead: int) -> None:
+    loader = DataLoader(list(range(12)), batch_size=2)
+    save(tmp_path, loader=loader)
+    with twinkle.stream(loader, list, ahead=ahead) as stream:
+        next(stream)
+        with pytest.raises(ValueError, match="stream="):
+            save(tmp_path, loader=loader)
+        with pytest.raises(ValueError, match="stream="):
+            save(tmp_path, loader=loader, stream=stream)
+        save(tmp_path, stream=stream)
+    with pytest.raises(ValueError, match="stream="):
+        save(tmp_path, loader=loader)
+    stream.load_state_dict(stream.state_dict())
+    assert sum(len(batch) for batch in stream) == 10
+    save(tmp_path, loader=loader)

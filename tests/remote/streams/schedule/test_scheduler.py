@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from twinkle_remote.streams.rules import StreamRules
-from twinkle_remote.streams.schedule.scheduler import Scheduler
+from twinkle_remote.streams.schedule.scheduler import LATE, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -392,3 +392,20 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 def test_a_fraction_is_no_count() -> None:
     with pytest.raises(TypeError, match=r"ahead is a whole number, got 1\.5"):
         StreamRules(ahead=1.5)  # type: ignore[arg-type]
+
+
+def test_deaths_leave_no_row_out_and_deadlines_do() -> None:
+    schedule = Scheduler(StreamRules(rows=1, ahead=2), [3], [0])
+    schedule.read(2)
+    schedule.ask()
+    for _ in range(300):
+        work = schedule.next_work()
+        assert work is not None
+        assert schedule.lost(work.chunk)
+    assert schedule.counts.set_aside == 0
+    for attempt in range(LATE):
+        work = schedule.next_work()
+        assert work is not None
+        assert work.first == 0
+        assert bool(schedule.lost(work.chunk, late=True)) == (attempt + 1 < LATE)
+    assert schedule.counts.set_aside == 1

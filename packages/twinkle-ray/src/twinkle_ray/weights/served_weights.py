@@ -21,14 +21,28 @@ class ServedWeights:
         target: The sync's target.
         sync: The client's sync.
         version: Gives the version of the target's weights.
+        given: Gives the version that the sync gave last, by itself.
     """
 
-    def __init__(self, tool: SessionTool, target: object, sync: Callable[[], int], version: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        tool: SessionTool,
+        target: object,
+        sync: Callable[[], int],
+        version: Callable[[], int],
+        given: Callable[[], int],
+    ) -> None:
         self._tool = tool
         self._sync = sync
         self._version = version
+        self._given = given
         self._handles: dict[tuple[str, str], object] = {}
         self._know(target)
+
+    @property
+    def given(self) -> int:
+        """The version that the sync gave last, by itself."""
+        return self._given()
 
     def leave_out(self, workers: WorkersOf) -> None:
         """Leave ranks out of syncs."""

@@ -107,14 +107,14 @@ class WeightSync:
             silence=silence,
             overwrite_trained=overwrite_trained,
         )
-        self._version = 0
+        self._version = self._given = 0
         self._began = 0.0
         self._turn = threading.Condition()
         self._busy = False
         self._ranks: RemoteParticipants | None = None
         if tool is not None:
             self._controller: SyncController = ServedController(tool)
-            self._served = ServedWeights(tool, target, self, lambda: self._version)
+            self._served = ServedWeights(tool, target, self, lambda: self._version, lambda: self._given)
         else:
             sides: dict[Side, Participants] = {"source": participants_of(source), "target": participants_of(target)}
             self._controller = Controller(sides, self._options)
@@ -156,13 +156,18 @@ class WeightSync:
         """Version of the target's weights: the number of syncs that worked."""
         return self._version
 
+    @property
+    def given(self) -> int:
+        """The version that the target was given last by this sync; 0 before the first sync, and after a load."""
+        return self._given
+
     def state_dict(self) -> dict[str, int]:
         """The version, for a checkpoint."""
         return {"version": self._version}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from the version of a checkpoint: the next sync that works publishes the one after it."""
-        self._version = state["version"]
+        self._version, self._given = state["version"], 0
 
     @property
     def delivery(self) -> WeightDelivery | None:
@@ -304,7 +309,7 @@ class WeightSync:
         assert self._delivery is not None
         with self._forget_on_error(), publishing(self._target, self._began):
             self._controller.publish(attempt)
-            self._version = self._delivery.version
+            self._version = self._given = self._delivery.version
         with self._forget_on_error():
             self._controller.finalize(attempt)
         self._end_turn()

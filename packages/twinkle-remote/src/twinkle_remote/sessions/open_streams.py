@@ -23,6 +23,9 @@ class OpenStream(Protocol):
     def runs_on(self, component: Component) -> bool:
         """Whether a stage runs on a component."""
 
+    def weights_elsewhere(self, component: Component) -> None:
+        """A component on which no stage runs has new weights."""
+
     def works_ahead(self) -> bool:
         """Whether stages work beside the loop."""
 
@@ -73,13 +76,17 @@ class OpenStreams:
             component: The component that is given new weights.
             began: Wall clock when the sync began, in seconds.
         """
-        told = sorted((stream for stream in list(self._streams) if stream.runs_on(component)), key=id)
+        streams = sorted(self._streams, key=id)
+        told = [stream for stream in streams if stream.runs_on(component)]
         with ExitStack() as held:
             for stream in told:
                 held.enter_context(stream.held())
             yield
             for stream in told:
                 stream.weights_arrived(began)
+        for stream in streams:
+            if stream not in told:
+                stream.weights_elsewhere(component)
 
     def close(self) -> None:
         """Close all streams."""

@@ -26,6 +26,10 @@ class WorkersOf(NamedTuple):
 class WeightSource(Protocol):
     """Gives a component its weights, in versions."""
 
+    @property
+    def given(self) -> int:
+        """The version that it gave last, by itself; 0 before the first, and after it was given another state."""
+
     def leave_out(self, workers: WorkersOf) -> None:
         """Give these ranks nothing until they are brought up, or taken back."""
 

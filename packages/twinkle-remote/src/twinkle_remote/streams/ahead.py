@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
     from twinkle_remote.streams.told import SetAside
 
+_log = logging.getLogger("twinkle.remote")
 _END, _WANTS_ROWS = "end", "wants rows"
 _SLICE_SECONDS = 0.5
 _WAIT_SECONDS = 0.05  # between two looks at what no step tells
@@ -96,11 +98,13 @@ class AheadEngine:
             record,
             spool=spool,
             at_once=rules.at_once,
+            patience=rules.patience,
             wake=self._pump.wake,
         )
         self._error: BaseException | None = None
         self._source_error: BaseException | None = None
         self._published = version
+        self._told_overdue = False
         self._parts: tuple[Sequence[Part], int, float] = ((), version, 0.0)
         self.hand: Hand | None = None
         self._spool = spool
@@ -265,6 +269,11 @@ class AheadEngine:
         if self._published > self.schedule.version:
             self.schedule.published(self._published)
             self._forget_given_up()
+        if self.schedule.overdue and not self._told_overdue:
+            self._told_overdue = True
+            _log.warning(
+                "versions come faster than rows: rows that were made again are older than max_lag again, and are used"
+            )
 
     @property
     def set_aside(self) -> Sequence[SetAside]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,10 @@ from twinkle_remote.streams.told import RowsInfo
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from twinkle_remote.streams.telemetry.stream_stats import StreamStats
+
+_log = logging.getLogger("twinkle.remote")
 
 _told: dict[int, tuple[weakref.ref[Any], RowsInfo]] = {}
 
@@ -46,3 +51,15 @@ def rows_info(batch: object) -> RowsInfo:
         kind = "lazy result" if isinstance(batch, Lazy) else type(batch).__name__
         raise ValueError(f"nothing is told of this {kind}: use stream.info, or the batch as a stream delivered it")
     return found
+
+
+def tell_of_nothing(stats: StreamStats, max_lag: int | None) -> None:
+    """Warn of an epoch that ends without a batch, though it had rows."""
+    if stats.dropped or stats.set_aside:
+        _log.warning(
+            "the epoch of a stream ends without a batch: %d rows were dropped, because versions came faster than rows "
+            "(max_lag=%s), and %d were set aside",
+            stats.dropped,
+            max_lag,
+            stats.set_aside,
+        )

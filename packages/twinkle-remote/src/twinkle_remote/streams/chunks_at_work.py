@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from twinkle_remote.streams.row_count import wrong_rows
 from twinkle_remote.streams.running_chunks import RunningChunk, RunningChunks
 from twinkle_remote.streams.stages import PlainStage, RemoteStage
 from twinkle_remote.streams.telemetry.loop_lanes import rows_label
+from twinkle_remote.streams.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
+_log = logging.getLogger("twinkle.remote")
 _LATE_SECONDS = 0.2
+_TOLD = (3, 10, 30, 100)  # lost workers of one chunk at which that is told
 
 
 class ChunksAtWork:
@@ -44,6 +49,7 @@ class ChunksAtWork:
         record: What is remembered of chunks.
         spool: Where finished rows are written, or None.
         at_once: Calls of plain stages at a time.
+        patience: Seconds after which a chunk that is at work is named; None for never.
         wake: Called in another thread when there is something to take in.
 
     Attributes:
@@ -62,6 +68,7 @@ class ChunksAtWork:
         *,
         spool: Spool | None,
         at_once: int,
+        patience: float | None,
         wake: Callable[[], None],
     ) -> None:
         self.schedule = schedule
@@ -76,6 +83,8 @@ class ChunksAtWork:
         self._running = RunningChunks()
         self._plain = PlainCalls(at_once, wake)
         self._late_at = 0.0
+        alone = [pool if isinstance(stage, RemoteStage) and not stage.spec.on_loop else None for pool, stage in stages]
+        self._witness = Witness(patience, alone)
         self.aside = AsideRows()
 
     def replies(self) -> Sequence[Reply]:
@@ -102,13 +111,14 @@ class ChunksAtWork:
         stage = self._stages[work.stage]
         given = self._results.given(work)
         self._record.sent(work)
+        self._witness.begin(work)
         if isinstance(stage, PlainStage):
             self._plain.begin(stage, work.chunk, given)
             return ()
         label = rows_label(work.first, work.rows)
         call = None if self._lost.is_another(stage, work.rank) else stage.begin(work.rank, given, label)
         if call is None or self._lost.is_another(stage, work.rank):  # told meanwhile: the call may be the other's
-            self._record.received(work, failed=True)
+            self._received(work, failed=True)
             self._lose_rank(work, stage, None)
             self._results.replace(work, self.schedule.lost(work.chunk, work.stage))
             return ()
@@ -126,7 +136,7 @@ class ChunksAtWork:
             assert isinstance(stage, RemoteStage)
             ranks = stage.collects[run.work.rank]
             slowest = max(map(run.call.outcome, ranks), key=lambda outcome: outcome.seconds)
-            self._record.received(run.work, slowest.seconds, slowest.started)
+            self._received(run.work, slowest.seconds, slowest.started)
             self._made(run.work, ChunkResult(run.call, ranks, component=stage.components[run.work.rank]))
 
     def _made(self, work: Assignment, result: ChunkResult) -> None:
@@ -137,13 +147,25 @@ class ChunksAtWork:
         if self._spool is not None and self.schedule.is_finished(work.chunk):
             self._spool.write(self._stages[-1], work, result, work.version, self.schedule.version)
 
+    def _received(
+        self, work: Assignment, seconds: float | None = None, started: float = 0.0, *, failed: bool = False
+    ) -> None:
+        self._record.received(work, seconds, started, failed=failed)
+        self._witness.end(work)
+
+    def _name(self, work: Assignment, seconds: float) -> None:
+        """Tell of a chunk that takes long: its function, its rows, its worker and what that does."""
+        call, stage = self._running.call_of(work.chunk), self._stages[work.stage]
+        stack = self._plain.stack(work.chunk) if call is None else str(call.lateness(round(seconds, 1)))
+        _log.warning("%s has been at %s for %.0f s:\n%s", stage.name, self._where(work), seconds, stack)
+
     def _where(self, work: Assignment) -> str:
         numbers, epoch = self._source.numbers(work.first, work.rows)
         shown = ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
         return f"row {shown} of epoch {epoch}"
 
     def _failed(self, work: Assignment, error: Exception) -> None:
-        self._record.received(work, failed=True)
+        self._received(work, failed=True)
         if self.schedule.failed_before(work.chunk):
             self._put_aside(work, self._where(work), error)
         self._results.replace(work, self.schedule.failed(work.chunk))
@@ -157,19 +179,21 @@ class ChunksAtWork:
     def _lose(self, run: RunningChunk, error: TwinkleError) -> None:
         """The worker of a chunk is lost, or has not answered in time."""
         work, stage = run.work, self._stages[run.work.stage]
-        self._record.received(work, failed=True)
+        self._received(work, failed=True)
         assert isinstance(stage, RemoteStage)
         pool = self._of_stage[work.stage]
         lost_input = run.call.failed() and not run.call.first_failure().died
-        if isinstance(error, CallTimeoutError):
+        late = isinstance(error, CallTimeoutError)
+        begun = late and (stage.spec.on_loop or not self._lost.is_held_up(pool, work.rank))
+        if late:
             self._lost.late(pool, work.rank, run.call)
         elif not lost_input:
             self._lose_rank(work, stage, error)
-        where = self._where(work)
-        parts = self.schedule.lost(work.chunk, 0 if lost_input else work.stage)
-        self._results.replace(work, parts)
-        if not parts:
-            self._put_aside(work, where, error)
+        if begun and self.schedule.late_before(work.chunk):
+            self._put_aside(work, self._where(work), error)
+        elif self.schedule.chunks.losses[work.chunk] + 1 in _TOLD:
+            _log.warning("%s is made again by %s: workers that made it were lost", self._where(work), stage.name)
+        self._results.replace(work, self.schedule.lost(work.chunk, 0 if lost_input else work.stage, late=begun))
 
     def _lose_rank(self, work: Assignment, stage: RemoteStage, error: TwinkleError | None) -> None:
         self._lost.lose(self._of_stage[work.stage], stage, work.rank, error)
@@ -191,7 +215,7 @@ class ChunksAtWork:
             elif error is not None:
                 raise error
             else:
-                self._record.received(work)
+                self._received(work)
                 self._made(work, ChunkResult(None, value=future.result()))
 
     def _look_for_late_ones(self) -> None:
@@ -201,5 +225,9 @@ class ChunksAtWork:
             return
         self._late_at = now + _LATE_SECONDS
         self._lost.look()
+        for work, seconds in self._witness.overdue():  # a stack may take long to come
+            threading.Thread(
+                target=self._name, args=(work, seconds), name="twinkle-stream-witness", daemon=True
+            ).start()
         for chunk in self._running.take_late():
             self._ended(chunk)

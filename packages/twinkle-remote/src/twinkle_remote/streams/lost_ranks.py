@@ -106,6 +106,10 @@ class LostRanks:
             stages = self._stages_of(pool)
             self._returns.leave_out(ReturningRank(pool, stages[0], rank, stages))
 
+    def is_held_up(self, pool: int, rank: int) -> bool:
+        """Whether a data rank is still at a call that is late: what it was given after that has not begun."""
+        return any(entry[:2] == (pool, rank) and not entry[2].done() for entry in self._late)
+
     def late(self, pool: int, rank: int, call: PendingCall) -> None:
         """A data rank did not answer a call in time; it is used again when it has."""
         self._schedule.rank_lost(pool, rank)
@@ -162,7 +166,7 @@ class LostRanks:
 
     def _check_some_are_left(self, lost: ReturningRank, error: Exception) -> None:
         pool = [other for other in self._lost.values() if other.pool == lost.pool]
-        if len(pool) == lost.stage.data_ranks and all(other.tried > 1 for other in pool):
+        if len(pool) == lost.stage.data_ranks and all(map(self._returns.gives_up, pool)):
             error.add_note(f"  all workers of {lost.stage.name} are lost, and the stream cannot go on")
             raise error
 

@@ -51,6 +51,10 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
             - at_once: Calls on each data rank at a time with ahead=n.
             - spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a
               resume does not make them again. Over HTTP it is a folder of this process, which fetches the rows.
+            - patience: Seconds after which a chunk that is still at work, or takes ten times as long as its like did,
+              is named once with its function, its rows and the stack of its worker; None names nothing.
+            - weights_of: A component, or several, that stages call and whose weights are synced, such as the sampler
+              behind an agent: lag and pacing count its versions.
             - progress: Show rows a second, lag and busy shares on the standard error: a bar on a terminal (needs
               tqdm), a line every 10 seconds elsewhere. One process does, from the first batch to the end of the epoch.
 

@@ -22,3 +22,5 @@ class StreamOptions(TypedDict, total=False):
     at_once: int
     spool: str | PathLike[str] | None
     progress: bool
+    patience: float | None
+    weights_of: object

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.failures.frames import user_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,19 +29,30 @@ class PlainCalls:
         self._ended = ended
         self._threads: ThreadPoolExecutor | None = None
         self._calls: list[tuple[int, Future[Any]]] = []
+        self._threads_of: dict[int, int] = {}
 
     def begin(self, stage: PlainStage, chunk: int, given: Any) -> None:
         """Call a stage for a chunk."""
         self._threads = self._threads or ThreadPoolExecutor(self._at_once, "twinkle-stream-stage")
-        future = self._threads.submit(stage.function, given)
+        future = self._threads.submit(self._run, stage, chunk, given)
         self._calls.append((chunk, future))
         future.add_done_callback(lambda _: self._ended())
+
+    def _run(self, stage: PlainStage, chunk: int, given: Any) -> Any:
+        self._threads_of[chunk] = threading.get_ident()
+        return stage.function(given)
+
+    def stack(self, chunk: int) -> str:
+        """The stack of the thread that works on a chunk, as text; empty if none does."""
+        frame = sys._current_frames().get(self._threads_of.get(chunk, 0))
+        return user_stack(frame) if frame is not None else ""
 
     def take_ended(self) -> list[tuple[int, Future[Any]]]:
         """The chunks whose calls have ended, each once."""
         over = [call for call in self._calls if call[1].done()]
         for call in over:
             self._calls.remove(call)
+            self._threads_of.pop(call[0], None)
         return over
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from twinkle_remote.errors import CallTimeoutError, WorkerDiedError
 from twinkle_remote.protocol.backend import RevivingBackend
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.sessions.weight_sources import WorkersOf
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.stages import RemoteStage
 
 _FIRST_SECONDS = 0.2
-_MOST_SECONDS = 10.0
+_MOST_SECONDS = 5.0
+_TRIES = 8  # where workers can be started again: they may die on their way back, several times
 _ANSWER_SECONDS = 60.0
 
 
@@ -35,7 +37,8 @@ class ReturningRank:
         stage: A stage that runs on it.
         rank: The data rank.
         stages: All stages that run on it.
-        fresh: It joins: its workers are not started again.
+        fresh: It joins: its workers are started again only where they have ended.
+        half_started: Its workers were started again, and that failed: some of them may be there, and old ones others.
         tried: Attempts to bring it back that have failed.
         delay: Seconds between the last attempt and the next.
         due: When the next one begins, in monotonic seconds; None while one is under way.
@@ -46,6 +49,7 @@ class ReturningRank:
     rank: int
     stages: Sequence[RemoteStage]
     fresh: bool = False
+    half_started: bool = False
     tried: int = 0
     delay: float = _FIRST_SECONDS
     due: float | None = field(default_factory=lambda: time.monotonic() + _FIRST_SECONDS)
@@ -158,11 +162,27 @@ class Returns:
             self._over.put((lost, None))
         self.wake()
 
+    def gives_up(self, lost: ReturningRank) -> bool:
+        """Whether so many attempts have failed that the next one is not likely to do better."""
+        backend = self._runtime.backend
+        return lost.tried >= (_TRIES if isinstance(backend, RevivingBackend) and backend.can_revive else 2)
+
+    def _have_ended(self, lost: ReturningRank) -> bool:
+        """Whether workers of a data rank are to be started again: also those that came back and have ended since."""
+        if lost.half_started or not (lost.fresh or self.are_others(lost.stage.workers(lost.rank))):
+            return True
+        try:
+            lost.stage.ask(lost.rank).wait(_ANSWER_SECONDS)
+        except (WorkerDiedError, CallTimeoutError):
+            return True
+        return False
+
     def _bring_back(self, lost: ReturningRank, donor: int | None) -> None:
         backend, workers = self._runtime.backend, lost.stage.workers(lost.rank)
-        may = isinstance(backend, RevivingBackend) and backend.can_revive and not lost.fresh
-        if may and isinstance(backend, RevivingBackend) and not self.are_others(workers):
+        if isinstance(backend, RevivingBackend) and backend.can_revive and self._have_ended(lost):
+            lost.half_started = True
             backend.revive(workers.component.group, workers.ranks)
+            lost.half_started = False
         lost.stage.ask(lost.rank).wait(_ANSWER_SECONDS)
         for number, part in enumerate(lost.components):
             donors = None if donor is None else WorkersOf(lost.of_donor(donor)[number], lost.stage.peers[donor])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import islice
@@ -43,6 +44,14 @@ class SourceBatch:
     turn_first: int
 
 
+_readers: weakref.WeakSet[RowSource] = weakref.WeakSet()
+
+
+def is_read_by_a_stream(source: object) -> bool:
+    """Whether a stream that exists reads a source: then its state, and not the source's, tells what was delivered."""
+    return any(reader.reads(source) for reader in list(_readers))
+
+
 class RowSource:
     """Reads a source, and gives out its rows by their position in the stream.
 
@@ -65,6 +74,7 @@ class RowSource:
         self._skipped = 0  # rows of it that were not wanted
         self._at_end = False
         self.next_row = 0
+        _readers.add(self)
 
     def reads(self, source: object) -> bool:
         """Whether it has read from a source, and not to the end."""

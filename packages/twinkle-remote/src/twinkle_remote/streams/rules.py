@@ -25,6 +25,7 @@ class StreamRules:
         stale: What becomes of a row that is older than `max_lag`.
         chunk: Rows of one call, at or above 1.
         at_once: Calls on each data rank at a time, at or above 1.
+        patience: Seconds, above 0, after which a chunk that is still at work is named; None for never.
     """
 
     rows: int | None = None
@@ -34,6 +35,7 @@ class StreamRules:
     stale: Stale = "wait"
     chunk: int = 1
     at_once: int = 1
+    patience: float | None = 60.0
 
     def __post_init__(self) -> None:
         if self.rows is not None:
@@ -43,6 +45,9 @@ class StreamRules:
             _check_count("max_lag", self.max_lag, 0, "leave it out for no bound")
         _check_count("chunk", self.chunk, 1, "a chunk is the rows of one call")
         _check_count("at_once", self.at_once, 1, "it counts the calls on one data rank")
+        timed = isinstance(self.patience, int | float) and not isinstance(self.patience, bool)
+        if self.patience is not None and not (timed and self.patience > 0):
+            raise ValueError(f"patience={self.patience!r} is no number of seconds above 0; None names nothing")
         _check_choice("order", self.order, _ORDERS)
         _check_choice("stale", self.stale, _STALE)
 

@@ -36,6 +36,11 @@ class RunningChunks:
             self._replies[reply] = work.chunk
         return replies
 
+    def call_of(self, chunk: int) -> PendingCall | None:
+        """The call of a chunk at work; None without one."""
+        run = self._chunks.get(chunk)
+        return None if run is None else run.call
+
     def take_over(self, done: Sequence[Reply]) -> Sequence[RunningChunk]:
         """Take those that are over with these replies: all of a chunk's replies have come, or one tells a failure."""
         return [chunk for reply in done if (chunk := self._take_if_over(reply)) is not None]

@@ -11,7 +11,7 @@ from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.trace import Trace
 from twinkle_remote.streams.ahead import AheadEngine
-from twinkle_remote.streams.batch_info import tell
+from twinkle_remote.streams.batch_info import tell, tell_of_nothing
 from twinkle_remote.streams.positions import open_to_consumed, unread_position
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
@@ -19,7 +19,8 @@ from twinkle_remote.streams.rules import StreamRules
 from twinkle_remote.streams.runs_apart import runs_apart
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.spool import Spool
-from twinkle_remote.streams.stages import RemoteStage, check_chunks, stage_of
+from twinkle_remote.streams.stage_weights import StageWeights
+from twinkle_remote.streams.stages import check_chunks, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
 from twinkle_remote.streams.telemetry.forecast import forecast
 from twinkle_remote.streams.telemetry.loop_lanes import add_chunks, add_loop
@@ -57,11 +58,13 @@ class Stream(Generic[R_co]):
     ) -> None:
         self._line = driver_line()
         spool, self._shows = options.pop("spool", None), options.pop("progress", False) and shows_progress()
+        weights_of = options.pop("weights_of", None)
         self._rules = StreamRules(**cast("Any", options))
         self._spool = None if spool is None else Spool(spool)
         self._kept_from = 0  # rows before it are not left in the state that was taken last
         self._functions = tuple(stages)
         self._stages = [stage_of(stage) for stage in stages]
+        self._weights = StageWeights(self._stages, weights_of)
         self._source = RowSource(source)
         if self._rules.ahead:
             for stage in self._stages:
@@ -76,6 +79,8 @@ class Stream(Generic[R_co]):
         self._bar: ProgressBar | None = None
         self._last: AheadEngine | SynchronousEngine | None = None
         self._lost: LostRanks | None = None
+        self._batches = 0  # of this epoch
+        self._loaded = 0  # version of the state that was loaded, until the first row after it
 
     def __iter__(self) -> Stream[R_co]:
         if self._ended:
@@ -95,12 +100,16 @@ class Stream(Generic[R_co]):
             self._over()
             raise
         if hand is None:
+            if not self._batches:
+                tell_of_nothing(self.stats(), self._rules.max_lag)
+            self._batches = 0
             self._end()
             raise StopIteration
         value, self._info = hand.told(engine.version)
         tell(value, self._info)
         if self._bar is not None:
             self._bar.delivered()
+        self._batches += 1
         hand.given, hand.made = True, None  # no signal comes after this: until here, `next` gives it again
         return value  # type: ignore[no-any-return]
 
@@ -198,7 +207,12 @@ class Stream(Generic[R_co]):
 
     def runs_on(self, component: Component) -> bool:
         """Whether a stage runs on a component."""
-        return any(stage.data_ranks_of(component) for stage in self._stages if isinstance(stage, RemoteStage))
+        return self._weights.are_of(component)
+
+    def weights_elsewhere(self, component: Component) -> None:
+        """A component on which no stage runs has new weights."""
+        if not self.version:
+            self._weights.are_elsewhere(component)
 
     def works_ahead(self) -> bool:
         """Whether stages work beside the loop."""
@@ -288,13 +302,13 @@ class Stream(Generic[R_co]):
         """
         check_state(state)
         if self._closed:
-            self._stages, self._lost = [stage_of(stage) for stage in self._functions], None
+            self._stages[:], self._lost = [stage_of(stage) for stage in self._functions], None
         else:
             self._lost = self._leave_engine(closes=False)
         self._closed, self._final = True, dict(state)  # until all of it is loaded
         self._source.load(state)
         self._consumed = open_to_consumed(state)
-        self._version = state["version"]
+        self._version = self._loaded = state["version"]
         if self._spool is not None and state["spool"] is not None:
             self._spool.id = state["spool"]
             self._kept_from = 0
@@ -327,6 +341,8 @@ class Stream(Generic[R_co]):
         if self._closed and self._engine is None:
             raise ValueError("the stream is closed: make another one, and give it the state with load_state_dict")
         if self._engine is None:
+            self._version = self._weights.version(self._version, self._loaded)
+            self._loaded = 0
             self._engine = self._new_engine()
             runtime = active()
             if runtime is not None:

@@ -163,6 +163,8 @@ class RemoteParticipants:
             for index, (component, rank) in enumerate(self.ranks)
             if index not in found and index not in self.left_out
         }
+        for pending in asked.values():
+            pending.let_go()  # what becomes of a probe is no failure of the program
         for index, pending in asked.items():
             try:
                 pending.results(_ANSWER_SECONDS)

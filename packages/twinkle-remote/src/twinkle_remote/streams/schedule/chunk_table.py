@@ -24,7 +24,8 @@ class ChunkTable:
         ended: Version when its last stage was done; -1 before that.
         tick: Number of the event that finished it; 0 before that.
         errors: How often a stage raised for it.
-        losses: How often a worker was lost that worked on it.
+        late: How often a call has passed its deadline for it.
+        losses: How often a worker was lost that worked on it; at most 100.
         overtaken: How often it was made again because it was too old.
     """
 
@@ -37,6 +38,7 @@ class ChunkTable:
         "ended",
         "errors",
         "first",
+        "late",
         "losses",
         "overtaken",
         "rank",
@@ -57,6 +59,7 @@ class ChunkTable:
         self.ended = array("q")
         self.tick = array("q")
         self.errors = array("b")
+        self.late = array("b")
         self.losses = array("b")
         self.overtaken = array("b")
         self._free = array("q")
@@ -76,7 +79,7 @@ class ChunkTable:
         self.stage[chunk], self.state[chunk], self.rank[chunk] = 0, WAITING, -1
         self.begun[chunk] = self.ended[chunk] = -1
         self.tick[chunk] = 0
-        self.errors[chunk] = self.losses[chunk] = self.overtaken[chunk] = 0
+        self.errors[chunk] = self.late[chunk] = self.losses[chunk] = self.overtaken[chunk] = 0
         return chunk
 
     def remove(self, chunk: int) -> None:
@@ -89,7 +92,7 @@ class ChunkTable:
         parts = [chunk]
         for offset in range(1, self.count[chunk]):
             part = self.add(self.first[chunk] + offset, 1, self.batch[chunk])
-            for column in (self.stage, self.state, self.begun, self.errors, self.losses, self.overtaken):
+            for column in (self.stage, self.state, self.begun, self.errors, self.late, self.losses, self.overtaken):
                 column[part] = column[chunk]
             parts.append(part)
         self.count[chunk] = 1
@@ -112,6 +115,7 @@ class ChunkTable:
             self.ended,
             self.tick,
             self.errors,
+            self.late,
             self.losses,
             self.overtaken,
         ]

@@ -26,7 +26,7 @@ class LagRule:
     stale: Stale
 
     def fate(self, begun: int, version: int, overtaken: int) -> Fate:
-        """What becomes of a row.
+        """What becomes of a row; one that is made again and overtaken once more is used: batches wait for it.
 
         Args:
             begun: Version under which it was begun; -1 if it was not.
@@ -37,7 +37,7 @@ class LagRule:
             return "use"
         if self.stale == "drop":
             return "drop"
-        return "use" if self.stale == "redo" and overtaken else "redo"
+        return "use" if overtaken else "redo"
 
     def holds(self, overtaken: int) -> bool:
         """Whether batches wait for a row so that it is not overtaken.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 ERRORS = 2
 """How often a stage may raise for a row before the row is set aside."""
-LOSSES = 3
-"""How many workers a row may lose before it is set aside."""
+LATE = 3
+"""How often a call may pass its deadline for a row before the row is set aside."""
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ class Scheduler:
 
     Attributes:
         given_up: First row and number of the rows that were dropped or set aside; the caller takes them off.
+        overdue: How often rows that had been made again were found too old once more.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Scheduler:
         self.pools = [DataRanks(n, 1 if pool in serial else rules.at_once) for pool, n in enumerate(pools)]
         self.at_end = False
         self.given_up: list[tuple[int, int]] = []
+        self.overdue = 0
         self._stages = tuple(stages)
         self._lag = LagRule(rules.max_lag, rules.stale)
         self._admission = Admission(rules.ahead, rules.max_lag, rules.rows or 1, rules.rows is None)
@@ -236,22 +238,30 @@ class Scheduler:
         self.chunks.errors[chunk] += 1
         return self._again(chunk, self.chunks.stage[chunk])
 
-    def lost(self, chunk: int, stage: int = 0) -> Sequence[int]:
+    def late_before(self, chunk: int) -> bool:
+        """Whether a chunk of one row is set aside when a call passes its deadline for it once more."""
+        return self.chunks.count[chunk] == 1 and self.chunks.late[chunk] + 1 >= LATE
+
+    def lost(self, chunk: int, stage: int = 0, *, late: bool = False) -> Sequence[int]:
         """The worker of a chunk was lost with it; or the result of a finished chunk was lost.
+
+        A death is no reason to leave a row out.
 
         Args:
             chunk: The chunk.
             stage: The stage that it is made again from.
+            late: Its worker had begun it, and has passed the deadline.
 
         Returns:
             As for `failed`.
         """
         if self.chunks.state[chunk] == AT_WORK:
             self._leave_rank(chunk)
-        self.chunks.losses[chunk] += 1
-        if self.chunks.count[chunk] == 1 and self.chunks.losses[chunk] >= LOSSES:
+        if late and self.late_before(chunk):
             self._set_aside(chunk)
             return ()
+        self.chunks.late[chunk] += late
+        self.chunks.losses[chunk] = min(self.chunks.losses[chunk] + (not late), 100)
         self.counts.redone += self.chunks.count[chunk]
         return self._again(chunk, min(stage, self.chunks.stage[chunk]))
 
@@ -326,6 +336,8 @@ class Scheduler:
         chunks = self.chunks
         fate = self._lag.fate(chunks.begun[chunk], self.version, chunks.overtaken[chunk])
         if fate == "use":
+            if chunks.overtaken[chunk] and self._lag.fate(chunks.begun[chunk], self.version, 0) != "use":
+                self.overdue += chunks.count[chunk]
             return False
         if fate == "drop":
             self.counts.dropped += chunks.count[chunk]

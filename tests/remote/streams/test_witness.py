@@ -1,0 +1,93 @@
+"""What takes long is named once, with its function, rows and stack."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_remote import get, on, remote_class, remote_function, session, stream
+from twinkle_remote.streams.schedule.decisions import Assignment
+from twinkle_remote.streams.witness import Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_leave = threading.Event()
+
+
+def waits_for_a_long_time(rows: Any) -> Any:
+    if 7 in rows:
+        _leave.wait(30)
+    return rows
+
+
+@remote_class()
+class Grader:
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def grade(self, rows: list[int]) -> list[int]:
+        return list(waits_for_a_long_time(rows))
+
+
+@pytest.fixture
+def grader() -> Iterator[Grader]:
+    _leave.clear()
+    with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
+        yield on("two", DeviceMesh.from_sizes(dp_size=2)).create(Grader)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_row_that_takes_long_is_named(
+    grader: Grader, caplog: pytest.LogCaptureFixture, plain: bool, at_once: int
+) -> None:
+    stage: Any = (lambda rows: waits_for_a_long_time(get(rows))) if plain else grader.grade
+    options: Any = {"rows": 2, "ahead": 6, "order": "arrival", "at_once": at_once, "patience": 0.3}
+    with caplog.at_level(logging.WARNING), stream([[row] for row in range(24)], stage, **options) as batches:
+        seen: list[int] = []
+        threading.Thread(target=lambda: (_until_told(caplog), _leave.set()), daemon=True).start()
+        for batch in batches:
+            seen += get(batch)
+    told = [record.getMessage() for record in caplog.records if "has been at" in record.getMessage()]
+    assert sorted(seen) == list(range(24))
+    assert len(told) == 1
+    assert "row 7 of epoch 0" in told[0]
+    assert "waits_for_a_long_time" in told[0]
+
+
+def _until_told(caplog: pytest.LogCaptureFixture) -> None:
+    until = time.monotonic() + 20
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def test_limits_of_a_witness() -> None:
+    now = [0.0]
+    witness = Witness(60.0, [0, None], lambda: now[0])
+    for chunk in range(3):
+        witness.begin(Assignment(chunk, 0, 0, chunk, 1, 0))
+    now[0] = 61.0
+    assert [work.chunk for work, _ in witness.overdue()] == [0], "the others wait behind it"
+    assert witness.overdue() == []
+    witness.end(Assignment(0, 0, 0, 0, 1, 0))
+    assert witness.overdue() == []
+    now[0] = 122.0
+    assert [work.chunk for work, _ in witness.overdue()] == [1]
+    for chunk in range(10, 20):
+        witness.begin(Assignment(chunk, 1, 0, chunk, 1, 0))
+        witness.end(Assignment(chunk, 1, 0, chunk, 1, 0))
+    witness.begin(Assignment(30, 1, 0, 30, 1, 0))
+    now[0] = 131.0
+    assert witness.overdue() == []
+    now[0] = 133.0
+    assert [work.chunk for work, _ in witness.overdue()] == [30], "ten times as long, and a sixth of a minute"
+
+
+@pytest.mark.parametrize("patience", [0, -1.0, True, "60"])
+def test_patience_is_seconds(patience: Any) -> None:
+    with pytest.raises(ValueError, match="patience"):
+        stream([[1]], lambda rows: rows, patience=patience)
