@@ -49,7 +49,7 @@ def test_a_row_that_takes_long_is_named(
     options: Any = {"rows": 2, "ahead": 6, "order": "arrival", "at_once": at_once, "patience": 0.3}
     with caplog.at_level(logging.WARNING), stream([[row] for row in range(24)], stage, **options) as batches:
         seen: list[int] = []
-        threading.Thread(target=lambda: (_until_told(caplog), _leave.set()), daemon=True).start()
+        threading.Thread(target=_leave_when_told, args=(caplog,), daemon=True).start()
         for batch in batches:
             seen += get(batch)
     told = [record.getMessage() for record in caplog.records if "has been at" in record.getMessage()]
@@ -59,10 +59,11 @@ def test_a_row_that_takes_long_is_named(
     assert "waits_for_a_long_time" in told[0]
 
 
-def _until_told(caplog: pytest.LogCaptureFixture) -> None:
+def _leave_when_told(caplog: pytest.LogCaptureFixture) -> None:
     until = time.monotonic() + 20
     while not caplog.records and time.monotonic() < until:
         time.sleep(0.02)
+    _leave.set()
 
 
 def test_limits_of_a_witness() -> None:
