@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import twinkle
-from twinkle_remote.streams.row_source import is_read_by_a_stream
+from twinkle_remote.backends.support import is_read_by_a_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.start_lines import tell_start
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.sessions.worker_lines import worker_line
+    from twinkle_remote.streams.row_source import is_read_by_a_stream
     from twinkle_remote.worker.running import between_awaits
     from twinkle_remote.worker.seeding import SessionSeed, seed_process, session_seed, stop_seeding
     from twinkle_remote.worker.worker import Worker
@@ -50,6 +51,7 @@ __all__ = [
     "component_of",
     "driver_line",
     "error_to_bytes",
+    "is_read_by_a_stream",
     "is_told",
     "paused_for",
     "plan_hand_over",
@@ -89,6 +91,7 @@ _HOMES = {
     "component_of": "protocol.component",
     "driver_line": "failures.frames",
     "error_to_bytes": "failures.travel",
+    "is_read_by_a_stream": "streams.row_source",
     "is_told": "context",
     "paused_for": "sessions.collector",
     "plan_hand_over": "call.hand_over",
