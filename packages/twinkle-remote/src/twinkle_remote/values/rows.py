@@ -211,7 +211,9 @@ def rows_of(value: object, path: str = "value", *, fields: bool = False) -> int 
 def counted_rows(arguments: Sequence[object]) -> int | None:
     """Rows of a call that are no fillers, where a list among its arguments has `valid`; None where none has it."""
     for value in arguments:
-        valid = getattr(value, "valid", None) if isinstance(value, list) and type(value) is not list else None
+        if not isinstance(value, list) or type(value) is list:
+            continue
+        valid = getattr(value, "valid", None)
         if isinstance(valid, list) and len(valid) == len(value):
             return sum(map(bool, valid))
     return None
