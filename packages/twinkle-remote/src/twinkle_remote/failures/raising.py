@@ -39,9 +39,10 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
         raise WorkerDiedError(text)
     if first.unanswered:
         raise ReplyLostError(text)
-    error = combined_error(first.exception(), text, (first, *rest))
-    error.__context__ = first.live  # for debuggers; the text is complete
-    raise error from None
+    original = first.exception()
+    error = combined_error(original, text, (first, *rest))
+    vars(BaseException)["__context__"].__set__(error, first.live)  # for debuggers; the text is complete
+    raise error from None if original is None else original.__cause__
 
 
 def _message(name: str, group: str, first: Failure, rest: Sequence[Failure], line: str) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.failure import Failure
 
+_CAUSE = "__cause__"
+_ARGS: Any = vars(BaseException)["args"]
 _RAISED = "__twinkle_raised__"
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
@@ -32,21 +34,27 @@ def combined_error(original: BaseException | None, text: str, failures: Sequence
             error = _like(original)
         except Exception:  # the type refuses subclasses or copies of its state; the text remains
             error = RemoteCallError(text)
-    error._text = text
-    error.failures = tuple(failures)
+    object.__setattr__(error, "_text", text)  # the type may refuse to be written on, as a frozen dataclass does
+    object.__setattr__(error, "failures", tuple(failures))
     return error
+
+
+def args_of(error: BaseException) -> tuple[Any, ...]:
+    """The arguments of an exception, also of one whose class has an `args` of its own."""
+    found: tuple[Any, ...] = _ARGS.__get__(error)
+    return found
 
 
 def _like(original: Exception) -> RemoteCallError:
     """An instance of both types with the original's state; its constructor is not called again."""
     both = both_type(raised_type(type(original)))
-    error: RemoteCallError = remade(both, original.args, original.__dict__, members_of(original))
+    error: RemoteCallError = remade(both, args_of(original), original.__dict__, members_of(original))
     return error
 
 
 def members_of(error: BaseException) -> dict[str, Any]:
-    """State of an exception besides `args` and `__dict__`: slots, and fields of C classes."""
-    found = {}
+    """State of an exception besides `args` and `__dict__`: slots, fields of C classes, and its cause."""
+    found: dict[str, Any] = {} if error.__cause__ is None else {_CAUSE: error.__cause__}
     for name, member in _members(raised_type(type(error))):
         try:
             found[name] = member.__get__(error)
@@ -58,11 +66,15 @@ def members_of(error: BaseException) -> dict[str, Any]:
 def remade(kind: Any, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
     """An exception with the given type and state; its constructor is not called."""
     error = bare_new(kind)(kind, *args)
+    state = {**attributes, **members}  # of a class that travelled by value, slots are attributes on one side alone
     for name, member in _members(raised_type(kind)):
-        if name in members:
-            _set_member(member, error, members[name])
-    error.args = args
-    error.__dict__.update(attributes)
+        if name in state:
+            _set_member(member, error, state.pop(name))
+    cause = state.pop(_CAUSE, None)
+    if isinstance(cause, BaseException):
+        vars(BaseException)[_CAUSE].__set__(error, cause)
+    _ARGS.__set__(error, args)
+    error.__dict__.update(state)
     return error
 
 
@@ -100,7 +112,7 @@ def both_type(kind: type) -> type[RemoteCallError]:
 
 def _reduce(self: RemoteCallError, protocol: object = None) -> tuple[Any, ...]:
     kind = raised_type(type(self))
-    return _restore, (kind, self.args, dict(self.__dict__), members_of(self))
+    return _restore, (kind, args_of(self), dict(self.__dict__), members_of(self))
 
 
 def _restore(kind: type, args: tuple[Any, ...], state: dict[str, Any], members: dict[str, Any]) -> RemoteCallError:

@@ -10,7 +10,7 @@ import pickle
 from typing import Any, Protocol
 
 from twinkle_remote.errors import RemoteCallError
-from twinkle_remote.failures.reraise import both_type, members_of, raised_type, remade
+from twinkle_remote.failures.reraise import args_of, both_type, members_of, raised_type, remade
 
 
 class ErrorPickler(Protocol):
@@ -57,18 +57,19 @@ def error_to_bytes(error: BaseException, pickler: type[ErrorPickler] = ByReferen
 
 def reduce_error(value: Any, pickler: ErrorPickler) -> tuple[Any, ...] | None:
     """How an exception of a user's class is pickled; None for every other value."""
-    if not isinstance(value, BaseException) or type(value).__module__ == "builtins":
+    if not isinstance(value, BaseException) or (type(value).__module__ == "builtins" and value.__cause__ is None):
         return None
     kind = type(value)
     if pickler.trusting and not isinstance(value, RemoteCallError) and _says_itself(kind):
         return None
     if id(value) in pickler.inside:
         raise pickle.PicklingError("an exception that contains itself")
-    state = (dict(enumerate(value.args)), dict(value.__dict__), members_of(value))
+    given = args_of(value)
+    state = (dict(enumerate(given)), dict(value.__dict__), members_of(value))
     args, attributes, members = (
         {key: data for key, part in parts.items() if (data := _part(part, value, pickler))} for parts in state
     )
-    shown = [args.get(i) or pickle.dumps(_text(arg)) for i, arg in enumerate(value.args)]
+    shown = [args.get(i) or pickle.dumps(_text(arg)) for i, arg in enumerate(given)]
     return _made_again, (raised_type(kind), isinstance(value, RemoteCallError), shown, attributes, members)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from twinkle_remote.errors import TwinkleError
@@ -113,5 +114,6 @@ def raise_unseen(unseen: UnseenFailure, others: int) -> NoReturn:
             ended = no_end(error)
             ended.add_note(note)
             raise ended from error.__cause__
-        error.add_note(note)
+        with suppress(Exception):  # the type may refuse it
+            error.add_note(note)
         raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.failures.frames import is_machinery_file, user_stack
+from twinkle_remote.worker import thread_state
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.errors import TwinkleError
     from twinkle_remote.worker.loop_task import LoopTask
+    from twinkle_remote.worker.thread_state import ThreadState
 
 T = TypeVar("T")
 _KEPT_CANCELS = 4096
@@ -38,6 +40,7 @@ class EventLoop:
         self._loop = new_event_loop()
         self._process = os.getpid()
         self._tasks: dict[Hashable, tuple[LoopTask, Task[None], object]] = {}
+        self._state: ThreadState | None = None
         self._early: dict[Hashable, TwinkleError] = {}
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -66,6 +69,9 @@ class EventLoop:
         if task.reason is not None:
             task.unstarted()
             return
+        if task.state != self._state:
+            self._state = task.state
+            thread_state.take(task.state)
         coroutine = task.run()
         running = self._loop.create_task(coroutine, context=context)
         self._tasks[key] = task, running, coroutine if generator is None else generator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from asyncio import CancelledError, Semaphore, to_thread
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,13 @@ from twinkle_remote.protocol.marks import concurrency_of
 from twinkle_remote.values.rows import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
 
     from twinkle_remote.errors import TwinkleError
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.worker.thread_state import ThreadState
 
 
 class Places:
@@ -43,6 +44,26 @@ class Places:
         self._places.pop(name, None)
 
 
+class _Begun:
+    """A block that holds a place; contextlib would write on a user's exception, which may refuse that."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: LoopTask) -> None:
+        self._task = task
+
+    async def __aenter__(self) -> None:
+        if self._task.places is not None:
+            await self._task.places.acquire()
+        self._task.outcome.started = time.time()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task.places is not None:
+            self._task.places.release()
+
+
 @dataclass(slots=True, eq=False)
 class LoopTask:
     """One task.
@@ -55,6 +76,7 @@ class LoopTask:
         capture: Makes a failure of an exception.
         answer: Called once with the outcome.
         reason: The error to report if the task is cancelled.
+        state: Torch's state of the thread on which it was started, with what the constructor has set.
         answered: Whether `answer` was called.
     """
 
@@ -65,19 +87,12 @@ class LoopTask:
     capture: Callable[[BaseException], Failure]
     answer: Callable[[Outcome], object]
     reason: TwinkleError | None = field(default=None)
+    state: ThreadState | None = field(default=None)
     answered: bool = field(default=False)
 
-    @asynccontextmanager
-    async def begun(self) -> AsyncIterator[None]:
+    def begun(self) -> _Begun:
         """Wait for a place, and hold it during a block."""
-        if self.places is not None:
-            await self.places.acquire()
-        try:
-            self.outcome.started = time.time()
-            yield
-        finally:
-            if self.places is not None:
-                self.places.release()
+        return _Begun(self)
 
     async def run(self) -> None:
         """Run the task to its end, and answer."""

@@ -24,6 +24,7 @@ from twinkle_remote.values.columns import columns
 from twinkle_remote.values.numbered import is_numbered
 from twinkle_remote.values.rows import PLAIN, counted_rows, rows_of
 from twinkle_remote.values.unknown import runs_once
+from twinkle_remote.worker import thread_state
 from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
@@ -166,7 +167,7 @@ class Worker:
             return self._failed(error, task, context, called)
 
         generator = None if task.kind == "method" else self._generators.found(task.target)
-        running = LoopTask(outcome, places, work, finish, capture_error, answer)
+        running = LoopTask(outcome, places, work, finish, capture_error, answer, state=thread_state.read())
         limit = None if task.seconds is None else task.seconds + grace
         self.loop.start(key, running, seen, limit, generator)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from twinkle_remote.http.stub.describe import describe
 from twinkle_remote.http.wire.errors import WireFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from starlette.requests import Request
 
@@ -69,7 +70,7 @@ def _route(service: PlainService, path: str, method: str, work: Work) -> Route:
         body = bytearray()
         try:
             await take_body(request.scope, request.receive, service.most_bytes, body.extend)
-            given = await _answered(request, bytes(body))
+            given = await _while_there(request, _answered(request, bytes(body)))
         except RefusedError as error:
             given = replace(refusal_of(error), request=_id(request))
         except WireFormatError as error:
@@ -98,6 +99,27 @@ def _route(service: PlainService, path: str, method: str, work: Work) -> Route:
         return await client.once(key, digest, run)
 
     return Route(path, answer, methods=[method])
+
+
+async def _while_there(request: Request, answering: Coroutine[Any, Any, PlainAnswer]) -> PlainAnswer:
+    """An answer; it is given up when the client hangs up, unless a key lets another request ask for it."""
+    if request.headers.get(KEY_HEADER):
+        return await answering
+    work, gone = asyncio.ensure_future(answering), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+            return answer_of(499, "ClientGone", "the client has hung up")
+        return work.result()
+    finally:
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _id(request: Request) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -154,8 +156,13 @@ class PlainService:
             loop = asyncio.get_running_loop()
             given = CallRequest(**request, line="plain JSON")
             lane, make = client.client.lane, partial(self._make, client.client, name, given, request_id)
-            result = await loop.run_in_executor(lane, make)
-            await done
+            making = loop.run_in_executor(lane, make)
+            try:
+                result = await asyncio.shield(making)
+                await _done(result, done)
+            except asyncio.CancelledError:  # the client has hung up
+                making.add_done_callback(_withdraw)
+                raise
             return await asyncio.to_thread(self._result, client, result, request["kind"])
         finally:
             client.forget(name)
@@ -185,14 +192,16 @@ class PlainService:
             value = None
         return to_json({"result": value}, lambda part: self._identify(client, part))
 
-    async def _listed(self, client: PlainClient, items: Callable[[], bytes]) -> bytes:
+    async def _listed(self, client: PlainClient, items: Callable[[threading.Event], bytes]) -> bytes:
         """The items of a generator; a tenant's generators take some threads, and not those of others."""
         if client.listing >= MOST_LISTED:
             raise RefusedError(429, f"a tenant has at most {MOST_LISTED} generators at once in JSON", "TooMany")
         client.listing += 1
+        is_gone = threading.Event()
         try:
-            return await asyncio.get_running_loop().run_in_executor(client.lists, items)
+            return await asyncio.get_running_loop().run_in_executor(client.lists, items, is_gone)
         finally:
+            is_gone.set()
             client.listing -= 1
 
     def _items(
@@ -203,16 +212,21 @@ class PlainService:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         request_id: str,
+        is_gone: threading.Event,
     ) -> bytes:
-        """The JSON of all items of a generator, in a thread."""
+        """The JSON of all items of a generator, in a thread; it ends early when the client is gone."""
         if self._service.draining:
             raise stops()
         served = self._service.maker.components.find(client.client.tenant, component.group, component.instance)
         items: list[Any] = []
         with self._service.journal.calling(method.parameters.name, client.client.tenant, request_id):
             with called_from(f"plain JSON, request {request_id}"):
-                for item in getattr(served.value, method.name)(*args, **kwargs):
+                found = getattr(served.value, method.name)(*args, **kwargs)
+                for item in found:
                     items.append(get(item))
+                    if is_gone.is_set():
+                        found.close()
+                        return b""
                     if len(items) > MOST_ITEMS:
                         raise RefusedError(413, f"a generator has at most {MOST_ITEMS} items in JSON", "TooLarge")
             return to_json({"result": items}, lambda part: self._identify(client, part))
@@ -251,6 +265,20 @@ class PlainService:
                     await self._drop(client, id_, component, f"lease-of-{id_}")
                 except (RefusedError, TwinkleError):
                     client.components.pop(id_, None)
+
+
+async def _done(result: Result, done: Awaitable[object]) -> None:
+    """Wait for the end of a call, or for its deadline."""
+    seconds = result.call.spec.timeout if isinstance(result, CallOutcome) else None
+    with suppress(TimeoutError):  # reading the result tells of it
+        await asyncio.wait_for(done, seconds)
+
+
+def _withdraw(making: asyncio.Future[Result]) -> None:
+    """Cancel a call that nobody waits for."""
+    result = None if making.cancelled() or making.exception() is not None else making.result()
+    if isinstance(result, CallOutcome):
+        result.call.withdraw()
 
 
 def _request(method: ServedMethod, component: PlainComponent) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +13,7 @@ from twinkle_remote.http.annotations import Unknown
 from twinkle_remote.protocol.component import component_of, is_component_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _RESULT = ".result"  # behind the names of schemas
 _VALUES = ("default", "const", "enum", "examples")
@@ -57,7 +59,36 @@ def to_value(value: Any, kind: Any, component: Callable[[str], Any]) -> Any:
             return torch.tensor(given)
         raise JsonValueError(f"JSON does not express a {getattr(wanted, '__name__', wanted)}")
 
-    return msgspec.convert(value, kind, dec_hook=make)
+    made = msgspec.convert(value, kind, dec_hook=make, str_keys=True)  # keys in JSON are texts
+    _check_fields(made, value, "$")
+    return made
+
+
+def _check_fields(made: Any, given: Any, at: str) -> None:
+    """Check that all that was given is there.
+
+    Raises:
+        msgspec.ValidationError: A field is unknown, or two keys of a mapping are one.
+    """
+    if isinstance(given, dict) and dataclasses.is_dataclass(made):
+        fields = {field.name for field in dataclasses.fields(made)}
+        _check_known(given.keys() - fields, fields, at)
+        for name, part in given.items():
+            _check_fields(getattr(made, name), part, f"{at}.{name}")
+    elif isinstance(given, dict) and isinstance(made, Mapping):
+        if len(made) < len(given):
+            _check_known(given.keys() - set(map(str, made)) or given.keys(), map(str, made), at)
+        for (name, part), own in zip(given.items(), made.values(), strict=False):
+            _check_fields(own, part, f"{at}.{name}")
+    elif isinstance(given, list) and isinstance(made, list | tuple) and len(made) == len(given):
+        for index, (own, part) in enumerate(zip(made, given, strict=True)):
+            _check_fields(own, part, f"{at}[{index}]")
+
+
+def _check_known(unknown: Collection[str], known: Iterable[str], at: str) -> None:
+    if unknown:
+        shown = ", ".join(repr(name[:80]) for name in sorted(unknown)[:8])
+        raise msgspec.ValidationError(f"Object has no fields {shown} - at `{at}`; it has {', '.join(sorted(known))}")
 
 
 def _of(wanted: Any, kind: type) -> bool:

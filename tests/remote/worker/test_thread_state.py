@@ -1,0 +1,39 @@
+"""What a constructor sets for torch in its thread holds for coroutines too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import get, on, remote_class, remote_function, session
+
+
+@remote_class()
+class States:
+    def __init__(self, grad: bool, inference: bool, device: str) -> None:
+        torch.set_grad_enabled(grad)
+        self._guard = torch.inference_mode()
+        if inference:
+            self._guard.__enter__()
+        torch.set_default_device(device)
+
+    def _state(self) -> list[object]:
+        return [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.empty(0).device.type]
+
+    @remote_function(dispatch="all", collect="first")
+    def plain(self) -> list[object]:
+        return self._state()
+
+    @remote_function(dispatch="all", collect="first")
+    async def coroutine(self) -> list[object]:
+        return self._state()
+
+
+@pytest.mark.parametrize(
+    ("grad", "inference", "device"), [(True, False, "cpu"), (False, False, "cpu"), (False, True, "meta")]
+)
+def test_coroutines_see_what_methods_see(grad: bool, inference: bool, device: str) -> None:
+    with session("threads", groups=[DeviceGroup("one", 1, "CPU")]):
+        states = on("one").create(States, grad, inference, device)
+        assert get(states.plain()) == get(states.coroutine()) == [grad, inference, device]
