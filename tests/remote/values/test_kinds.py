@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections import UserDict
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NamedTuple
@@ -336,3 +337,35 @@ def test_cached_properties_of_other_libraries_are_counted_anew() -> None:
     value = Remembering([1, 2, 3])
     assert value.tokens == 6 and take(value, 0, 2).tokens == 3
     assert join([take(value, 0, 2), take(value, 2, 3)]).tokens == 6
+
+
+def test_outputs_of_models_are_their_columns() -> None:
+    outputs: Any = importlib.import_module("transformers.modeling_outputs")
+    value = outputs.CausalLMOutput(loss=torch.tensor(1.0), logits=torch.ones(4, 2))
+    part = take(value, 1, 4)
+    assert type(part) is type(value) and part.logits.shape == part["logits"].shape == (3, 2) and part.loss == 1
+    assert join([take(value, 0, 1), part]).logits.shape == (4, 2)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls them deprecated
+def test_what_libraries_join_in_silence_is_refused() -> None:
+    polars: Any = importlib.import_module("polars")
+    arrow: Any = importlib.import_module("pyarrow")
+    for left, right in (
+        (polars.Series("a", [1]), polars.Series("b", [1])),
+        (arrow.table({"x": [1]}).replace_schema_metadata({"a": "1"}), arrow.table({"x": [1]})),
+        (dataset_of([1]).with_format("torch"), dataset_of([2])),
+        (quantized(0.1), quantized(0.2)),
+    ):
+        with pytest.raises(CollectError, match="the parts do not join"):
+            join([left, right])
+    tables = [arrow.Table.from_pandas(pd.DataFrame({"x": list(range(rows))})) for rows in (1, 2)]
+    assert join(tables).to_pandas()["x"].tolist() == [0, 0, 1]
+
+
+def dataset_of(rows: list[int]) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"x": rows})
+
+
+def quantized(scale: float) -> Any:
+    return torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.qint8)

@@ -131,7 +131,7 @@ def with_items(value: T, items: dict[Any, object], *, whole: bool = False) -> T:
     if wrong or len(twin.keys()) != len(items):
         raise _not_again(kind, f"of {list(items)} it keeps other values for {wrong}")
     if not whole and issubclass(kind, dict | UserDict):
-        _without_caches(value, twin)
+        _without_caches(value, twin, items)
     return cast("T", twin)
 
 
@@ -142,10 +142,11 @@ def _filled(value: Any, items: dict[Any, object]) -> Any:
     return twin
 
 
-def _without_caches(value: Any, twin: Any) -> None:
+def _without_caches(value: Any, twin: Any, items: Mapping[Any, object]) -> None:
     """Take what a dict's twin has from `value` off it, unless it is true of other rows too."""
     before = dict(attributes_of(value))
     changed = {name for name, own in attributes_of(twin) if own is not before.get(name, twin)}
+    changed.update(name for name, own in before.items() if name in items and items[name] is own)
     kept = carried(value, changed)
     for name in before:
         if name not in changed and name not in kept and is_cache(type(value), name):

@@ -23,7 +23,14 @@ class PolarsSplitter:
         return value.slice(start, stop - start)
 
     def concat(self, values: Sequence[Any]) -> Any:
-        """One frame or series; polars refuses other columns and types."""
+        """One frame or series; polars refuses other columns and types.
+
+        Raises:
+            ValueError: The names of series differ.
+        """
+        names = list(dict.fromkeys(value.name for value in values if isinstance(value, _polars.Series)))
+        if len(names) > 1:
+            raise ValueError(f"their names are {names}")
         return _polars.concat(list(values))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BY_ROW_OR_COLUMN = (torch.sparse_csr, torch.sparse_csc)
+_ONE_SCALE = {torch.per_tensor_affine, torch.per_tensor_symmetric}
 _BY_BLOCK = (torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -55,6 +56,8 @@ class TorchSplitter:
         if len(kinds) > 1:
             raise ValueError(f"their types and layouts are {kinds}")
         _check_types(values)
+        if first.is_quantized:
+            _check_scales(values)
         if first.is_nested:
             return jagged.joined(values)
         if first.layout in _BY_ROW_OR_COLUMN:
@@ -138,6 +141,14 @@ def _check_types(values: Sequence[torch.Tensor]) -> None:
                 f"their types are {', '.join(map(str, dtypes))}, and as {common} some elements would be others; return "
                 "one type on all ranks"
             )
+
+
+def _check_scales(values: Sequence[torch.Tensor]) -> None:
+    """Check that quantized tensors have one scale for all: torch would round them to that of the first."""
+    schemes = {value.qscheme() for value in values}
+    scales = {(value.q_scale(), value.q_zero_point()) for value in values} if schemes <= _ONE_SCALE else set()
+    if len(scales) != 1:
+        raise ValueError(f"their scales are {sorted(scales)} ({', '.join(map(str, schemes))}): pass value.dequantize()")
 
 
 def _survives(value: torch.Tensor, common: torch.dtype) -> bool:
