@@ -32,6 +32,10 @@ class Grader:
     def grade(self, rows: list[int]) -> list[int]:
         return list(waits_for_a_long_time(rows))
 
+    @remote_function(dispatch="slice_dp", collect="flatten", timeout=0.2)
+    def late(self, rows: list[int]) -> list[int]:
+        return list(waits_for_a_long_time(rows))
+
 
 @pytest.fixture
 def grader() -> Iterator[Grader]:
@@ -64,6 +68,14 @@ def _leave_when_told(caplog: pytest.LogCaptureFixture) -> None:
     while not caplog.records and time.monotonic() < until:
         time.sleep(0.02)
     _leave.set()
+
+
+def test_a_stage_whose_workers_are_all_late_is_told(grader: Grader, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), stream([[7], [7]], grader.late, ahead=2, patience=0.3) as batches:
+        threading.Thread(target=_leave_when_told, args=(caplog,), daemon=True).start()
+        assert [list(get(batch)) for batch in batches] == [[7], [7]]
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("no worker of Grader.late takes rows" in text for text in told) == 1
 
 
 def test_limits_of_a_witness() -> None:

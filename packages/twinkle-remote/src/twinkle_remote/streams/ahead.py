@@ -87,7 +87,7 @@ class AheadEngine:
             self._lost = lost
         else:
             self._lost = LostRanks(remote, self._runtime)
-        self._lost.serve(self.schedule, self._pump.wake)
+        self._lost.serve(self.schedule, self._pump.wake, rules.patience)
         self._work = ChunksAtWork(
             self.schedule,
             list(zip(of_stage, stages, strict=True)),

@@ -39,16 +39,21 @@ class LostRanks:
         self._lost: dict[tuple[int, int], ReturningRank] = {}
         self._drained: set[tuple[int, int]] = set()
         self._late: list[tuple[int, int, PendingCall]] = []
+        self._patience: float | None = None
+        self._none_since: dict[int, float] = {}  # by pool: when its last data rank stopped to take rows
+        self._told: set[int] = set()
         for _, stage in stages:
             self._returns.know(WorkersOf(stage.component, stage.component.ranks))
 
-    def serve(self, schedule: Scheduler, wake: Callable[[], None]) -> None:
+    def serve(self, schedule: Scheduler, wake: Callable[[], None], patience: float | None = None) -> None:
         """Serve a schedule from now on.
 
         Args:
             schedule: Is told of ranks that are lost, and of those that are back.
             wake: Called in another thread when there is something to take in.
+            patience: Seconds after which a stage without a worker that takes rows is told; None for never.
         """
+        self._patience = patience
         self._schedule, self._returns.wake = schedule, wake
         for pool, rank in {*self._lost, *self._drained, *(entry[:2] for entry in self._late)}:
             schedule.rank_lost(pool, rank)
@@ -144,6 +149,27 @@ class LostRanks:
         for entry in [entry for entry in self._late if entry[2].done()]:
             self._late.remove(entry)
             self._back(*entry[:2])
+        self._tell_of_none(now)
+
+    def _tell_of_none(self, now: float) -> None:
+        """A stage whose rows nobody takes, because all its workers are lost or late, is told once."""
+        for pool, stage in self._stages:
+            if self._schedule.pools[pool].usable:
+                self._none_since.pop(pool, None)
+                self._told.discard(pool)
+                continue
+            since = self._none_since.setdefault(pool, now)
+            if self._patience is None or pool in self._told or now - since <= self._patience:
+                continue
+            self._told.add(pool)
+            late = [str(entry[2].lateness(entry[2].spec.timeout)) for entry in self._late if entry[0] == pool]
+            _log.warning(
+                "no worker of %s takes rows: %d data ranks are lost, %d are at a call past its deadline\n%s",
+                stage.name,
+                sum(of_pool == pool for of_pool, _ in self._lost),
+                len(late),
+                "\n".join(late[:1]),
+            )
 
     def close(self) -> None:
         """Bring nothing back any more."""

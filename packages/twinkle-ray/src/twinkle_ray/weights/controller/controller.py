@@ -87,8 +87,8 @@ class Controller:
         """
         self._attempts += 1
         self._choose_ranks(in_flight)
-        if in_flight and not self.target.size:
-            if self._all_return(_NOTICE_SECONDS):
+        if not self.target.size:  # nothing is planned against nobody
+            if in_flight and self._all_return(_NOTICE_SECONDS):
                 return EmptyAttempt(SyncCommand(version, self._attempts, "", in_flight=True))
             raise WeightSyncError(f"no rank of {self.target.name}, the target of the weight sync, is alive")
         reports = self._plans.describe(deadline)
