@@ -92,7 +92,10 @@ class IndexedEngine:
             processes = max(recipe.processes.num_workers, 1)
             source = source.for_share(1 / processes / (1 if shard.data_rank is None else shard.data_world_size))
         sampling = Sampling(source, randomness, recipe.policy, quarantine, sizes)
-        reader = Reader(sampling, recipe.collate, randomness, sharded=shard.data_rank is not None and not whole)
+        world = 0 if shard.data_rank is None else shard.data_world_size
+        some_empty = isinstance(self.plan, BatchPlan) and self.plan.leaves_out(position.cursor, world)
+        sharded = shard.data_rank is not None and not whole
+        reader = Reader(sampling, recipe.collate, randomness, sharded=sharded, some_empty=some_empty)
         steps = partial(steps_from, self.plan, position, shard, endless=recipe.processes.persistent)
         return _pipeline(reader, steps, recipe, shard)
 

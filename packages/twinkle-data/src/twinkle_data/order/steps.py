@@ -111,6 +111,11 @@ class BatchPlan:
         """Samples that those steps deliver."""
         return min(self.steps_left(cursor) * self._batch_size, self._order.length - cursor.position)
 
+    def leaves_out(self, cursor: Cursor, data_world_size: int) -> bool:
+        """Whether some data ranks have no row in the last step of this epoch, or of a later one."""
+        rests = [(self._order.length - position) % self._batch_size for position in (cursor.position, 0)]
+        return self._tail == "short" and any(0 < rest < data_world_size for rest in rests)
+
     def steps(self, cursor: Cursor, shard: DataShard) -> Iterator[Step]:
         """The steps from the cursor to the end of its epoch."""
         check_batch_size(self._batch_size, shard.data_world_size)

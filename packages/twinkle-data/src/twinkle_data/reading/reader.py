@@ -26,6 +26,7 @@ class Reader:
         collate: Turns a `Batch` into what the loop gets; None keeps the batch.
         randomness: Seeds the generators for samples and for `collate`.
         sharded: The rows are one rank's share.
+        some_empty: Some ranks have no rows in the last step of an epoch.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Reader:
         randomness: Randomness,
         *,
         sharded: bool = False,
+        some_empty: bool = False,
     ) -> None:
         self._sampling = sampling
         self._collate = collate
         self._randomness = randomness
         self._sharded = sharded
         self._collates = collate is not None and not _draws_nothing(collate)
+        self._some_empty = some_empty
 
     @property
     def dataset(self) -> Any:
@@ -58,6 +61,8 @@ class Reader:
 
         Raises:
             BadSampleError: A sample cannot be read, and the policy does not allow to go on.
+            ValueError: The last step will leave some ranks without rows, and `collate` cannot take an empty batch: all
+                ranks raise it before their first step.
         """
         # Where no user code runs, nothing draws.
         if self._sampling.source.plain and not self._collates:
@@ -66,6 +71,9 @@ class Reader:
             return self._read(step)
 
     def _read(self, step: Step) -> Delivery:
+        if self._some_empty:
+            check_empty(step, self._collate, self._randomness)
+            self._some_empty = False
         rows = self._sampling.read(step.epoch, step.indices)
         valid = valid_rows(len(rows.samples), (*step.fillers, *rows.masked))
         batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
@@ -92,6 +100,24 @@ def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any]
         return randomness.once(key, partial(collate, batch))
     except StopIteration as error:  # it would end the epoch of a loop (PEP 479)
         raise RuntimeError("collate_fn raised StopIteration") from error
+
+
+def check_empty(step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> None:
+    """Check on a rank that has rows that `collate` can take the empty batch that other ranks will have.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if collate is None:
+        return
+    none = step._replace(indices=[], fillers=(), packs=None)
+    try:
+        collated(make_batch(none, [], [], [], sharded=True), none, collate, randomness)
+    except Exception as error:  # whatever a function makes of no rows
+        raise ValueError(
+            'tail="short" leaves some data ranks without rows in the last step of an epoch, and collate_fn cannot take '
+            f'an empty batch ({type(error).__name__}: {error}): use tail="pad" or "drop", or one that takes it'
+        ) from error
 
 
 def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[bool], *, sharded: bool) -> Batch[Any]:

@@ -9,7 +9,7 @@ from twinkle_data.errors import bad_sample
 from twinkle_data.order.steps import Step
 from twinkle_data.order.tails import share
 from twinkle_data.reading.delivery import Delivery
-from twinkle_data.reading.reader import collated, make_batch, valid_rows
+from twinkle_data.reading.reader import check_empty, collated, make_batch, valid_rows
 from twinkle_data.sources.streams import refuse_resume
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ class StreamReader:
         indices = [step.position + offset for offset in offsets]
         step = step._replace(indices=indices, source=None)
         samples = [rows[offset] for offset in offsets]
+        if self._tail == "short" and self._shard.data_rank is not None and len(rows) < self._shard.data_world_size:
+            check_empty(step, self._collate, self._randomness)  # on all ranks, or some would wait for the others
         batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
         payload = collated(batch, step, self._collate, self._randomness)
