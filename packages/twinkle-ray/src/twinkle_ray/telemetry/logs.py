@@ -151,10 +151,11 @@ class WorkerLogs:
         with self._lock:
             label = self._labels[source] = relabelled(self._labels[source], data.get("actor_name"))
             for line in lines:
-                if line in self._tokens:
-                    self._count(line)
-                else:
-                    self._fold.add(label, line, is_error)
+                token = next((one for one in self._tokens if line.endswith(one)), "")
+                if token:
+                    self._count(token)
+                if line != token:  # a worker's last line may lack its end
+                    self._fold.add(label, line.removesuffix(token), is_error)
             if self._timer is None or not self._timer.is_alive():
                 self._timer = threading.Timer(_WINDOW, self._flush)
                 self._timer.daemon = True

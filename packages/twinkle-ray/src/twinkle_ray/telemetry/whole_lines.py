@@ -22,6 +22,7 @@ class WholeLines(io.TextIOBase):
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._held = ""
+        self._is_open = False
         self._lock = threading.RLock()  # a signal's handler may print in the middle of a write
 
     @property
@@ -60,7 +61,7 @@ class WholeLines(io.TextIOBase):
                 end = len(held)
             self._held = held[end:]
             if end:
-                self._stream.write(held[:end])
+                self._pass_on(held[:end])
                 self._stream.flush()
         return len(text)
 
@@ -69,5 +70,15 @@ class WholeLines(io.TextIOBase):
         with self._lock:
             held, self._held = self._held, ""
             if held:
-                self._stream.write(held)
+                self._pass_on(held)
             self._stream.flush()
+
+    def end_line(self) -> None:
+        """End the line that was begun, if one was."""
+        with self._lock:
+            if self._held or self._is_open:
+                self.write("\n")
+
+    def _pass_on(self, text: str) -> None:
+        self._stream.write(text)
+        self._is_open = not text.endswith("\n")

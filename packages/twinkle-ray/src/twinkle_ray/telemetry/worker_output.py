@@ -17,6 +17,8 @@ def name_output(label: str) -> None:
     """Label the lines that this worker prints from now on."""
     marker = import_module("ray._private.ray_constants").LOG_PREFIX_ACTOR_NAME
     for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, WholeLines):
+            stream.end_line()  # Ray looks for the marker where a line begins
         print(f"{marker}{label}", file=stream, flush=True)
 
 

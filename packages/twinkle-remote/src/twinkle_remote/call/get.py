@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from twinkle_remote.call.alive_lazies import any_lazy
 from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.errors import TwinkleError
 from twinkle_remote.values.rows import PLAIN
 from twinkle_remote.values.tree import map_parts
 
@@ -58,7 +59,9 @@ def get(value: Any, timeout: float | None = None) -> Any:
 
     try:
         return replace_lazy(value, result)
-    except RecursionError:
+    except RecursionError as error:
+        if isinstance(error, TwinkleError):  # a method has raised it
+            raise
         raise ValueError(
             f"a {type(value).__name__} contains itself, or is nested too deeply to look for lazy results in it"
         ) from None

@@ -49,6 +49,8 @@ def handle_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         kwargs: Keyword arguments, including those of placement.
         runtime: The runtime of this process.
     """
+    if runtime.backend.attached():
+        runtime.reloaded.look()
     return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
 
 

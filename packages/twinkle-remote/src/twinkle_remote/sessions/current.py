@@ -111,6 +111,10 @@ def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -
     global _attached
     with _making:
         _attached = _Attached(mode, backend, defaults)
+    if defaults.logging is not None:
+        from twinkle_remote.sessions.worker_logging import take_logging  # few programs ask for it
+
+        take_logging(defaults.logging)
 
 
 def _make() -> None:

@@ -22,6 +22,7 @@ from twinkle_remote.sessions.current import active, install, remove
 from twinkle_remote.sessions.end_calls import end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
 from twinkle_remote.sessions.runtime import Runtime
+from twinkle_remote.sessions.worker_logging import logging_here
 from twinkle_remote.worker.definitions import end_of_definitions
 from twinkle_remote.worker.seeding import check_seed
 
@@ -246,6 +247,7 @@ def _configured(
     try:
         if folder is not None:
             defaults = replace(defaults, saving=_saving(backend, folder, seed))
+        defaults = replace(defaults, logging=logging_here())
         backend.configure(defaults)
     except BaseException:
         backend.close()

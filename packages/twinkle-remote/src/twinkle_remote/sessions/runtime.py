@@ -11,6 +11,7 @@ from twinkle_remote.protocol.whole_calls import WholeCallBackend
 from twinkle_remote.sessions.forked import forked_from
 from twinkle_remote.sessions.open_streams import OpenStreams
 from twinkle_remote.sessions.pending_calls import PendingCalls
+from twinkle_remote.sessions.reloaded import ReloadedModules
 from twinkle_remote.sessions.stats import Stats
 from twinkle_remote.sessions.weight_sources import WeightSources
 
@@ -37,6 +38,7 @@ class Runtime:
         in_flight: Calls that are not known to be done.
         streams: The streams that are open.
         weights: What gives components their weights.
+        reloaded: The program's modules that workers may have loaded.
         whole: The backend, if it takes calls undivided; None otherwise.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
         sending: Held while the tasks of one call are sent to several ranks.
@@ -55,6 +57,7 @@ class Runtime:
     in_flight: PendingCalls = field(init=False)
     streams: OpenStreams = field(default_factory=OpenStreams)
     weights: WeightSources = field(default_factory=WeightSources)
+    reloaded: ReloadedModules = field(default_factory=ReloadedModules)
     whole: WholeCallBackend | None = field(init=False)
     closed: bool = False
     sending: threading.RLock = field(default_factory=threading.RLock)
