@@ -60,17 +60,25 @@ class ShuffledShards:
             return rows.pop(offset)
         if offset < after or not self._keeping_pays():
             return self._shards.take(shard, offset)
+        if offset > after:
+            self._read_before(shard, window, range(after, offset), rows)
+        row = self._shards.take(shard, offset)
+        self._kept[shard] = window, offset + 1, rows
+        return row
+
+    def _read_before(self, shard: int, window: int, offsets: range, rows: dict[int, Any]) -> None:
+        """Read and keep the rows before one that is asked for, each from its own randomness."""
         try:
-            for at in range(after, offset):
-                rows[at] = self._before_its_turn(shard, at)
+            for at in offsets:
+                seed_for(*self._key(shard, at))
+                rows[at] = self._shards.take(shard, at)
                 self._kept[shard] = window, at + 1, rows
         except ShardEndedError:
             raise
         except Exception:  # another row's: this one may be read all the same
             self._shards.drop(shard)
-        row = self._shards.take(shard, offset)
-        self._kept[shard] = window, offset + 1, rows
-        return row
+        finally:
+            seed_again()
 
     def drop(self, shard: int) -> None:
         """Forget the rows of a shard."""
@@ -79,13 +87,6 @@ class ShuffledShards:
     def close(self) -> None:
         """Forget all rows."""
         self._kept.clear()
-
-    def _before_its_turn(self, shard: int, offset: int) -> Any:
-        seed_for(*self._key(shard, offset))
-        try:
-            return self._shards.take(shard, offset)
-        finally:
-            seed_again()
 
     def _keeping_pays(self) -> bool:
         if self.share >= 1.0:
