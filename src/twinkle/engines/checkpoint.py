@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import twinkle
+from twinkle.engines.agreed import agreed
 from twinkle_remote.backends.support import is_read_by_a_stream
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from twinkle.engines.transformers_model import TransformersModel
 
+_log = logging.getLogger("twinkle")
 _PREFIX = "checkpoint-"
 _MANIFEST = "manifest.json"
 
@@ -70,25 +73,24 @@ def save(
             "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
         )
     root = Path(folder).absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    number = max(map(_number, _complete(root)), default=0) + 1
-    partial, final = root / f".{_PREFIX}{number:08d}", root / f"{_PREFIX}{number:08d}"
-    if _writes():
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(final, ignore_errors=True)  # a damaged one, or it would be the newest
-    _wait_for_first()  # or it would delete what others write
+    with agreed("saving the checkpoint"):
+        root.mkdir(parents=True, exist_ok=True)
+        number = max(map(_number, _complete(root)), default=0) + 1
+        partial, final = root / f".{_PREFIX}{number:08d}", root / f"{_PREFIX}{number:08d}"
+        if _writes():
+            _remove(partial)
+            _remove(final)  # a damaged one, or it would be the newest
     if model is not None:
         twinkle.get(model.save_state(str(partial / "model")))
-    if _writes():
-        partial.mkdir(exist_ok=True)
-        for name, part in parts.items():
-            (partial / f"{name}.pkl").write_bytes(pickle.dumps(part.state_dict()))
-        _write_manifest(partial)
-        partial.replace(final)
-        _flush(root)
-        for old in sorted(_complete(root), key=_number)[:-keep]:
-            shutil.rmtree(old)
-    _wait_for_first()
+    with agreed("saving the checkpoint"):
+        if _writes():
+            partial.mkdir(exist_ok=True)
+            for name, part in parts.items():
+                (partial / f"{name}.pkl").write_bytes(pickle.dumps(part.state_dict()))
+            _write_manifest(partial)
+            partial.replace(final)
+            _flush(root)
+            _prune(root, keep)
     return final
 
 
@@ -102,6 +104,8 @@ def load(
 ) -> Path | None:
     """Read the newest whole checkpoint into the parts that are given, on any mesh.
 
+    Where the newest one is damaged, the log says so, and the one before is read.
+
     Args:
         folder: Where the checkpoints are. They are pickled in part: read only those that you trust.
         model: As for `save`; its parameters are those of the one that was saved.
@@ -113,38 +117,93 @@ def load(
         The checkpoint's folder; None where there is none, and then nothing has changed.
 
     Raises:
-        ValueError: The checkpoint has no state of a part.
+        RuntimeError: There are checkpoints, and all of them are damaged.
+        ValueError: The checkpoint has no state of a part, or is of another model or optimizer; nothing has changed.
     """
     root = Path(folder).absolute()
-    found = max(_complete(root), key=_number, default=None) if root.is_dir() else None
-    if found is None:
-        return None
-    given: Mapping[str, object] = {"model": model, "loader": loader, "sync": sync, "stream": stream}
-    missing = [
-        name
-        for name, part in given.items()
-        if part is not None and not (found / (name if name == "model" else f"{name}.pkl")).exists()
-    ]
+    parts = {name: part for name, part in (("loader", loader), ("sync", sync), ("stream", stream)) if part is not None}
+    damaged: dict[str, str] = {}
+    for found in sorted(_numbered(root), key=_number, reverse=True) if root.is_dir() else []:
+        if not _is_whole(found):
+            damaged[found.name] = "files are missing, or have another size than when they were written"
+            continue
+        try:
+            states = _read(found, model, parts)
+        except (OSError, EOFError, pickle.UnpicklingError, RuntimeError) as error:  # not of another model
+            damaged[found.name] = f"{type(error).__name__}: {error}"
+            continue
+        for name, state in states.items():
+            parts[name].load_state_dict(state)
+        if damaged:
+            _log.warning("%s was read: of those after it %s", found, _told(damaged))
+        return found
+    if damaged:
+        raise RuntimeError(f"no checkpoint in {root} can be read: {_told(damaged)}; remove them to begin anew")
+    return None
+
+
+def _read(found: Path, model: TransformersModel | None, parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Read the model, and return the states of the other parts.
+
+    Raises:
+        ValueError: The checkpoint has no state of a part, or is of another model or optimizer.
+    """
+    asked = [*(["model"] if model is not None else []), *parts]
+    missing = [name for name in asked if not (found / (name if name == "model" else f"{name}.pkl")).exists()]
     if missing:
         raise ValueError(
             f"{found} has no state of {', '.join(missing)}; save({', '.join(f'{n}=...' for n in missing)})"
         )
+    with agreed("reading the checkpoint"):
+        states = {name: _unpickled(found / f"{name}.pkl") for name in parts}
     if model is not None:
         twinkle.get(model.load_state(str(found / "model")))
-    for name, part in (("loader", loader), ("sync", sync), ("stream", stream)):
-        if part is not None:
-            part.load_state_dict(pickle.loads((found / f"{name}.pkl").read_bytes()))
-    return found
+    return states
+
+
+def _unpickled(file: Path) -> Any:
+    try:
+        return pickle.loads(file.read_bytes())
+    except Exception as error:  # bytes that are damaged raise errors of many kinds
+        raise RuntimeError(f"{file.name} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _told(damaged: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} is damaged ({why})" for name, why in damaged.items())
 
 
 def _number(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
+def _numbered(root: Path) -> list[Path]:
+    return [path for path in root.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
+
+
 def _complete(root: Path) -> list[Path]:
     """The checkpoints whose files are all there, with the sizes that were written."""
-    found = [path for path in root.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
-    return [path for path in found if _is_whole(path)]
+    return [path for path in _numbered(root) if _is_whole(path)]
+
+
+def _prune(root: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints, and what an interrupted save or removal has left."""
+    kept = sorted(_complete(root), key=_number)[-keep:]
+    for old in _numbered(root):
+        if _number(old) < _number(kept[0]):
+            _remove(old)
+    for left in root.glob(f".{_PREFIX}*"):
+        _remove(left)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, which is none from the first moment on."""
+    if not checkpoint.exists():
+        return
+    hidden = checkpoint.parent / f".{checkpoint.name.lstrip('.')}.old"
+    if checkpoint != hidden:
+        shutil.rmtree(hidden, ignore_errors=True)
+        checkpoint.replace(hidden)
+    shutil.rmtree(hidden)
 
 
 def _is_whole(checkpoint: Path) -> bool:
@@ -176,12 +235,3 @@ def _flush(path: Path) -> None:
 def _writes() -> bool:
     """Whether this process writes for all that run the same: under a launcher every process is the driver."""
     return twinkle.current_place().rank == 0
-
-
-def _wait_for_first() -> None:
-    """Wait until the first of several processes is here, which clears the place of the checkpoint and names it."""
-    if not twinkle.current_place().alone:
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            dist.barrier()

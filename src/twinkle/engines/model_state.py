@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from twinkle.engines.agreed import agreed, torch_checkpoint
+from twinkle.engines.checkpoint_facts import FACTS, check_state, plain
+from twinkle.engines.checkpoint_facts import facts as _facts
 from twinkle.engines.generators import generator_states, set_generators
 
 if TYPE_CHECKING:
@@ -32,19 +36,25 @@ def write_state(
     schedule: LRScheduler | None,
     layout: ModelLayout,
 ) -> None:
-    """Write weights, the optimizer's state, the schedule, and generators by data rank; all ranks call this."""
+    """Write weights, the optimizer's state, the schedule, and generators by data rank; all ranks call this.
+
+    Raises:
+        Exception: A rank cannot write; all ranks raise.
+    """
     path = Path(folder)
     has_stepped = bool(optimizer.state)
     state = _sharded(model, optimizer)
     if not has_stepped:  # torch has made it a state, by a step with gradients of 0
         optimizer.state.clear()
         del state["optimizer"]["state"]
-    save(state, checkpoint_id=path)
-    if dist.get_rank() == 0:
-        torch.save(None if schedule is None else schedule.state_dict(), path / SCHEDULE)
-    if layout.mesh.get_local_rank("tp") == 0:
-        torch.save(generator_states(layout.device), _generators(path, layout.data_rank, layout.data_world_size))
-    dist.barrier()
+    with torch_checkpoint("writing the checkpoint"):
+        save(state, checkpoint_id=path)
+    with agreed("writing the checkpoint"):
+        if dist.get_rank() == 0:
+            torch.save(None if schedule is None else plain(schedule.state_dict()), path / SCHEDULE)
+            (path / FACTS).write_text(json.dumps(_facts(state, optimizer)), encoding="utf-8")
+        if layout.mesh.get_local_rank("tp") == 0:
+            torch.save(generator_states(layout.device), _generators(path, layout.data_rank, layout.data_world_size))
 
 
 def read_state(
@@ -59,19 +69,27 @@ def read_state(
     Generators go on where there are as many data ranks as there were; else all ranks take those of the first.
 
     Raises:
-        ValueError: The one has a schedule, and the other has none.
+        ValueError: The checkpoint is of another model, optimizer or schedule; nothing has changed then.
+        RuntimeError: The files cannot be read.
     """
     path = Path(folder)
-    rates = torch.load(path / SCHEDULE, weights_only=True)
-    if (rates is None) != (schedule is None):
-        have = ["no schedule", "a schedule"]
-        raise ValueError(
-            f"the checkpoint has {have[rates is not None]}, but this model {have[schedule is not None]}; "
-            "the same schedule= as when it was written would do"
-        )
+    with agreed("reading the checkpoint"):
+        rates = torch.load(path / SCHEDULE, weights_only=True)
+        _check_schedule(rates, schedule)
+        states = _generators(path, layout.data_rank, layout.data_world_size)
+        generators = torch.load(states if states.exists() else min(path.glob("generators-*.pt")), weights_only=True)
+    before = dict(optimizer.state)
     optimizer.state.clear()  # torch then makes one for every parameter
-    state = _sharded(model, optimizer)
-    without = _load(state, path)
+    try:
+        state = _sharded(model, optimizer)
+        with agreed("reading the checkpoint"):
+            check_state(path, state, optimizer)
+    except BaseException:
+        optimizer.state.clear()
+        optimizer.state.update(before)
+        raise
+    with torch_checkpoint("reading the checkpoint"):
+        without = _load(state, path)
     set_state_dict(
         model,
         optimizer,
@@ -85,10 +103,16 @@ def read_state(
                 del optimizer.state[parameter]
     if schedule is not None:
         schedule.load_state_dict(rates)
-    states = _generators(path, layout.data_rank, layout.data_world_size)
-    if not states.exists():
-        states = min(path.glob("generators-*.pt"))
-    set_generators(torch.load(states, weights_only=True), layout.device)
+    set_generators(generators, layout.device)
+
+
+def _check_schedule(rates: Any, schedule: LRScheduler | None) -> None:
+    if (rates is None) != (schedule is None):
+        have = ["no schedule", "a schedule"]
+        raise ValueError(
+            f"the checkpoint has {have[rates is not None]}, but this model {have[schedule is not None]}: use the same "
+            "schedule= as when it was written"
+        )
 
 
 def _load(state: dict[str, Any], path: Path) -> set[str]:
@@ -115,6 +139,7 @@ def _options(model: Any) -> StateDictOptions:
 
 def _sharded(model: Any, optimizer: Optimizer) -> dict[str, Any]:
     weights, state = get_state_dict(model, optimizer, options=_options(model))
+    state["param_groups"] = plain(state["param_groups"])
     if hasattr(model, "peft_config"):  # torch leaves a frozen parameter in under its second name
         trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         weights = {name: weight for name, weight in weights.items() if name in trained}

@@ -55,7 +55,8 @@ def _number(name: str, value: Any) -> float | int:
 class JSONLSink:
     """One line of JSON a step, appended to a file: {"step": 1, "loss": 0.5}.
 
-    A line is written whole and at once. What JSON has no number for is the text "NaN", "Infinity" or "-Infinity".
+    A line is written whole and at once. What JSON has no number for is the text "NaN", "Infinity" or "-Infinity". Lines
+    of an earlier run give way to a run that was resumed: those of the first step that is logged, and of later ones.
 
     Args:
         path: The file; its folder is made.
@@ -64,13 +65,44 @@ class JSONLSink:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._begun = False
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Append a line; see `Sink.log`."""
+        """Append a line; see `Sink.log`.
+
+        Raises:
+            ValueError: A metric is named "step", as the line's own number is.
+        """
         found = {name: _in_json(value) for name, value in numbers(metrics).items()}
+        if "step" in found:
+            raise ValueError('a metric is named "step", which is the number of the line: use another name for it')
+        if not self._begun:
+            self._leave_out(int(step))
+            self._begun = True
         line = json.dumps({"step": int(step), **found}, allow_nan=False)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+    def _leave_out(self, step: int) -> None:
+        """Take the lines of this step and later ones off, of a run that was resumed before them."""
+        if not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line if line.endswith("\n") else f"{line}\n" for line in lines if _step_of(line) < step]
+        if kept != lines:
+            fresh = self._path.with_name(f".{self._path.name}.new")
+            fresh.write_text("".join(kept), encoding="utf-8")
+            fresh.replace(self._path)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; above all others of one that was cut, below them where it tells none."""
+    try:
+        return float(json.loads(line)["step"])
+    except ValueError:
+        return -math.inf if line.endswith("\n") else math.inf
+    except (TypeError, KeyError):
+        return -math.inf
 
 
 def _in_json(value: float) -> float | str:
@@ -80,7 +112,7 @@ def _in_json(value: float) -> float | str:
 
 
 class TensorBoardSink:
-    """Scalars for TensorBoard.
+    """Scalars for TensorBoard. Those of an earlier run at the first step that is logged, and later, are not shown.
 
     Args:
         folder: Where the event file is written; `tensorboard --logdir` shows it.
@@ -90,17 +122,22 @@ class TensorBoardSink:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._writer = _library("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+        self._library = _library("torch.utils.tensorboard", "tensorboard")
+        self._folder = str(folder)
+        self._writer: Any = None
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write scalars; see `Sink.log`."""
+        if self._writer is None:
+            self._writer = self._library.SummaryWriter(self._folder, purge_step=int(step))
         for name, value in numbers(metrics).items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WandbSink:

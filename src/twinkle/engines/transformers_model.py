@@ -247,14 +247,16 @@ class TransformersModel:
     def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:
         """Write the model as safetensors that `from_pretrained` loads; adapters alone, by peft's file names.
 
-        No rank holds more than its part, and the first one a file of at most 2 GiB, or a tensor that is larger.
+        No rank holds more than its part, and the first one a file of at most 2 GiB, or a tensor that is larger. Older
+        weights, indexes, adapters and configs in the folder go, its other files stay, and it changes at once.
 
         Args:
             folder: A folder that all ranks see; made where it is missing.
             merge: Write the whole model, with its adapters added to its weights.
 
         Raises:
-            ValueError: Adapters that are not merged, such as DoRA.
+            OSError: The first rank cannot write; the folder stays as it was.
+            ValueError: Adapters that are not merged, such as DoRA, or that would stand beside a whole model.
         """
         from twinkle.engines.export import export
 

@@ -232,3 +232,71 @@ def test_a_loader_that_a_stream_reads_is_saved_by_the_stream(tmp_path: Path, ahe
     stream.load_state_dict(stream.state_dict())
     assert sum(len(batch) for batch in stream) == 10
     save(tmp_path, loader=loader)
+
+
+def test_a_checkpoint_of_another_model_or_optimizer_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    saved = new_model()
+    train(saved, [ragged(4, 1)], 1)
+    save(tmp_path, model=saved)
+    others: dict[str, dict[str, Any]] = {
+        "optimizer": {"optimizer": OPTIMIZERS["momentum"]},
+        "Adam": {"optimizer": OPTIMIZERS["adam"]},
+        "groups": {"optimizer": lambda p: torch.optim.AdamW([{"params": p[:3]}, {"params": p[3:]}], lr=0.1)},
+        "here alone": {"model": Build("llama")},
+    }
+    for told, options in others.items():
+        model = TransformersModel(**{"model": Build("qwen2"), "optimizer": adamw, "schedule": halving, **options})
+        train(model, [ragged(4, 2)], 1)
+        before = values(model)
+        with pytest.raises(ValueError, match=told):
+            load(tmp_path, model=model)
+        assert all(torch.equal(weight, before[name]) for name, weight in values(model).items())
+        train(model, [ragged(4, 2)], 1)
+
+
+def test_a_checkpoint_before_a_damaged_one_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, loader = new_model(), new_loader()
+    paths = []
+    for _ in range(3):
+        train(model, loader, 1)
+        paths.append(save(tmp_path, model=model, loader=loader, keep=3))
+    expected = values(model)
+    for path, name in ((paths[2], "model/schedule.pt"), (paths[1], "loader.pkl")):
+        file = path / name
+        file.write_bytes(b"x" * file.stat().st_size)  # of the size that it had
+    again = new_model()
+    assert load(tmp_path, model=again, loader=new_loader()) == paths[0] and "damaged" in caplog.text
+    shutil.rmtree(paths[0])
+    with pytest.raises(RuntimeError, match="damaged"):
+        load(tmp_path, model=again, loader=new_loader())
+    assert save(tmp_path, model=model, loader=loader) and load(tmp_path, model=again) is not None
+    assert all(torch.equal(weight, expected[name]) for name, weight in values(again).items())
+
+
+def test_what_an_interrupted_removal_left_goes(tmp_path: Path) -> None:
+    loader = new_loader()
+    for _ in range(3):
+        save(tmp_path, loader=loader, keep=1)
+    shutil.copytree(tmp_path / "checkpoint-00000003", tmp_path / "checkpoint-00000001")
+    (tmp_path / "checkpoint-00000001" / "loader.pkl").unlink()
+    shutil.copytree(tmp_path / "checkpoint-00000003", tmp_path / ".checkpoint-00000002.old")
+    save(tmp_path, loader=loader, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000004"]
+
+
+def test_schedules_and_optimizers_may_have_numbers_of_numpy(tmp_path: Path) -> None:
+    import numpy as np
+
+    def optimizer(parameters: Any) -> Any:
+        return torch.optim.AdamW(parameters, lr=np.float64(0.1), weight_decay=np.float32(0.5))
+
+    def schedule(made: Any) -> Any:
+        return torch.optim.lr_scheduler.MultiStepLR(made, milestones=list(np.arange(1, 3)), gamma=np.float64(0.5))
+
+    saved, again = (new_model(optimizer=optimizer, schedule=schedule) for _ in range(2))
+    train(saved, [ragged(4, 1)], 1)
+    save(tmp_path, model=saved)
+    load(tmp_path, model=again)
+    for model in (saved, again):
+        assert train(model, [ragged(4, 2)], 1)
+    assert all(torch.equal(weight, values(again)[name]) for name, weight in values(saved).items())

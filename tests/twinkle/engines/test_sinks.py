@@ -74,3 +74,26 @@ def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
         return
     with pytest.raises(ImportError, match="pip install mlflow"):
         MLflowSink(run_name="test")
+
+
+def test_a_metric_named_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="step"):
+        JSONLSink(tmp_path / "metrics.jsonl").log({"step": 7, "loss": 1.0}, step=1)
+
+
+def test_a_run_that_was_resumed_takes_the_place_of_the_lines_after(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = JSONLSink(path)
+    for step in (1, 2, 3, 4):
+        first.log({"loss": 1.0}, step=step)
+    path.write_text(path.read_text() + '{"step": 5, "lo')  # it was killed
+    again = JSONLSink(path)
+    for name in ("loss", "test"):
+        again.log({name: 2.0}, step=3)
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert told == [
+        {"step": 1, "loss": 1.0},
+        {"step": 2, "loss": 1.0},
+        {"step": 3, "loss": 2.0},
+        {"step": 3, "test": 2.0},
+    ]
