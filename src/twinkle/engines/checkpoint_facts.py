@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        made = {plain(key): plain(one) for key, one in value.items()}
+        return type(value)(made) if isinstance(value, Counter | OrderedDict) else made
     if type(value) in (list, tuple):
         return type(value)(plain(one) for one in value)
     return value

@@ -127,7 +127,7 @@ class _Writer:
 
     def _leave(self, error: BaseException | None) -> None:
         with suppress(BaseException):  # the block's own error, which is raised already
-            self._place.__exit__(type(error), error, None)
+            self._place.__exit__(None if error is None else type(error), error, None)
 
 
 def _write_adapters(model: Any, parts: Mapping[str, Tensor], path: Path) -> None:

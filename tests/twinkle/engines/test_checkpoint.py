@@ -269,7 +269,7 @@ def test_a_checkpoint_before_a_damaged_one_is_read(tmp_path: Path, caplog: pytes
     shutil.rmtree(paths[0])
     with pytest.raises(RuntimeError, match="damaged"):
         load(tmp_path, model=again, loader=new_loader())
-    assert save(tmp_path, model=model, loader=loader) and load(tmp_path, model=again) is not None
+    assert save(tmp_path, model=model, loader=loader) == load(tmp_path, model=again)
     assert all(torch.equal(weight, expected[name]) for name, weight in values(again).items())
 
 
@@ -288,7 +288,8 @@ def test_schedules_and_optimizers_may_have_numbers_of_numpy(tmp_path: Path) -> N
     import numpy as np
 
     def optimizer(parameters: Any) -> Any:
-        return torch.optim.AdamW(parameters, lr=np.float64(0.1), weight_decay=np.float32(0.5))
+        numbers: dict[str, Any] = {"lr": np.float64(0.1), "weight_decay": np.float32(0.5)}
+        return torch.optim.AdamW(parameters, **numbers)
 
     def schedule(made: Any) -> Any:
         return torch.optim.lr_scheduler.MultiStepLR(made, milestones=list(np.arange(1, 3)), gamma=np.float64(0.5))

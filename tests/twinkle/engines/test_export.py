@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from tiny_models import CONFIGS, Build, ragged, sgd
 from tiny_tokenizer import tiny_tokenizer
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPTNeoXConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
+from transformers.models.gpt_neox import GPTNeoXConfig
 
 from twinkle.engines import TransformersModel
 

@@ -330,7 +330,7 @@ def test_a_call_that_takes_too_long_is_an_error() -> None:
 
 
 def test_an_answer_ends_at_the_models_last_position() -> None:
-    from transformers import GPT2Config
+    from transformers.models.gpt2 import GPT2Config
 
     config = GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=4, n_positions=16, eos_token_id=None)
     sampler = TransformersSampler(config)
