@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from twinkle.engines.chats import as_chat
+from twinkle.engines.reward_calls import Call, run_calls
 from twinkle.engines.rollouts import Rollouts  # noqa: TC001  the annotation of a remote function
 from twinkle_remote import remote_class, remote_function
 
@@ -20,19 +21,25 @@ if TYPE_CHECKING:
     RewardFunction = Callable[..., Sequence[float | None] | Coroutine[Any, Any, Sequence[float | None]]]
 
 
-def rewards(*functions: RewardFunction, weights: Sequence[float] | None = None, **placement: Any) -> Rewards:
+def rewards(
+    *functions: RewardFunction, weights: Sequence[float] | None = None, timeout: float | None = None, **placement: Any
+) -> Rewards:
     """A component whose `grade` adds up what functions give to each sequence.
 
     Args:
         functions: They have TRL's signature ("Using a custom reward function" in its documentation): keyword arguments
             `prompts`, `completions`, `completion_ids` and each column of the rollouts, with one entry a sequence, and
             `**kwargs`; without `**kwargs` a function gets what it names. They return a list with a float for each
-            sequence, or None or NaN for no vote. They may be `async`, and then run at the same time.
+            sequence, or None or NaN for no vote. They run as TRL runs them: plain ones one after the other in the
+            thread of the call, where no event loop runs, so that they may use `asyncio.run` and, in a main thread,
+            signals; `async` ones at the same time, beside them.
         weights: One for each function; None weighs all by 1.
+        timeout: Seconds that a call of `grade` may wait for its functions, which then run in threads of their own; one
+            that does not come to its end is left there. None waits for ever.
         placement: `remote_group` and `device_mesh`, as for any component.
 
     Raises:
-        ValueError: There is no function, or not one weight for each.
+        ValueError: There is no function, or not one weight for each; or the timeout is not above 0.
     """
     if not functions:
         raise ValueError("rewards needs at least one function")
@@ -40,7 +47,9 @@ def rewards(*functions: RewardFunction, weights: Sequence[float] | None = None, 
         raise ValueError(f"there are {len(weights)} weights for {len(functions)} functions: give one for each")
     if weights is not None and not all(map(math.isfinite, weights)):
         raise ValueError(f"weights={list(weights)} are not all finite: use 0 to leave a function out")
-    return Rewards(list(functions), None if weights is None else list(weights), **placement)
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is above 0 seconds, or None, got {timeout}")
+    return Rewards(list(functions), None if weights is None else list(weights), timeout, **placement)
 
 
 @remote_class()
@@ -50,11 +59,15 @@ class Rewards:
     Args:
         functions: At least one.
         weights: One for each, or None.
+        timeout: Seconds, or None.
     """
 
-    def __init__(self, functions: list[RewardFunction], weights: list[float] | None = None) -> None:
+    def __init__(
+        self, functions: list[RewardFunction], weights: list[float] | None = None, timeout: float | None = None
+    ) -> None:
         self._functions = functions
         self._weights = [1.0] * len(functions) if weights is None else weights
+        self._timeout = timeout
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def grade(self, rollouts: Rollouts) -> Rollouts:
@@ -66,31 +79,53 @@ class Rewards:
             rollouts: With `completions`.
 
         Raises:
-            ValueError: There are no completions, or a function returns not one entry for each sequence.
+            TimeoutError: A function takes longer than the timeout; the error names it.
+            TypeError: A function returns something else than numbers and None.
+            ValueError: There are no completions, a column has the name of an argument, or a function returns not one
+                entry for each sequence.
         """
         if not rollouts.lengths:
             return rollouts.replace(rewards=[])
-        votes = _run([self._votes(function, rollouts) for function in self._functions])
+        arguments = _arguments(rollouts)
+        calls = [Call(_name(one), partial(one, **_wanted(one, arguments)), _is_async(one)) for one in self._functions]
+        given = run_calls(calls, self._timeout)
+        count = len(rollouts.lengths)
+        votes = [_votes(call.name, result, count) for call, result in zip(calls, given, strict=True)]
         return rollouts.replace(rewards=[_sum(row, self._weights) for row in zip(*votes, strict=True)])
 
-    async def _votes(self, function: RewardFunction, rollouts: Rollouts) -> list[float | None]:
-        given = function(**_wanted(function, _arguments(rollouts)))
-        votes = list(await given if inspect.isawaitable(given) else given)
-        if len(votes) != len(rollouts.lengths):
-            raise ValueError(
-                f"the reward function {_name(function)} returned {len(votes)} rewards for {len(rollouts.lengths)} "
-                "completions: one for each, or None for no vote"
-            )
-        return [_vote(function, i, vote) for i, vote in enumerate(votes)]
+
+def _votes(name: str, given: Any, count: int) -> list[float | None]:
+    """A function's votes as numbers, one for each completion."""
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(plain, str | bytes | Mapping) or not isinstance(plain, Iterable):
+        raise TypeError(
+            f"the reward function {name} returned {plain!r:.60} of type {type(given).__name__}: return a list with a "
+            f"number, or None for no vote, for each of the {count} completions"
+        )
+    votes = list(plain)
+    if len(votes) != count:
+        raise ValueError(
+            f"the reward function {name} returned {len(votes)} rewards for {count} completions: one for each, or None "
+            "for no vote"
+        )
+    return [_vote(name, i, vote) for i, vote in enumerate(votes)]
 
 
-def _vote(function: RewardFunction, index: int, vote: Any) -> float | None:
-    """A function's vote as a number; None and NaN are no vote."""
-    number = math.nan if vote is None else float(vote)
+def _vote(name: str, index: int, vote: Any) -> float | None:
+    """A vote as a number; None and NaN are no vote."""
+    plain = vote.item() if hasattr(vote, "item") and getattr(vote, "shape", None) == () else vote
+    if plain is None:
+        return None
+    if isinstance(plain, str | bytes) or not hasattr(plain, "__float__"):
+        raise TypeError(
+            f"the reward function {name} returned {vote!r:.60} of type {type(vote).__name__} for completion {index}: "
+            "return a number, or None for no vote"
+        )
+    number = float(plain)
     if math.isinf(number):
         raise ValueError(
-            f"the reward function {_name(function)} returned {number} for completion {index}: use a large finite "
-            "reward, or None for no vote"
+            f"the reward function {name} returned {number} for completion {index}: use a large finite reward, or None "
+            "for no vote"
         )
     return None if math.isnan(number) else number
 
@@ -99,32 +134,49 @@ def _arguments(rollouts: Rollouts) -> dict[str, list[Any]]:
     """What functions get, with one entry a sequence: what belongs to a row is repeated."""
     if rollouts.completions is None:
         raise ValueError("rewards are given to completions, and these rollouts have none: replace(completions=texts)")
+    for name in ("prompts", "completions", "completion_ids"):
+        if name in rollouts.columns:
+            raise ValueError(
+                f"a column is named {name}, and so is what reward functions get of the rollouts themselves: use "
+                "another name for the column"
+            )
     prompts = [None] * len(rollouts) if rollouts.prompts is None else rollouts.prompts
-    asked = _repeated(prompts, rollouts.counts)
+    asked = [_as_asked(prompt) for prompt in prompts]
     masks = [torch.ones_like(ids) for ids in rollouts.ids] if rollouts.mask is None else rollouts.mask
+    answers = zip(_repeated(asked, rollouts.counts), rollouts.completions, strict=True)
     return {
         **{name: _repeated(column, rollouts.counts) for name, column in rollouts.columns.items()},
-        "prompts": asked,
-        "completions": [_as_chat(p, c) for p, c in zip(asked, rollouts.completions, strict=True)],
+        "prompts": [prompt for prompt, _ in _repeated(asked, rollouts.counts)],
+        "completions": [_as_chat(begun, text) for (_, begun), text in answers],
         "completion_ids": [ids[mask.bool()].tolist() for ids, mask in zip(rollouts.ids, masks, strict=True)],
     }
+
+
+def _as_asked(prompt: Any) -> tuple[Any, str | None]:
+    """The prompt, and what the answer begins with: of a chat what its last turn has begun, as TRL has it; else None."""
+    chat = None if prompt is None else as_chat(prompt)
+    if chat is None:
+        return prompt, None
+    if chat[-1]["role"] != "assistant":
+        return prompt, ""
+    return list(prompt)[:-1], str(chat[-1].get("content") or "")
+
+
+def _as_chat(begun: str | None, completion: Any) -> Any:
+    """The answer to a chat as the message that it adds to it, as TRL has it."""
+    if begun is None or not isinstance(completion, str):
+        return completion
+    return [{"role": "assistant", "content": begun + completion}]
 
 
 def _repeated(entries: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     return [entry for entry, count in zip(entries, counts, strict=True) for _ in range(count)]
 
 
-def _as_chat(prompt: Any, completion: Any) -> Any:
-    """The answer to a chat as the messages that it adds to it, as TRL has it."""
-    chat = isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt)
-    return [{"role": "assistant", "content": completion}] if chat and isinstance(completion, str) else completion
-
-
 def _wanted(function: RewardFunction, arguments: dict[str, list[Any]]) -> dict[str, list[Any]]:
     parameters = inspect.signature(function).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return arguments
-    return {name: values for name, values in arguments.items() if name in parameters}
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: list(values) for name, values in arguments.items() if takes_all or name in parameters}
 
 
 def _sum(votes: Sequence[float | None], weights: Sequence[float]) -> float:
@@ -132,17 +184,8 @@ def _sum(votes: Sequence[float | None], weights: Sequence[float]) -> float:
     return sum(given) if given else math.nan
 
 
-def _run(calls: Sequence[Coroutine[Any, Any, list[float | None]]]) -> list[list[float | None]]:
-    """Run all at the same time, in a thread of its own: this one may have a loop, as in a notebook.
-
-    The thread has this one's context, by which `current_worker` and handles know the worker.
-    """
-
-    async def together() -> list[list[float | None]]:
-        return await asyncio.gather(*calls)
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(contextvars.copy_context().run, asyncio.run, together()).result()
+def _is_async(function: RewardFunction) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  whether it is async, not whether it is callable
 
 
 def _name(function: RewardFunction) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import twinkle_remote as twinkle
 from twinkle.engines import Rollouts, rewards
@@ -150,3 +154,108 @@ def test_an_infinite_reward_is_named_with_its_function(value: float) -> None:
         rewards(log_of_nothing).grade(Rollouts([[1], [2]], completions=["a", "b"]))
     with pytest.raises(ValueError, match="weights"):
         rewards(log_of_nothing, weights=[value])
+
+
+def test_functions_run_as_trl_runs_them() -> None:
+    def runs_a_loop(completions: list[str]) -> list[float]:
+        return asyncio.run(slow(completions))
+
+    def rings(completions: list[str]) -> list[float]:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.alarm(10)
+        signal.alarm(0)
+        return [1.0] * len(completions)
+
+    def later(completions: list[str]) -> Any:
+        return slow(completions)
+
+    made = rewards(runs_a_loop, rings, slow, later).grade(sampled())
+    assert made.sequence_rewards().tolist() == [2.5] * 4
+
+    async def notebook() -> list[float]:
+        return list(rewards(runs_a_loop, slow).grade(sampled()).sequence_rewards().tolist())
+
+    assert asyncio.run(notebook()) == [1.0] * 4
+
+
+def test_async_functions_share_a_loop_and_run_beside_plain_ones() -> None:
+    shared: dict[str, Any] = {}
+
+    async def first(completions: list[str]) -> list[float]:
+        shared["lock"] = asyncio.Event()
+        await shared["lock"].wait()
+        return [1.0] * len(completions)
+
+    async def second(completions: list[str]) -> list[float]:
+        while "lock" not in shared or not begun.is_set():
+            await asyncio.sleep(0.001)
+        shared["lock"].set()
+        return [1.0] * len(completions)
+
+    def plain(completions: list[str]) -> list[float]:
+        begun.set()
+        return [1.0] * len(completions)
+
+    begun = threading.Event()
+    assert rewards(first, second, plain).grade(sampled()).sequence_rewards().tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_function_that_never_ends_is_named_at_the_deadline(is_async: bool) -> None:
+    def hangs(completions: list[str]) -> list[float]:
+        threading.Event().wait(60)
+        return []
+
+    async def waits(completions: list[str]) -> list[float]:
+        await asyncio.sleep(60)
+        return []
+
+    with pytest.raises(TimeoutError, match="waits" if is_async else "hangs"):
+        rewards(length, waits if is_async else hangs, slow, timeout=0.2).grade(sampled())
+    assert rewards(length, slow, timeout=60).grade(sampled()).sequence_rewards().tolist() == [2.5, 3.5, 1.5, 0.5]
+    with pytest.raises(ValueError, match="timeout"):
+        rewards(length, timeout=0)
+
+
+@pytest.mark.parametrize("given", [3.0, "text", None, {"a": 1}, ["1.0"] * 4, [[1.0]] * 4, [1j] * 4])
+def test_what_is_no_list_of_numbers_is_named(given: Any) -> None:
+    def strange(completions: list[str]) -> Any:
+        return given
+
+    with pytest.raises(TypeError, match="strange"):
+        rewards(strange).grade(sampled())
+
+
+@pytest.mark.parametrize("form", [tuple, np.array, torch.tensor, iter, lambda x: [torch.tensor(one) for one in x]])
+def test_numbers_of_any_library_are_votes(form: Any) -> None:
+    def votes(completions: list[str]) -> Any:
+        return form([1.0, 2.0, 3.0, 4.0])
+
+    assert rewards(votes).grade(sampled()).sequence_rewards().tolist() == [1, 2, 3, 4]
+
+
+def test_a_function_that_fails_is_named() -> None:
+    def fails(completions: list[str]) -> list[float]:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as raised:
+        rewards(length, fails).grade(sampled())
+    assert any("fails" in note for note in raised.value.__notes__)
+
+
+@pytest.mark.parametrize("name", ["prompts", "completions", "completion_ids"])
+def test_a_column_that_would_be_hidden_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"a column is named {name}"):
+        rewards(length).grade(sampled().replace(columns={name: [1, 2, 3]}))
+
+
+def test_what_a_prompt_has_begun_is_of_the_answer() -> None:
+    seen: dict[str, Any] = {}
+
+    def keep(**kwargs: Any) -> list[float]:
+        seen.update(kwargs)
+        return [0.0]
+
+    ask = {"role": "user", "content": "2+2?"}
+    rewards(keep).grade(Rollouts([[1]], prompts=[[ask, {"role": "assistant", "content": "It is"}]], completions=[" 4"]))
+    assert seen["prompts"] == [[ask]] and seen["completions"] == [[{"role": "assistant", "content": "It is 4"}]]
