@@ -11,8 +11,6 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twinkle_remote.context import in_event_loop
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -47,7 +45,7 @@ def run_calls(calls: Sequence[Call], timeout: float | None) -> list[Any]:
         TimeoutError: A function takes longer; it is named.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    apart = timeout is not None or in_event_loop()
+    apart = timeout is not None or _in_event_loop()
     found: dict[int, Any] = {}
     at_once = [i for i, call in enumerate(calls) if call.is_async]
     loop = _Beside([calls[i] for i in at_once]) if at_once else None
@@ -61,6 +59,14 @@ def run_calls(calls: Sequence[Call], timeout: float | None) -> list[Any]:
             again = call._replace(function=partial(_itself, found[i]), is_async=True)
             found[i] = _Beside([again]).results(end, timeout)[0]
     return [found[i] for i in range(len(calls))]
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _itself(value: Any) -> Any:
