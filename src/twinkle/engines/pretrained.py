@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -69,7 +70,7 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
     model: Any
     kind = torch_dtype(dtype)
     if isinstance(source, PretrainedConfig):
-        model = AutoModelForCausalLM.from_config(source, dtype=kind)
+        model = AutoModelForCausalLM.from_config(deepcopy(source), dtype=kind)  # which writes the dtype into it
     elif isinstance(source, str | PathLike):
         model = _read(source, kind)
     elif callable(source) and not isinstance(source, PreTrainedModel):

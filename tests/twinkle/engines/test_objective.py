@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tiny_models import Build, plain_logprobs, sgd
@@ -40,3 +42,75 @@ def test_dpo_counts_pairs() -> None:
     expected = [float(torch.nn.functional.softplus(torch.tensor(-0.5 * (ratios[i] - ratios[i + 1])))) for i in (0, 2)]
     trained = TransformersModel(Build("llama"), optimizer=sgd, micro_batch_size=1)
     assert trained.forward_backward(batch, "dpo", beta=0.5)["loss"] == pytest.approx(sum(expected) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 1}, {"max_tokens": 9}])
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [
+        (lambda x: x, True),
+        (lambda x: x[:, 1:], False),
+        (lambda x: x.sum(), False),
+        (lambda x: x[..., None], False),
+        (lambda x: x.T, False),
+        (lambda x: x.new_zeros(17).requires_grad_() + x.sum(), False),
+    ],
+)
+def test_a_loss_of_another_shape_is_told_with_both(shape: Any, fits: bool, options: Any) -> None:
+    def own(logprobs: torch.Tensor, batch: Any) -> torch.Tensor:
+        found: torch.Tensor = shape(-logprobs)
+        return found
+
+    model = TransformersModel(Build("llama"), optimizer=sgd, **options)
+    if fits:
+        assert model.forward_backward(rollouts(), own)["loss"] > 0
+        return
+    with pytest.raises(ValueError, match=r"own returned the shape .* for log-probabilities of the shape"):
+        model.forward_backward(rollouts(), own)
+
+
+def test_a_loss_that_no_gradient_comes_from_is_named() -> None:
+    model = TransformersModel(Build("llama"), optimizer=sgd)
+    with pytest.raises(ValueError, match="without a gradient"):
+        model.forward_backward(rollouts(), lambda logprobs, batch: -logprobs.detach())
+    with pytest.raises(TypeError, match="returned float"):
+        model.forward_backward(rollouts(), lambda logprobs, batch: 1.0)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("loss", ["grpo", "gspo", "cispo", "importance_sampling", "cross_entropy", "dpo"])
+def test_each_loss_has_the_mean_of_its_paper(loss: str) -> None:
+    expected = {"grpo": "sequence", "gspo": "sequence", "dpo": None}.get(loss, "token")
+    told = []
+    for given in (None, expected):
+        model = TransformersModel(Build("llama"), optimizer=sgd, micro_batch_size=1)
+        told.append([model.forward_backward(rollouts(), loss, given)["loss"], model.step()["grad_norm"]])  # type: ignore[arg-type]
+    assert told[0] == told[1]
+    model = TransformersModel(Build("llama"), optimizer=sgd)
+    model.forward_backward(rollouts(), loss)
+    other: Any = "token" if expected == "sequence" else "sequence"
+    if loss == "dpo":
+        with pytest.raises(ValueError, match="pairs"):
+            model.forward_backward(rollouts(), loss, other)
+    with pytest.raises(ValueError, match="mean over"):
+        model.forward_backward(rollouts(), "cross_entropy", other)
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [3, 1], [4], [2, 1, 1]])
+def test_pairs_are_rows_of_two(counts: list[int]) -> None:
+    model = TransformersModel(Build("llama"), optimizer=sgd)
+    with pytest.raises(ValueError, match="rows of two"):
+        model.forward_backward(rollouts().replace(counts=counts), "dpo")
+    assert model.forward_backward(rollouts().replace(counts=[2, 0, 2]), "dpo")["loss"] > 0
+
+
+def test_a_mapping_says_what_counts() -> None:
+    model = TransformersModel(Build("llama"), optimizer=sgd)
+    padded = rollouts().pad()
+    bare = {name: padded[name] for name in ("input_ids", "attention_mask")}
+    with pytest.raises(ValueError, match="labels"):
+        model.forward_backward(bare)
+    with pytest.raises(ValueError, match="labels"):
+        model.forward_backward({"input_ids": [[1, 2, 3]], "position_ids": [[0, 1, 2]]})
+    assert len(model.logprobs(bare)) == 4
+    for labelled in (bare | {"mask": padded["mask"]}, bare | {"labels": padded["input_ids"]}, {"input_ids": [[1, 2]]}):
+        assert model.forward_backward(labelled)["tokens"] > 0
