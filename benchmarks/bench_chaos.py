@@ -1,0 +1,200 @@
+"""Deaths of samplers during one run of a stream with weight syncs: what is lost, and what the driver keeps of each.
+
+    python benchmarks/bench_chaos.py [--deaths 120] [--every 1.0] [--samplers 3] [--plain 60] [--seed 0]
+
+A death each second (`--every`), of a rank or of several at once: SIGKILL, SIGSTOP and then SIGKILL, or the fork server
+of the node together with a rank. Each row is to come once, made with the weights of one version that was current
+between its begin and its end. The driver's memory (anonymous), descriptors and threads are taken after a sixth of the
+deaths and at the end. Plain Ray stands beside: as many actors that are killed and started again by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import twinkle
+from twinkle import DeviceGroup, DeviceMesh, WeightSync, current_worker, get, remote_class, remote_function
+
+ROW_SECONDS, WIDTH = 0.02, 4096
+KINDS = ("kill", "kill", "kill", "stop", "server")
+
+
+@remote_class()
+class Model:
+    def __init__(self) -> None:
+        self.weight = torch.zeros(WIDTH)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"weight": self.weight}
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def sample(self, rows: list[int]) -> list[dict[str, Any]]:
+        low, high = float(self.weight.min()), float(self.weight.max())
+        time.sleep(ROW_SECONDS * len(rows))
+        again = float(self.weight.min()), float(self.weight.max())
+        at = {"rank": current_worker().rank, "pid": os.getpid(), "parent": os.getppid()}
+        return [{"row": row, "weights": [low, high, *again], **at} for row in rows]
+
+    @remote_function(dispatch="all", collect="first")
+    def update(self) -> None:
+        self.weight += 1.0
+
+
+class Figures:
+    """What a process holds: MiB of anonymous memory, descriptors, threads."""
+
+    def __init__(self) -> None:
+        status = Path("/proc/self/status").read_text()
+        self.memory = int(status.split("RssAnon:")[1].split()[0]) / 1024
+        self.descriptors = len(os.listdir("/proc/self/fd"))
+        self.threads = len(os.listdir("/proc/self/task"))
+
+    def since(self, before: Figures, deaths: int) -> dict[str, float]:
+        grown = self.memory - before.memory
+        each = round(1024 * grown / max(deaths, 1), 1)
+        more = {"descriptors": self.descriptors - before.descriptors, "threads": self.threads - before.threads}
+        return {"MiB": round(grown, 1), "KiB a death": each, **more}
+
+
+class Reaper(threading.Thread):
+    """Kills ranks now and then, until it has killed enough."""
+
+    def __init__(self, deaths: int, every: float, draw: random.Random) -> None:
+        super().__init__(name="reaper", daemon=True)
+        self.left, self.done, self.kinds = deaths, 0, Counter[str]()
+        self._every, self._draw = every, draw
+        self.known: dict[int, tuple[int, int]] = {}
+        self.killed: set[int] = set()
+
+    def run(self) -> None:
+        while self.left > 0:
+            time.sleep(self._every)
+            alive = [pids for pids in list(self.known.values()) if pids[0] not in self.killed]
+            count = min(len(alive), self.left, self._draw.choice((1, 1, 1, 2, 3)))
+            for pid, parent in self._draw.sample(alive, count):
+                kind = self._draw.choice(KINDS)
+                self.killed.add(pid)
+                self.kinds[kind] += 1
+                with suppress(ProcessLookupError):
+                    if kind == "stop":
+                        os.kill(pid, signal.SIGSTOP)
+                        time.sleep(0.3)
+                    if kind == "server" and "forkserver" in Path(f"/proc/{parent}/cmdline").read_text(errors="replace"):
+                        os.kill(parent, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
+                self.left -= 1
+                self.done += 1
+
+
+def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[str, Any]:
+    """A stream under deaths: what was wrong, and what the driver has kept."""
+    reaper = Reaper(deaths, every, draw)
+    over = threading.Event()
+
+    def rows() -> Any:
+        row = 0
+        while not over.is_set():
+            yield [row, row + 1]
+            row += 2
+
+    seen: Counter[int] = Counter()
+    wrong: list[str] = []
+    first: Figures | None = None
+    first_at = 0
+    groups = [DeviceGroup("samplers", samplers, "CPU"), DeviceGroup("trainer", 1, "CPU")]
+    began = time.monotonic()
+    with twinkle.session("ray", groups=groups, restart="group"):
+        make: Any = Model
+        sampler = make(device_mesh=DeviceMesh.from_sizes(dp_size=samplers), remote_group="samplers")
+        trainer = make(remote_group="trainer")
+        sync = WeightSync(trainer, sampler)
+        with twinkle.stream(rows(), sampler.sample, rows=2, ahead=8 * samplers, order="arrival") as batches:
+            for number, batch in enumerate(batches):
+                info, made = batches.info, get(batch)
+                for begun, ended, one in zip(info.begun, info.ended, made, strict=True):
+                    seen[one["row"]] += 1
+                    if len(set(one["weights"])) > 1 or not begun <= one["weights"][0] <= ended:
+                        wrong.append(f"row {one['row']}: weights {one['weights']} of versions {begun} to {ended}")
+                    reaper.known[one["rank"]] = one["pid"], one["parent"]
+                if number == 20:
+                    reaper.start()
+                if number % 5 == 4:
+                    get(trainer.update())
+                    if sync() != batches.version:
+                        wrong.append(f"batch {number}: version {batches.version} after sync {sync.version}")
+                if first is None and reaper.done >= deaths / 6:
+                    first, first_at = Figures(), reaper.done
+                if reaper.ident and not reaper.is_alive():
+                    over.set()
+            redone = batches.stats().redone
+        last = Figures()
+    assert first is not None
+    rows_made = len(seen)
+    doubled = [row for row, count in seen.items() if count > 1]
+    lost = sorted(set(range(rows_made + len(doubled))) - set(seen))[:8] if max(seen) + 1 != rows_made else []
+    return {
+        "deaths": dict(reaper.kinds), "seconds": round(time.monotonic() - began, 1), "rows": rows_made,
+        "redone": redone, "versions": sync.version, "lost": lost, "doubled": doubled[:8], "wrong": wrong[:8],
+        "driver": last.since(first, reaper.done - first_at),
+    }  # fmt: skip
+
+
+def plain(deaths: int) -> dict[str, float]:
+    """As many deaths of plain Ray's actors, each started again by hand: what the driver keeps."""
+    import ray
+
+    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+    @ray.remote
+    class Actor:
+        def work(self) -> int:
+            return os.getpid()
+
+    actors: list[Any] = [Actor.remote() for _ in range(3)]
+    first: Figures | None = None
+    for number in range(deaths):
+        if number == deaths // 6:
+            first = Figures()
+        which = number % len(actors)
+        os.kill(ray.get(actors[which].work.remote()), signal.SIGKILL)
+        with suppress(ray.exceptions.RayActorError):
+            ray.get(actors[which].work.remote())
+        actors[which] = Actor.remote()
+        ray.get([actor.work.remote() for actor in actors])
+    assert first is not None
+    grown = Figures().since(first, deaths - deaths // 6)
+    ray.shutdown()
+    return grown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--deaths", type=int, default=120)
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between deaths")
+    parser.add_argument("--samplers", type=int, default=3)
+    parser.add_argument("--plain", type=int, default=60, help="deaths of plain Ray's actors")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    told = run(given.deaths, given.every, given.samplers, random.Random(given.seed))
+    print(json.dumps(told), flush=True)
+    if given.plain:
+        print(json.dumps({"plain Ray": plain(given.plain)}), flush=True)
+    if told["lost"] or told["doubled"] or told["wrong"]:
+        sys.exit("rows were lost, doubled or torn")
+
+
+if __name__ == "__main__":
+    main()
