@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -126,6 +127,7 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
         with twinkle.stream(rows(), sampler.sample, rows=2, ahead=8 * samplers, order="arrival") as batches:
             for number, batch in enumerate(batches):
                 info, made = batches.info, get(batch)
+                assert info is not None
                 for begun, ended, one in zip(info.begun, info.ended, made, strict=True):
                     seen[one["row"]] += 1
                     made_with.append((one["row"], one["weights"], begun, ended))
@@ -165,14 +167,14 @@ def plain(deaths: int) -> dict[str, float]:
     """As many deaths of plain Ray's actors, each started again by hand: what the driver keeps."""
     import ray
 
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
 
-    @ray.remote
-    class Actor:
+    class Counted:
         def work(self) -> int:
             return os.getpid()
 
-    actors: list[Any] = [Actor.remote() for _ in range(3)]
+    make: Any = ray.remote(Counted)
+    actors: list[Any] = [make.remote() for _ in range(3)]
     first: Figures | None = None
     for number in range(deaths):
         if number == deaths // 6:
@@ -181,7 +183,7 @@ def plain(deaths: int) -> dict[str, float]:
         os.kill(ray.get(actors[which].work.remote()), signal.SIGKILL)
         with suppress(ray.exceptions.RayActorError):
             ray.get(actors[which].work.remote())
-        actors[which] = Actor.remote()
+        actors[which] = make.remote()
         ray.get([actor.work.remote() for actor in actors])
     assert first is not None
     grown = Figures().since(first, deaths - deaths // 6)

@@ -19,6 +19,8 @@ from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 from twinkle_ray.weights.messages import MemoryFile, Side, SyncCommand
 from twinkle_ray.weights.rendezvous.session import Phase
 from twinkle_ray.weights.worker import endpoint
+from twinkle_remote.backends.support import running
+from twinkle_remote.protocol import RevivingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.routes import Transport
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
 
-_NOTICE_SECONDS, _NAP_SECONDS = 2.0, 0.02
+_NOTICE_SECONDS, _REVIVING_SECONDS = 2.0, 20.0  # a stream that starts workers again may notice late on busy cores
+_NAP_SECONDS = 0.02
 Check: TypeAlias = Literal["first", "always", "never"]
 
 
@@ -88,7 +91,7 @@ class Controller:
         self._attempts += 1
         self._choose_ranks(in_flight)
         if not self.target.size:  # nothing is planned against nobody
-            if in_flight and self._all_return(_NOTICE_SECONDS):
+            if in_flight and self._all_return():
                 return EmptyAttempt(SyncCommand(version, self._attempts, "", in_flight=True))
             raise WeightSyncError(f"no rank of {self.target.name}, the target of the weight sync, is alive")
         reports = self._plans.describe(deadline)
@@ -160,13 +163,16 @@ class Controller:
         before = set(target.living)
         target.look_who_lives()
         lost = before & target.lost | before - set(target.living)  # one that is back already has lost its state
-        return bool(lost) and (target.size > 0 or self._all_return(_NOTICE_SECONDS))
+        return bool(lost) and (target.size > 0 or self._all_return())
 
-    def _all_return(self, seconds: float = 0.0) -> bool:
-        """Whether all ranks of the target are lost and are being started again, or will be after so many seconds."""
-        target, until = self.target, time.monotonic() + seconds
+    def _all_return(self) -> bool:
+        """Whether all ranks of the target are lost and are started again, or will be when a stream has noticed it."""
+        target = self.target
         if not isinstance(target, RemoteParticipants) or target.size:
             return False
+        backend = running().backend
+        may_return = isinstance(backend, RevivingBackend) and backend.can_revive
+        until = time.monotonic() + (_REVIVING_SECONDS if may_return else _NOTICE_SECONDS)
         while not target.left_out and time.monotonic() < until:
             time.sleep(_NAP_SECONDS)  # until the stream that works with them has noticed it
         return bool(target.left_out)
