@@ -4,8 +4,9 @@
 
 A death each second (`--every`), of a rank or of several at once: SIGKILL, SIGSTOP and then SIGKILL, or the fork server
 of the node together with a rank. Each row is to come once, made with the weights of one version that was current
-between its begin and its end. The driver's memory (anonymous), descriptors and threads are taken after a sixth of the
-deaths and at the end. Plain Ray stands beside: as many actors that are killed and started again by hand.
+between its begin and its end; a row whose workers died three times is set aside, and told. The driver's memory
+(anonymous), descriptors and threads are taken after a sixth of the deaths and at the end. Plain Ray stands beside: as
+many actors that are killed and started again by hand.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
                     first, first_at = Figures(), reaper.done
                 if reaper.ident and not reaper.is_alive():
                     over.set()
-            redone = batches.stats().redone
+            redone, aside = batches.stats().redone, sorted(one.index for one in batches.set_aside)
         last = Figures()
     assert first is not None
     wrong = []
@@ -153,12 +154,11 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
         held = set[int]().union(*(known.get(version, {updates}) for version in range(begun, ended + 1)))
         if len(set(weights)) > 1 or weights[0] not in held:
             wrong.append(f"row {row}: weights {weights}, where versions {begun} to {ended} hold {sorted(held)}")
-    rows_made = len(seen)
     doubled = [row for row, count in seen.items() if count > 1]
-    lost = sorted(set(range(rows_made + len(doubled))) - set(seen))[:8] if max(seen) + 1 != rows_made else []
+    lost = sorted(set(range(max(seen) + 1)) - set(seen) - set(aside))
     return {
-        "deaths": dict(reaper.kinds), "seconds": round(time.monotonic() - began, 1), "rows": rows_made,
-        "redone": redone, "versions": sync.version, "lost": lost, "doubled": doubled[:8], "wrong": wrong[:8],
+        "deaths": dict(reaper.kinds), "seconds": round(time.monotonic() - began, 1), "rows": len(seen),
+        "redone": redone, "set aside": aside, "versions": sync.version, "lost": lost[:8], "doubled": doubled[:8], "wrong": wrong[:8],
         "driver": last.since(first, reaper.done - first_at),
     }  # fmt: skip
 
