@@ -158,7 +158,8 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
     lost = sorted(set(range(max(seen) + 1)) - set(seen) - set(aside))
     return {
         "deaths": dict(reaper.kinds), "seconds": round(time.monotonic() - began, 1), "rows": len(seen),
-        "redone": redone, "set aside": aside, "versions": sync.version, "lost": lost[:8], "doubled": doubled[:8], "wrong": wrong[:8],
+        "redone": redone, "set aside": aside,
+        "versions": sync.version, "lost": lost[:8], "doubled": doubled[:8], "wrong": wrong[:8],
         "driver": last.since(first, reaper.done - first_at),
     }  # fmt: skip
 
