@@ -244,6 +244,7 @@ class Program:
                 self.reload()
             return False
         rows, info = list(get(batch)), self.stream.info
+        self.note_aside()
         self.reference.take(rows, self.optional)
         assert info.indices == rows
         assert info.lag == [self.stream.version - begun for begun in info.begun]
