@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,38 @@ def test_a_reader_that_dies_is_an_error_and_not_a_batch() -> None:
             delivered += next(own).indices
     assert delivered in ([], list(range(8)))
     assert own.position == len(delivered)
+
+
+@remote_class()
+class Helped:
+    """Reads in a helper thread."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader(list(range(26)), batch_size=2)
+
+    def _read(self, *, anew: bool) -> list[int]:
+        loader = DataLoader(list(range(26)), batch_size=2, device_mesh=MESH) if anew else self.loader
+        return [row for batch in loader for row in batch]
+
+    @remote_function(dispatch="all", collect="none", lazy_collect=False)
+    def read(self, *, anew: bool) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            worker = pool.submit(current_worker).result()
+            return worker.rank, worker.mesh == MESH, pool.submit(self._read, anew=anew).result()
+
+    @remote_function(dispatch="all", collect="none", lazy_collect=False)
+    def refused(self) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            error = pool.submit(DataLoader, list(range(26)), batch_size=2).exception()
+            return type(error).__name__
+
+
+def test_a_helper_thread_of_a_worker_is_that_workers() -> None:
+    helped = on("data", MESH).create(Helped)
+    for anew in (False, True):
+        found: Any = helped.read(anew=anew)
+        assert [(rank, own) for rank, own, _ in found] == [(rank, True) for rank in range(4)]
+        assert found[0][2] == found[1][2]
+        assert sorted(found[0][2] + found[2][2]) == list(range(26))
+    refused: Any = helped.refused()
+    assert refused == ["UnknownWorkerError"] * 4

@@ -125,7 +125,7 @@ class Progress(Generic[B]):
         if self.engine.whole:
             return DataShard(1 if self.mesh is None else self.mesh.data_world_size)
         place = self.place()
-        if self._divided:
+        if self._divided and place is not self._maker:
             check_mesh(self.mesh, self._given, place)
         return shard_here(self.mesh, place)
 
