@@ -43,11 +43,70 @@ def join_tokens(name: str, sequences: Sequence[Any], lengths: Sequence[int] | No
     return torch.cat(parts)
 
 
+def as_column(name: str, values: Any, is_read: bool) -> torch.Tensor | None:
+    """A column of a mapping as a tensor, whole numbers as int64; None for one that is not numbers by row.
+
+    Args:
+        name: The column, for errors.
+        values: A tensor, an array, or a list of numbers, lists, tensors or arrays.
+        is_read: Whether models read it: then it has to be a rectangle (rows, tokens) of whole numbers.
+
+    Raises:
+        ValueError: It is read, and is something else.
+    """
+    rows = values.tolist() if getattr(getattr(values, "dtype", None), "kind", "") == "O" else values
+    if isinstance(rows, list | tuple):
+        rows = [torch.as_tensor(row) if hasattr(row, "dtype") else row for row in rows]
+    try:
+        is_stacked = isinstance(rows, list) and rows and all(isinstance(row, torch.Tensor) for row in rows)
+        made = torch.stack([_long(row) for row in rows]) if is_stacked else _long(torch.as_tensor(rows))
+    except (TypeError, ValueError, RuntimeError) as error:
+        if not is_read:
+            return None
+        what = _shapes(rows)
+        raise ValueError(
+            f"the column {name} is no rectangle of whole numbers, {what}: pad its rows to one length"
+        ) from error
+    fractions = not name.endswith("mask") and made.is_floating_point()
+    if is_read and (made.dim() != 2 or fractions or made.is_complex()):
+        raise ValueError(
+            f"the column {name} is of {made.dtype} with the shape {tuple(made.shape)}: use whole numbers (rows, tokens)"
+        )
+    return made if made.dim() else None
+
+
+def _shapes(rows: Any) -> str:
+    """What rows are that do not make a rectangle, in a few words."""
+    if not isinstance(rows, list):
+        return f"but a {type(rows).__name__} of {getattr(rows, 'dtype', 'no dtype')}"
+    lengths = {len(row) for row in rows if hasattr(row, "__len__") and not isinstance(row, str)}
+    if len(lengths) > 1:
+        return f"but has rows of {min(lengths)} to {max(lengths)} values"
+    return f"but has rows of {', '.join(sorted({type(row).__name__ for row in rows}))}"
+
+
+def _long(values: torch.Tensor) -> torch.Tensor:
+    """Whole numbers as int64, in which models look them up; others unchanged."""
+    whole = not values.is_floating_point() and not values.is_complex() and values.dtype != torch.bool
+    return values.long() if whole else values
+
+
 def _tensor(name: str, value: Any) -> torch.Tensor:
-    part = torch.as_tensor(value)
-    if name in _WHOLE_NUMBERS:
-        return part if part.numel() or part.dtype != torch.float32 else part.long()  # a list without numbers
-    return part if part.is_floating_point() else part.to(torch.get_default_dtype())
+    try:
+        part = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} has {value!r:.60} as one entry: it is a 1-D tensor, array or list of numbers"
+        ) from error
+    if name not in _WHOLE_NUMBERS:
+        return part if part.is_floating_point() else part.to(torch.get_default_dtype())
+    if part.is_floating_point() and name != "mask":
+        if part.numel() and bool((part != part.round()).any()):
+            raise ValueError(f"{name} has the dtype {part.dtype}: use whole numbers")
+        return part.long()
+    if part.is_floating_point() and not part.numel():
+        return part.long()  # a list without numbers
+    return part if name == "mask" or part.dtype == torch.int32 else _long(part)
 
 
 def _spread(name: str, index: int, part: torch.Tensor, length: int) -> torch.Tensor:
@@ -131,6 +190,10 @@ def entries(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
     Raises:
         ValueError: There are more or fewer.
     """
+    if isinstance(values, str | bytes) or getattr(values, "shape", None) == () or not hasattr(values, "__len__"):
+        raise ValueError(
+            f"{name} is {values!r:.60} of type {type(values).__name__}: give a list with one entry for each {of}"
+        )
     if len(values) != count:
         raise ValueError(f"{name} has {len(values)} entries, but there are {count} {of}s: give one for each")
     return list(values)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from twinkle.engines.columns import as_column
 from twinkle.engines.padding import TEMPERATURES
 from twinkle.engines.rollouts import Rollouts
 
@@ -33,12 +34,15 @@ def has_packs(batch: Columns) -> bool:
 def columns_of(batch: Mapping[str, object]) -> Padded:
     """The columns of a mapping as tensors of the host; a model moves what it computes to its own device.
 
+    Whole numbers of any size become int64. What is no column of numbers, such as a list of texts, is left out.
+
     Raises:
-        ValueError: For a mapping without input_ids.
+        ValueError: For a mapping without input_ids, or a column that models read and that is no rectangle of numbers.
     """
     if "input_ids" not in batch:
         raise ValueError(f"a batch has input_ids, but this mapping has {', '.join(map(str, batch)) or 'no column'}")
-    return on_host({name: torch.as_tensor(column) for name, column in batch.items() if _is_column(column)})
+    found = {name: as_column(name, column, name in _READ) for name, column in batch.items() if _is_column(column)}
+    return on_host({name: column for name, column in found.items() if column is not None})
 
 
 def padded_parts(batch: Columns, size: int | None) -> Iterator[Padded]:
@@ -62,6 +66,10 @@ def padded_parts(batch: Columns, size: int | None) -> Iterator[Padded]:
     rows = len(columns["input_ids"])
     for start in range(0, rows, size or max(rows, 1)):
         yield _to_the_right({name: column[start : start + (size or rows)] for name, column in columns.items()})
+
+
+_READ = ("input_ids", "attention_mask", "labels", "position_ids", "mask")
+"""Columns of a collator that models read."""
 
 
 def on_host(columns: Mapping[str, Tensor]) -> Padded:

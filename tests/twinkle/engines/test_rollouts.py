@@ -269,3 +269,38 @@ def test_temperatures_stand_by_sequence_and_at_each_token_of_a_rectangle() -> No
     for wrong in ([0, 1, 1], [1, float("nan"), 1], [1, 1, float("inf")], [1, 1]):
         with pytest.raises(ValueError, match="temperatures"):
             made.replace(temperatures=wrong)
+
+
+@pytest.mark.timeout(60)
+def test_many_rows_are_cut_and_joined_in_linear_time() -> None:
+    count = 32_000  # of a quadratic walk, some minutes
+    whole = Rollouts(
+        [[i % 7, 1] for i in range(count)], columns={"row": list(range(count))}, prompts=[str(i) for i in range(count)]
+    )
+    assert Rollouts.concat(list(whole)) == whole
+    assert whole[list(range(0, count, 2))].columns["row"] == list(range(0, count, 2))
+    assert pickle.loads(pickle.dumps(whole[5])) == whole[5]
+
+
+@pytest.mark.parametrize("form", [np.uint16, np.int16, np.uint8, np.int64, np.uint32])
+def test_ids_of_any_whole_numbers_are_those_that_models_look_up(form: Any) -> None:
+    made = Rollouts([np.array([1, 2, 3], dtype=form), np.array([], dtype=form)], versions=[np.uint16(1), 2])
+    assert made.tokens["ids"].dtype == torch.int64 and made.tokens["ids"].tolist() == [1, 2, 3]
+    assert made.pad()["input_ids"].dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"columns": {"answer": "ab"}}, "answer"),
+        ({"columns": {"answer": np.array(3)}}, "answer"),
+        ({"prompts": "ab"}, "prompts"),
+        ({"completions": 3}, "completions"),
+        ({"logprobs": ["a", "b"]}, "logprobs"),
+        ({"ids": [[1.5], [2.0]]}, "ids"),
+        ({"ids": [["a"], ["b"]]}, "ids"),
+    ],
+)
+def test_what_is_no_column_is_named(columns: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Rollouts(**{"ids": [[1], [2]], **columns})
