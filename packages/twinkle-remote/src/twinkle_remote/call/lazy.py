@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from twinkle_remote.call.alive_lazies import ALIVE
@@ -105,8 +106,14 @@ class Lazy(LazyOperators, Generic[R]):
             self._source.wait(timeout)
 
     def __del__(self) -> None:
+        if sys.is_finalizing():  # what it would tell is gone
+            return
         ALIVE.discard(id(self))
-        self._source.released()
+        try:
+            source = self._source
+        except AttributeError:  # it was not made to its end
+            return
+        source.released()
 
     def __await__(self) -> Generator[Any, None, R]:
         return future_of(self._source.ends_within, self.result).__await__()

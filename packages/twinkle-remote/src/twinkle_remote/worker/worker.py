@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from concurrent.futures import Future
 from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import replace
@@ -20,6 +19,7 @@ from twinkle_remote.protocol.marks import execute_of, options_of
 from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.targets import attribute_at, call_target
 from twinkle_remote.sessions.current import report_calls, saving_here
+from twinkle_remote.sessions.flag import Flag
 from twinkle_remote.values.columns import columns
 from twinkle_remote.values.numbered import is_numbered
 from twinkle_remote.values.rows import PLAIN, counted_rows, rows_of
@@ -188,16 +188,21 @@ class Worker:
 
     def _run_on_loop(self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None) -> Outcome:
         """Run a task of the event loop to its end; an interrupt cancels it."""
-        future: Future[Outcome] = Future()
-        self.start(task, inputs, given, key=future, answer=future.set_result, grace=0.0)
-        while True:
-            try:
-                return future.result(_SLICE_SECONDS)
-            except TimeoutError:
-                continue
-            except KeyboardInterrupt:
-                self.loop.cancel(future)
-                raise
+        found: list[Outcome] = []
+        answered = Flag()  # a signal may come at any step of the wait
+
+        def answer(outcome: Outcome) -> None:
+            found.append(outcome)
+            answered.set()
+
+        self.start(task, inputs, given, key=answered, answer=answer, grace=0.0)
+        try:
+            while not answered.wait(_SLICE_SECONDS):
+                pass
+        except KeyboardInterrupt:
+            self.loop.cancel(answered)
+            raise
+        return found[0]
 
     def set_wait(self, wait: Wait | None) -> None:
         """Take what the task that has its turn waits for; None if it goes on."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import SessionLostError, TwinkleError
 from twinkle_remote.http.wire.envelopes import NEWS_ANSWER, NewsRequest, message_of, unpacked
+from twinkle_remote.sessions.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,8 @@ class NewsReader:
         self._renewed = renewed
         self._waiting: dict[str, ServedReply] = {}
         self._early: dict[str, list[CallNews]] = {}
-        self._changed = threading.Condition()
+        self._changed = threading.Lock()
+        self._bell: Inbox[None] = Inbox()  # a signal within a condition's wait or entry may leave its lock taken
         self._after = 0
         self._ended = False
         self._lost: TwinkleError | None = None
@@ -71,7 +73,7 @@ class NewsReader:
             if not reply.end.done():
                 self._waiting[reply.name] = reply
             lost = self._lost
-            self._changed.notify()
+        self._bell.put(None)
         if lost is not None:
             reply.lose(lost)
 
@@ -79,16 +81,15 @@ class NewsReader:
         """End the thread; it may be in the middle of a request."""
         with self._changed:
             self._ended = True
-            self._changed.notify()
+        self._bell.put(None)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                if not self._waiting and not self._ended:
-                    self._changed.wait(self._beat)
-                if self._ended:
-                    return
-                seconds = _POLL_SECONDS if self._waiting else 0.0
+            if not self._waiting and not self._ended:
+                self._bell.take(self._beat)
+            if self._ended:
+                return
+            seconds = _POLL_SECONDS if self._waiting else 0.0
             try:
                 self._ask(seconds)
             except Exception as error:  # no other thread would find out

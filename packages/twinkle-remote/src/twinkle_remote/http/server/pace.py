@@ -68,6 +68,8 @@ class PacedProtocol(DirectReading):
             raise ValueError("the target of a request is a path here")
         if len(self.pipeline) >= _MOST_WAITING:
             raise ValueError(f"a connection has at most {_MOST_WAITING} requests that wait")
+        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > _MOST_HEAD_BYTES:
+            raise ValueError(f"the head of a request has at most {_MOST_HEAD_BYTES} bytes here")
         self._unread = 0
         super().on_headers_complete()
         self.headers = []  # those behind the body are not the request's

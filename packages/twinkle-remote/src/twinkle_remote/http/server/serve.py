@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 4 << 30
 
+_LAST_PORT = 65535
+
 
 def serve(
     classes: Iterable[type],
@@ -84,7 +86,7 @@ def serve(
         ValueError: A token or another option is not valid.
         TypeError: A class is no remote class.
     """
-    _check(host, tls, insecure, max_body, lease)
+    _check(host, port, tls, insecure, max_body, lease)
     most = quota_of(quota)
     runtime = running()
     access, served = Access(token), ServedClasses(classes)
@@ -118,7 +120,9 @@ def _start(server: Server) -> None:
         raise
 
 
-def _check(host: str, tls: tuple[str, str] | None, insecure: bool, max_body: int, lease: float) -> None:
+def _check(host: str, port: int, tls: tuple[str, str] | None, insecure: bool, max_body: int, lease: float) -> None:
+    if type(port) is not int or not 0 <= port <= _LAST_PORT:
+        raise ValueError(f"port={port!r} must be from 0 to {_LAST_PORT}; 0 takes any free one")
     if not (is_loopback(host) or tls or insecure):
         raise BackendError(
             f"host={host!r} can be reached from other machines, and the token would travel in plain text: give "
