@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twinkle.engines.chats import as_chat, template_of
@@ -110,9 +111,12 @@ def _message(text: str) -> Chat:
 def _pair(prompt: str, completion: str, tokenizer: PreTrainedTokenizerBase) -> _Tokens:
     """A prompt and its completion, encoded as one text where the prompt's tokens stay what a sampler is given."""
     ids = text_ids(prompt, tokenizer)
-    together = text_ids(prompt + completion, tokenizer)
-    apart = ids + list(tokenizer.encode(completion, add_special_tokens=False))
-    whole = together if together[: len(ids)] == ids else apart
+    whole = ids + list(tokenizer.encode(completion, add_special_tokens=False))
+    with suppress(Exception):  # a tokenizer of whole words may not know the one at the border
+        together = text_ids(prompt + completion, tokenizer)
+        unknown: Any = tokenizer.unk_token_id
+        if together[: len(ids)] == ids and together.count(unknown) <= whole.count(unknown):
+            whole = together
     ends = ends_of(tokenizer)
     if ends and whole[-1:] != ends[:1]:
         whole = [*whole, ends[0]]
