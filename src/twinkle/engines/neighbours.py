@@ -253,7 +253,7 @@ class _Look:
             if not torch.is_grad_enabled() or not isinstance(output, torch.Tensor):
                 return None
             leaves.append(output.detach().requires_grad_())
-            return leaves[-1]
+            return leaves[-1].clone()  # a model may write on it
 
         handle = self._table.register_forward_hook(take)
         try:

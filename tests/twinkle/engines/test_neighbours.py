@@ -13,6 +13,7 @@ from tiny_models import CONFIGS, SIZES, plain_logprobs, sgd
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.bloom.configuration_bloom import BloomConfig
+from transformers.models.ctrl.configuration_ctrl import CTRLConfig
 from transformers.models.falcon_h1.configuration_falcon_h1 import FalconH1Config
 from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
@@ -47,6 +48,7 @@ DYNAMIC = LlamaConfig(**{**SIZES, "max_position_embeddings": BORDER}, rope_param
 EXACT: dict[str, Any] = {
     **CONFIGS,
     "gemma3": Gemma3TextConfig(**SMALL, head_dim=8, sliding_window=4, pad_token_id=0),
+    "ctrl": CTRLConfig(vocab_size=61, n_embd=32, n_layer=2, n_head=4, dff=48, n_positions=64),
     "gpt2": GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 LEAKING: dict[str, Any] = {
