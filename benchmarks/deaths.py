@@ -225,7 +225,7 @@ def chaos(deaths: int, every: float, samplers: int, seed: int) -> dict[str, Any]
 
 def plain(deaths: int, every: float, samplers: int) -> dict[str, Any]:
     """The growth of a driver of plain Ray that loses and makes as many actors."""
-    ray.init(num_cpus=samplers + 1, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=samplers + 1, include_dashboard=False, log_to_driver=False)
 
     @ray.remote
     class Plain:
