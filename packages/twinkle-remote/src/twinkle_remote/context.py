@@ -6,7 +6,7 @@ import sys
 import threading
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from twinkle_mesh import ask_for_rank, use_rank
 from twinkle_remote.errors import UnknownWorkerError
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from twinkle_mesh import DeviceMesh
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,8 @@ def in_event_loop() -> bool:
     return True
 
 
+_MISSING = object()
+_OWN_NAMES = "twinkle_"  # of the packages' context variables
 _leaves: ContextVar[bool] = ContextVar("twinkle_leaves_running", default=False)
 
 
@@ -164,6 +170,20 @@ class leaving_running:  # noqa: N801 - as `working_as`
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _leaves.reset(self._token)
+
+
+def run_apart(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function in a context of its own, so that Ctrl-C at any step leaves no place of a worker behind.
+
+    What the function sets in variables of the program's own holds afterwards, as after any call.
+    """
+    context = copy_context()
+    try:
+        return context.run(function, *args, **kwargs)
+    finally:
+        for variable, value in context.items():
+            if not variable.name.startswith(_OWN_NAMES) and variable.get(_MISSING) is not value:
+                variable.set(value)
 
 
 class working_as:  # noqa: N801 - a context manager that reads as a verb; contextlib doubles its time, once for each call

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from twinkle_mesh import launched
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.context import leaves_running
+from twinkle_remote.context import leaves_running, run_apart
 from twinkle_remote.errors import BackendError, CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
@@ -98,9 +98,9 @@ class LocalGroup(WorkerGroup):
             outcomes = [self.read(given, None) for given in inputs]
             if task.on_loop and self._exchange is None and leaves_running():
                 reply.running = Future()
-                self._worker.start(task, outcomes, key=reply, answer=reply.running.set_result)
+                run_apart(self._worker.start, task, outcomes, key=reply, answer=reply.running.set_result)
                 return reply
-            reply.outcome = self._worker.run(task, outcomes)
+            reply.outcome = run_apart(self._worker.run, task, outcomes)
             if self._exchange is not None:
                 self._exchange.post(reply.number, task.name, reply.outcome)
         return reply

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from twinkle_remote.component.decorated import check_decorators
 from twinkle_remote.component.method import make_remote
-from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.context import WorkerContext, run_apart, working_as
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import execute_of, options_under
@@ -66,8 +66,15 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
         kwargs = with_mesh(cls, args, kwargs, component.mesh)
     size = backend.group(component.group).size
     alone = execute_of(cls) == "first"
-    with working_as(WorkerContext(component.group, backend.rank, size, component.mesh, alone)):
-        _call_init(original, itself, args, own_keywords(cls, kwargs))
+    place = WorkerContext(component.group, backend.rank, size, component.mesh, alone)
+    run_apart(_call_init_as, place, original, itself, args, own_keywords(cls, kwargs))
+
+
+def _call_init_as(
+    place: WorkerContext, original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    with working_as(place):
+        _call_init(original, itself, args, kwargs)
 
 
 def _call_init(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
