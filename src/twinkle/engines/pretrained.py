@@ -151,11 +151,14 @@ def named_weights(model: Any) -> dict[str, Tensor]:
 def read_tokenizer(
     source: Source, tokenizer: PreTrainedTokenizerBase | str | PathLike[str] | None
 ) -> PreTrainedTokenizerBase | None:
-    """The tokenizer itself; one read from a folder or a hub's name; or that beside the model, if there is one."""
+    """A copy of the tokenizer; one read from a folder or a hub's name; or that beside the model, if there is one.
+
+    A copy, since a call changes what a tokenizer holds (padding, truncation), and ranks may be threads of one process.
+    """
     from transformers import AutoTokenizer
 
     if tokenizer is not None and not isinstance(tokenizer, str | PathLike):
-        return tokenizer
+        return deepcopy(tokenizer)
     place = tokenizer if tokenizer is not None else source
     if not isinstance(place, str | PathLike):
         return None

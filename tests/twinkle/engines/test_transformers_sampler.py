@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh, WeightSync, WeightSyncError
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler
+from twinkle_remote import run_on_workers
 
 IDS = [[3, 5, 7], [11], [2, 4, 6, 8, 10, 12], [60, 1]]
 
@@ -349,3 +350,12 @@ def test_an_answer_ends_at_the_models_last_position() -> None:
 def test_ids_beyond_the_vocabulary_are_named(wrong: int) -> None:
     with pytest.raises(ValueError, match=f"{wrong}.*61 tokens"):
         TransformersSampler(Build("llama")).sample([[3], [5, wrong]], SamplingParams(max_new_tokens=2))
+
+
+def test_ranks_that_are_threads_have_tokenizers_of_their_own() -> None:
+    given = tiny_tokenizer()
+    with twinkle.session("threads", groups=[DeviceGroup("samplers", 2, "CPU")]):
+        mesh = DeviceMesh.from_sizes(dp_size=2)
+        sampler = TransformersSampler(build_text_model, tokenizer=given, device_mesh=mesh, remote_group="samplers")
+        held = run_on_workers(sampler, lambda one: id(one._tokenizer))
+    assert len({*held, id(given)}) == 3
