@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from twinkle.engines.kept_state import KeptState
     from twinkle.engines.neighbours import Neighbours
     from twinkle.engines.sampling_params import SamplingParams
     from twinkle.engines.sequence_seed import Job
@@ -39,6 +40,7 @@ class Writer(NamedTuple):
         ends: The tokens that end a sequence.
         limits: Which ids the model knows, and how long a sequence may be.
         neighbours: Which sequences may be computed at once.
+        kept: What the model's modules keep from one pass to the next.
         deadline: What ends the generation with an error; None waits for ever.
     """
 
@@ -47,6 +49,7 @@ class Writer(NamedTuple):
     ends: Collection[int]
     limits: TokenLimits
     neighbours: Neighbours
+    kept: KeptState
     deadline: StoppingCriteria | None = None
 
 
@@ -130,6 +133,7 @@ def _write(writer: Writer, jobs: Sequence[Job], params: SamplingParams, longest:
     config = GenerationConfig(
         do_sample=False, max_new_tokens=longest, eos_token_id=sorted(ends) or None, pad_token_id=0
     )
+    writer.kept.forget()
     written = model.generate(
         input_ids=ids,
         attention_mask=attended,

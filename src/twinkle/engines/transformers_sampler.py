@@ -62,6 +62,7 @@ class TransformersSampler:
     ) -> None:
         from twinkle.engines.adapters import check_adapters, facts
         from twinkle.engines.chats import template_of
+        from twinkle.engines.kept_state import KeptState
         from twinkle.engines.model_layout import check_replicas, own_device
         from twinkle.engines.pretrained import build_model, check_installed, only_ends, read_tokenizer
         from twinkle.engines.sampling_params import checked_params
@@ -77,6 +78,7 @@ class TransformersSampler:
         self._seeds = RowSeeds()
         self._tokenizer = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
+        self._kept = KeptState(self._model)
         self._limits = token_limits(self._model)
         self._neighbours: Neighbours | None = None
         check_adapters(self._model, trained=False)
@@ -148,5 +150,6 @@ class TransformersSampler:
         if self._neighbours is None:
             check_finite(self._model, jobs[0].ids)  # what is no number has no neighbours either
             self._neighbours = look_at_rows(self._model, self._model.device, "left")
-        writer = Writer(self._model, self._tokenizer, self._ends, self._limits, self._neighbours, deadline)
+        known = self._ends, self._limits, self._neighbours, self._kept
+        writer = Writer(self._model, self._tokenizer, *known, deadline)
         return write(writer, jobs, params, self._micro_batch_size)
