@@ -11,6 +11,7 @@ from torch import Tensor
 from twinkle.engines.columns import as_column
 from twinkle.engines.padding import TEMPERATURES
 from twinkle.engines.rollouts import Rollouts
+from twinkle.engines.whole_columns import OF_THE_WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,8 @@ def columns_of(batch: Mapping[str, object]) -> Padded:
     """
     if "input_ids" not in batch:
         raise ValueError(f"a batch has input_ids, but this mapping has {', '.join(map(str, batch)) or 'no column'}")
-    found = {name: as_column(name, column, name in _READ) for name, column in batch.items() if _is_column(column)}
+    given = {name: column for name, column in batch.items() if name not in OF_THE_WHOLE and _is_column(column)}
+    found = {name: as_column(name, column, name in _READ) for name, column in given.items()}
     return on_host({name: column for name, column in found.items() if column is not None})
 
 

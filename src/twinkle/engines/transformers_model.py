@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinkle import remote_class, remote_function
+from twinkle.engines.whole_columns import OF_THE_WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("twinkle.engines")
 _SKIPS = 10
 _FACTS = "adapters.json"
+_WHOLE = tuple(f"batch.{column}" for column in OF_THE_WHOLE)
 
 
 @remote_class()
@@ -115,7 +117,7 @@ class TransformersModel:
         self._skipped = 0
         self._compared = False
 
-    @remote_function(dispatch="slice_dp", split=("batch",), collect="first", collective=True)
+    @remote_function(dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="first", collective=True)
     def forward_backward(
         self,
         batch: Batch,
@@ -213,7 +215,7 @@ class TransformersModel:
         self._forget_gradients()
         return {"grad_norm": norm, "lr": rate}
 
-    @remote_function(dispatch="slice_dp", split=("batch",), collect="flatten", collective=True)
+    @remote_function(dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="flatten", collective=True)
     def logprobs(self, batch: Batch) -> list[Tensor]:
         """The log-probability of each token, at the temperature of its sequence (1 without the column).
 

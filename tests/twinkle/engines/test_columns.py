@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import DataCollatorWithFlattening
 
+from twinkle.engines import TransformersModel
 from twinkle.engines.padded import columns_of
+from twinkle.engines.whole_columns import OF_THE_WHOLE
+from twinkle_remote.protocol.marks import SPEC
 
 IDS = [[1, 2, 3], [4, 5, 6]]
 
@@ -40,3 +44,12 @@ def test_ids_of_any_whole_numbers_are_int64(form: Any) -> None:
 def test_what_is_no_rectangle_of_whole_numbers_is_named(values: Any, name: str) -> None:
     with pytest.raises(ValueError, match=f"column {name}"):
         columns_of({"input_ids": IDS, name: values})
+
+
+def test_what_a_flattening_collator_says_of_the_whole_is_no_column() -> None:
+    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    made = collate([{"input_ids": [2, 3, 4], "labels": [2, 3, 4]}, {"input_ids": [5, 6], "labels": [5, 6]}])
+    assert {"cu_seq_lens_q", "max_length_k"} <= made.keys()
+    assert columns_of(made).keys() == {"input_ids", "labels", "position_ids", "seq_idx"}
+    spec = getattr(TransformersModel.forward_backward, SPEC)
+    assert set(OF_THE_WHOLE) == set(spec.whole_columns("batch"))

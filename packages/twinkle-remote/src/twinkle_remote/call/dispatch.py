@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
-from twinkle_remote.call.arguments import Encoder, Replicated
+from twinkle_remote.call.arguments import Encoder, Replicate, Replicated
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
@@ -120,7 +120,7 @@ def _dispatch(
         return Shares(arguments, range(len(ranks)), encoder, each=True)
     if not args and not kwargs:
         return Shares([((), {})], [0] * len(ranks), encoder)
-    named = [*zip(names, args, strict=True), *kwargs.items()]
+    named = [(key, _marked(spec, key, value)) for key, value in (*zip(names, args, strict=True), *kwargs.items())]
     if spec.masks and any(key == MASK for key, _ in named):
         raise DispatchError(f"{MASK} is the mask of rows that are repeated to pad a share: the call fills it in itself")
     own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]
@@ -166,6 +166,15 @@ def _data_ranks(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | Non
 @lru_cache(maxsize=64)
 def _by_data(mesh: DeviceMesh) -> Sequence[int]:
     return [mesh.data_rank(rank) for rank in sorted(mesh.ranks)]
+
+
+def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
+    """An argument whose columns that go whole are marked so."""
+    whole = spec.whole_columns(name) if spec.replicate else ()
+    parts = columns(value) if whole and not isinstance(value, Replicated | Lazy) else None
+    if parts is None or parts.keys().isdisjoint(whole):
+        return value
+    return rebuild(value, [Replicate(part) if key in whole else part for key, part in parts.items()])
 
 
 def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:

@@ -54,7 +54,8 @@ class FunctionOptions(TypedDict, total=False):
         lazy_collect: Leave results on the workers until they are used; None follows `initialize`.
         timeout: Seconds from the call to its deadline; None for no deadline.
         split: Names of the arguments to split; all others go whole.
-        replicate: Names of the arguments that go whole.
+        replicate: Names of the arguments that go whole; "argument.column" for a column of a mapping or dataclass whose
+            other columns are divided.
         uneven: What happens if the number of data ranks does not divide the rows. None splits as evenly as possible
             (a rank without rows gets an empty slice of the same type). "strict" raises an error. "pad" repeats rows
             and drops their results (a "mean" or "sum" of figures that the workers compute counts the repeated rows

@@ -168,7 +168,7 @@ def _positional(function: Callable[..., Any], signature: inspect.Signature, spec
     parameters = list(signature.parameters.values())[1:]
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         known = [parameter.name for parameter in parameters]
-        for name in (*(spec.split or ()), *spec.replicate):
+        for name in spec.named_arguments:
             if name not in known:
                 raise TypeError(
                     f"split= and replicate= name arguments of {_shown(function)}, and {name!r} is none of {known}"
@@ -188,7 +188,7 @@ def _hidden_names(function: Any, signature: inspect.Signature, spec: FunctionSpe
     """
     if not hasattr(function, "__wrapped__"):
         return ()
-    hidden = [name for name in (*(spec.split or ()), *spec.replicate) if name not in signature.parameters]
+    hidden = [name for name in spec.named_arguments if name not in signature.parameters]
     below = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in below.values()):
         return tuple(hidden)

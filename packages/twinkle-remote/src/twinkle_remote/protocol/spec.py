@@ -105,6 +105,17 @@ class FunctionSpec:
         return argument not in declared and not options.isdisjoint(chosen)
 
     @property
+    def named_arguments(self) -> Sequence[str]:
+        """The arguments that `split=` and `replicate=` name, also those of which they name a column."""
+        return [name.partition(".")[0] for name in (*(self.split or ()), *self.replicate)]
+
+    def whole_columns(self, argument: str) -> Sequence[str]:
+        """The columns of an argument that go whole, beside rows that are divided: `replicate=("batch.offsets",)`."""
+        return [
+            column for name, _, column in (one.partition(".") for one in self.replicate) if name == argument and column
+        ]
+
+    @property
     def untold(self) -> bool:
         """Whether the rows of results are joined, and the annotation does not say what the elements of a tuple are."""
         return self.collect == "flatten" and self.columns is None
