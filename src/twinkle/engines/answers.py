@@ -194,9 +194,15 @@ def to_rollouts(
     logprobs = [torch.cat([torch.zeros(len(one.prompt)), one.logprobs]) for one in answers]
     texts = None if tokenizer is None else [_text(one, params, tokenizer, ends) for one in answers]
     finish = [one.finish for one in answers]
-    temperatures = [params.temperature or 1.0] * len(answers)
     return Rollouts(
-        ids, masks, logprobs, temperatures=temperatures, versions=versions, completions=texts, finish=finish
+        ids,
+        masks,
+        logprobs,
+        temperatures=[params.temperature or 1.0] * len(answers),
+        versions=versions,
+        completions=texts,
+        finish=finish,
+        truncated_sampling=[params.is_truncated] * len(answers),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
@@ -14,6 +14,25 @@ if TYPE_CHECKING:
 BY_TOKEN = ("ids", "mask", "logprobs", "ref_logprobs", "rewards", "advantages", "versions")
 _WHOLE_NUMBERS = ("ids", "mask", "versions")
 _FROM_ONE_NUMBER = ("rewards", "advantages", "versions")
+
+
+class RolloutColumns(TypedDict, total=False):
+    """What `Rollouts.replace` replaces."""
+
+    ids: Sequence[Any]
+    mask: Sequence[Any] | None
+    logprobs: Sequence[Any] | None
+    temperatures: Sequence[float] | None
+    ref_logprobs: Sequence[Any] | None
+    rewards: Sequence[Any] | None
+    advantages: Sequence[Any] | None
+    versions: Sequence[Any] | None
+    counts: Sequence[int] | None
+    columns: Mapping[str, Sequence[Any]] | None
+    prompts: Sequence[Any] | None
+    completions: Sequence[Any] | None
+    finish: Sequence[str] | None
+    truncated_sampling: Sequence[bool] | None
 
 
 def join_tokens(name: str, sequences: Sequence[Any], lengths: Sequence[int] | None) -> torch.Tensor:
@@ -199,12 +218,44 @@ def entries(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
     return list(values)
 
 
-def temperatures_of(values: Sequence[Any]) -> list[float]:
-    """Temperatures as Python's numbers.
+def entries_of(name: str, values: Sequence[Any] | None, count: int, of: str) -> list[Any] | None:
+    """The values as `entries` takes them, or None.
+
+    Raises:
+        ValueError: There are more or fewer.
+    """
+    return None if values is None else entries(name, values, count, of)
+
+
+def flags_of(name: str, values: Sequence[Any] | None, count: int) -> list[bool] | None:
+    """One flag a sequence, as Python's; None where none is set, as without the column.
+
+    Raises:
+        ValueError: There are more or fewer, or one is neither true nor false.
+    """
+    found = [
+        value.item() if hasattr(value, "item") else value for value in entries_of(name, values, count, "sequence") or ()
+    ]
+    for i, value in enumerate(found):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}[{i}] is {value!r:.60}: it is True or False")
+    return found if any(found) else None
+
+
+def join_flags(parts: Sequence[list[bool] | None], counts: Sequence[int]) -> list[bool] | None:
+    """The flags of several parts of so many sequences, one after the other; None where none is set."""
+    found = [flag for part, n in zip(parts, counts, strict=True) for flag in part or [False] * n]
+    return found if any(found) else None
+
+
+def temperatures_of(values: Sequence[Any] | None) -> list[float] | None:
+    """Temperatures as Python's numbers, or None.
 
     Raises:
         ValueError: One is not above 0, or no number.
     """
+    if values is None:
+        return None
     found = [float(value) for value in values]
     for i, value in enumerate(found):
         if not 0 < value < math.inf:

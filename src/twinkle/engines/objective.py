@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
-from twinkle.engines.losses import COMPARING, LOSSES, NORMALIZATIONS, Normalization, total_and_count
+from twinkle.engines.losses import COMPARING, LOSSES, NORMALIZATIONS, SAMPLED, Normalization, total_and_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,12 +27,14 @@ class Objective(NamedTuple):
         unit: What its mean counts: "token", "sequence" or "pair".
         compares: Whether it compares with log-probabilities that were computed without dropout; None where only the
             batch tells.
+        sampled: Whether it is an expectation over what was sampled; None where only the batch tells.
     """
 
     name: str
     function: Loss
     unit: str
     compares: bool | None
+    sampled: bool | None
 
     def share(self, logprobs: Tensor, part: MicroBatch) -> tuple[Tensor, float]:
         """A part's share of the mean: a sum of losses, and what to divide the sum of all parts by.
@@ -92,9 +94,9 @@ def objective(
         raise ValueError(f"normalize={normalize!r} is none of {', '.join(map(repr, get_args(Normalization)))}")
     if not isinstance(loss, str):
         name = getattr(loss, "__name__", type(loss).__name__)
-        return Objective(name, partial(loss, **options), normalize or "token", None)
+        return Objective(name, partial(loss, **options), normalize or "token", None, None)
     own = NORMALIZATIONS[loss]
     if own == "pair" and normalize is not None:
         raise ValueError(f"loss={loss!r} is a mean over pairs, so normalize={normalize!r} has no meaning: leave it out")
     named: Callable[..., Tensor] = LOSSES[loss]
-    return Objective(loss, partial(named, **options), normalize or own, loss in COMPARING)
+    return Objective(loss, partial(named, **options), normalize or own, loss in COMPARING, loss in SAMPLED)

@@ -19,7 +19,9 @@ Side = Literal["left", "right"]
 _INPUT = {"ids": "input_ids"}
 TEMPERATURES = "temperatures"
 """The temperature of its sequence at each token of a padded or packed batch; 1 at padding."""
-_LAYOUT = ("attention_mask", "position_ids", "sequence_ids", TEMPERATURES)
+TRUNCATED = "truncated_sampling"
+"""Whether each token's sequence was drawn from a part of the vocabulary; false at padding."""
+_LAYOUT = ("attention_mask", "position_ids", "sequence_ids", TEMPERATURES, TRUNCATED)
 
 
 def pad_columns(
@@ -44,6 +46,11 @@ def pad_columns(
         "position_ids": rectangle(position.to(device)),
         **{name: rectangle(values, int(name == TEMPERATURES)) for name, values in tokens.items() if name != "ids"},
     }
+
+
+def spread(values: Sequence[float], lengths: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """The value of its sequence at each token."""
+    return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(lengths, dtype=torch.int64))
 
 
 def unpad_columns(mapping: Mapping[str, torch.Tensor], lengths: Sequence[int]) -> dict[str, torch.Tensor]:

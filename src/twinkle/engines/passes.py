@@ -12,6 +12,7 @@ from twinkle.engines.forward import token_logprobs
 from twinkle.engines.micro_batches import MicroBatch, is_packed, micro_batches
 from twinkle.engines.neighbours import Neighbours, look_at_packs, look_at_rows
 from twinkle.engines.padded import filler
+from twinkle.engines.padding import TRUNCATED
 from twinkle.engines.token_limits import token_limits
 
 if TYPE_CHECKING:
@@ -76,6 +77,14 @@ class Passes:
             return aim.compares
         has = any(name in part.columns for part in parts for name in ("logprobs", "ref_logprobs"))
         return self._layout.max_over_all(float(has)) > 0
+
+    def is_truncated(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
+        """Whether a loss over samples gets some of this rank that were drawn from a part of the tokens."""
+        return aim.sampled is not False and any(
+            bool(part.columns[TRUNCATED].any())
+            for part in parts
+            if TRUNCATED in part.columns and (aim.sampled or "logprobs" in part.columns)
+        )
 
     def logprobs(self, part: MicroBatch) -> Tensor:
         """The log-probabilities of a part's ids, on the CPU."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import torch
 
@@ -16,35 +16,31 @@ from twinkle.engines.columns import (
     chain,
     check_alike,
     entries,
+    entries_of,
+    flags_of,
     join_columns,
+    join_flags,
     join_further,
     join_tokens,
     temperatures_of,
 )
 from twinkle.engines.description import rows, sizes
-from twinkle.engines.padding import TEMPERATURES, Side, pack_columns, pad_columns, unpack_columns, unpad_columns
+from twinkle.engines.padding import (
+    TEMPERATURES,
+    TRUNCATED,
+    Side,
+    pack_columns,
+    pad_columns,
+    spread,
+    unpack_columns,
+    unpad_columns,
+)
 from twinkle_remote.values import register_splitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-
-class RolloutColumns(TypedDict, total=False):
-    """What `Rollouts.replace` replaces."""
-
-    ids: Sequence[Any]
-    mask: Sequence[Any] | None
-    logprobs: Sequence[Any] | None
-    temperatures: Sequence[float] | None
-    ref_logprobs: Sequence[Any] | None
-    rewards: Sequence[Any] | None
-    advantages: Sequence[Any] | None
-    versions: Sequence[Any] | None
-    counts: Sequence[int] | None
-    columns: Mapping[str, Sequence[Any]] | None
-    prompts: Sequence[Any] | None
-    completions: Sequence[Any] | None
-    finish: Sequence[str] | None
+    from twinkle.engines.columns import RolloutColumns
 
 
 @dataclass(init=False, repr=False, eq=False, frozen=True)
@@ -63,6 +59,8 @@ class Rollouts:
         finish: Why each sequence ended, "stop" or "length", or None.
         temperatures: The temperature at which each sequence was drawn, to which `logprobs` belong; 1 where it was
             greedy; or None, which is 1.
+        truncated_sampling: Whether each sequence was drawn from a part of the tokens (top_k, top_p, min_p), a
+            distribution that no model computes; None where none was.
     """
 
     tokens: dict[str, torch.Tensor]
@@ -73,6 +71,7 @@ class Rollouts:
     completions: list[Any] | None
     finish: list[str] | None
     temperatures: list[float] | None
+    truncated_sampling: list[bool] | None
 
     def __init__(
         self,
@@ -89,6 +88,7 @@ class Rollouts:
         prompts: Sequence[Any] | None = None,
         completions: Sequence[Any] | None = None,
         finish: Sequence[str] | None = None,
+        truncated_sampling: Sequence[bool] | None = None,
     ) -> None:
         """Make rollouts of columns, which are copied; tensors keep their dtype and device.
 
@@ -107,6 +107,7 @@ class Rollouts:
             prompts: One a row.
             completions: One a sequence.
             finish: One a sequence, "stop" or "length".
+            truncated_sampling: One flag a sequence: it was drawn from a part of the tokens. None is False.
 
         Raises:
             ValueError: Lengths disagree, or a temperature is not above 0.
@@ -123,12 +124,11 @@ class Rollouts:
             lengths,
             own,
             {name: entries(f"columns[{name!r}]", c, len(own), "row") for name, c in (columns or {}).items()},
-            None if prompts is None else entries("prompts", prompts, len(own), "row"),
-            None if completions is None else entries("completions", completions, len(lengths), "sequence"),
-            None if finish is None else entries("finish", finish, len(lengths), "sequence"),
-            None
-            if temperatures is None
-            else temperatures_of(entries("temperatures", temperatures, len(lengths), "sequence")),
+            entries_of("prompts", prompts, len(own), "row"),
+            entries_of("completions", completions, len(lengths), "sequence"),
+            entries_of("finish", finish, len(lengths), "sequence"),
+            temperatures_of(entries_of("temperatures", temperatures, len(lengths), "sequence")),
+            flags_of("truncated_sampling", truncated_sampling, len(lengths)),
         )
 
     def _fill(self, *values: Any) -> Rollouts:
@@ -229,9 +229,8 @@ class Rollouts:
             self.counts[start:stop],
             {name: column[start:stop] for name, column in self.columns.items()},
             None if self.prompts is None else self.prompts[start:stop],
-            None if self.completions is None else self.completions[first:last],
-            None if self.finish is None else self.finish[first:last],
-            None if self.temperatures is None else self.temperatures[first:last],
+            *[None if one is None else one[first:last] for one in (self.completions, self.finish, self.temperatures)],
+            join_flags([self.truncated_sampling and self.truncated_sampling[first:last]], [last - first]),
         )
 
     @staticmethod
@@ -256,6 +255,7 @@ class Rollouts:
             [n for part in used for n in part.counts],
             join_further([part.columns for part in used], list(map(len, used))),
             *[chain([getattr(part, name) for part in used]) for name in _ENTRIES],
+            join_flags([part.truncated_sampling for part in used], [len(part.lengths) for part in used]),
         )
 
     def replace(self, **columns: Unpack[RolloutColumns]) -> Rollouts:
@@ -265,7 +265,7 @@ class Rollouts:
             ValueError: Lengths disagree.
         """
         given: dict[str, Any] = {name: self._column(name) for name in BY_TOKEN}
-        given |= {name: getattr(self, name) for name in ("counts", "columns", *_ENTRIES)}
+        given |= {name: getattr(self, name) for name in ("counts", "columns", *_ENTRIES, TRUNCATED)}
         return Rollouts(**{**given, **columns})
 
     def pad(self, side: Side = "right", pad_id: int = 0) -> dict[str, torch.Tensor]:
@@ -318,15 +318,15 @@ class Rollouts:
         return self._with_tokens(unpack_columns(mappings, self.lengths))
 
     def _by_token(self) -> dict[str, torch.Tensor]:
-        """The columns by token, and the temperature of its sequence at each token."""
-        if self.temperatures is None:
-            return self.tokens
-        each = torch.tensor(self.temperatures, dtype=torch.float64)
-        spread = torch.repeat_interleave(each, torch.tensor(self.lengths, dtype=torch.int64))
-        return {**self.tokens, TEMPERATURES: spread.to(self.tokens["ids"].device)}
+        """The columns by token, and what is one a sequence and read by token."""
+        found, device = dict(self.tokens), self.tokens["ids"].device
+        for name, dtype in ((TEMPERATURES, torch.float64), (TRUNCATED, torch.bool)):
+            if (each := getattr(self, name)) is not None:
+                found[name] = spread(each, self.lengths, dtype).to(device)
+        return found
 
     def _with_tokens(self, fresh: Mapping[str, torch.Tensor]) -> Rollouts:
-        rest = [getattr(self, name) for name in ("lengths", "counts", "columns", *_ENTRIES)]
+        rest = [getattr(self, name) for name in ("lengths", "counts", "columns", *_ENTRIES, TRUNCATED)]
         return object.__new__(Rollouts)._fill({**self.tokens, **fresh}, *rest)
 
     def sequence_rewards(self) -> torch.Tensor:

@@ -91,6 +91,11 @@ class SamplingParams:
             if not holds:
                 raise ValueError(f"{name} is {rule}, got {getattr(self, name)!r}")
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether tokens are drawn from a part of all: by top_k, top_p or min_p. A greedy answer is not drawn."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
 
 def checked_params(given: object, own: SamplingParams | None) -> SamplingParams:
     """The parameters of a call: those given, or the sampler's own.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,7 @@ class TransformersModel:
         self._unit = ""
         self._skipped = 0
         self._compared = False
+        self._warned = False
 
     @remote_function(dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="first", collective=True)
     def forward_backward(
@@ -165,7 +167,8 @@ class TransformersModel:
         try:
             with drawing(self._model, draws, self._layout.mesh.get_group("tp"), self._layout.device):
                 totals, failure = self._passes.add_gradients(parts, aim, self._sums)
-            total_loss, counted, tokens, failed = self._layout.sum_over_data([*totals, float(failure is not None)])
+            flags = failure is not None, self._passes.is_truncated(aim, parts)
+            total_loss, counted, tokens, failed, truncated = self._layout.sum_over_data([*totals, *map(float, flags)])
             if failure is not None:
                 failure.add_note("the gradients since the last step() are forgotten")
                 raise failure
@@ -177,6 +180,8 @@ class TransformersModel:
             return {"loss": 0.0, "tokens": 0.0}
         self._counted += counted
         self._unit = aim.unit
+        if truncated:
+            self._warn_of_truncation()
         return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
 
     @remote_function(dispatch="all", collect="first", collective=True)
@@ -313,6 +318,18 @@ class TransformersModel:
             )
         _log.warning("the gradient is not finite: no step is made (%d in a row)", self._skipped)
         return {"grad_norm": math.nan, "lr": rate, "skipped": 1.0}
+
+    def _warn_of_truncation(self) -> None:
+        """Tell once, on the first rank, that what was sampled is not what the model computes."""
+        if self._warned or not self._layout.is_first:
+            return
+        self._warned = True
+        warnings.warn(
+            "these rollouts were drawn from a part of the tokens (top_k, top_p or min_p): the loss takes the whole "
+            "distribution for what sampled, so its gradient is not that of the expected reward; use top_k=0, top_p=1.0 "
+            "and min_p=0.0 to sample for it, or rollouts.replace(truncated_sampling=None) where this is meant",
+            stacklevel=2,
+        )
 
     def _forget_gradients(self) -> None:
         self._sums.forget()

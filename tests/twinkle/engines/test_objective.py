@@ -114,3 +114,38 @@ def test_a_mapping_says_what_counts() -> None:
     assert len(model.logprobs(bare)) == 4
     for labelled in (bare | {"mask": padded["mask"]}, bare | {"labels": padded["input_ids"]}, {"input_ids": [[1, 2]]}):
         assert model.forward_backward(labelled)["tokens"] > 0
+
+
+def own(logprobs: torch.Tensor, batch: Any) -> torch.Tensor:
+    return -logprobs
+
+
+def marked(which: list[bool] | None) -> Rollouts:
+    return rollouts().replace(truncated_sampling=which)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "gspo", "cispo", "importance_sampling", own])
+def test_a_policy_loss_of_truncated_sampling_warns_once(loss: Any) -> None:
+    model = TransformersModel(Build("llama"), optimizer=sgd, micro_batch_size=1)
+    model.forward_backward(marked(None), loss)
+    model.forward_backward(marked([False, False, True, True])[:1], loss)
+    with pytest.warns(UserWarning, match="top_k"):
+        model.forward_backward(marked([False, False, False, True]), loss)
+    model.forward_backward(marked([True] * 4), loss)
+
+
+@pytest.mark.parametrize("form", ["mapping", "packs", "list", "max_tokens"])
+def test_a_batch_of_any_form_tells_its_truncated_sampling(form: str) -> None:
+    options: Any = {"max_tokens": 9} if form == "max_tokens" else {}
+    model = TransformersModel(Build("llama"), optimizer=sgd, **options)
+    given = marked([False, False, True, False])
+    forms: Any = {"mapping": given.pad(), "packs": given.pack(9), "list": [given[0], given[1]]}
+    with pytest.warns(UserWarning, match="top_k"):
+        model.forward_backward(forms.get(form, given), "cispo")
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "dpo", own])
+def test_other_losses_take_truncated_sampling(loss: Any) -> None:
+    given = marked([True] * 4)
+    given = given.replace(logprobs=None, advantages=None) if loss is own else given
+    TransformersModel(Build("llama"), optimizer=sgd).forward_backward(given, loss)

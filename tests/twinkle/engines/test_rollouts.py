@@ -304,3 +304,21 @@ def test_ids_of_any_whole_numbers_are_those_that_models_look_up(form: Any) -> No
 def test_what_is_no_column_is_named(columns: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Rollouts(**{"ids": [[1], [2]], **columns})
+
+
+def test_marks_of_truncated_sampling_are_cut_and_joined_with_rows_that_have_none() -> None:
+    plain = Rollouts([[1, 2, 3], [4], [5, 6]], counts=[2, 1])
+    made = plain.replace(truncated_sampling=[np.True_, torch.tensor(False), False])  # type: ignore[list-item]  # libraries' own flags
+    assert made.truncated_sampling == [True, False, False] and made[1].truncated_sampling is None
+    joined = Rollouts.concat([plain, made[0], made[1]])
+    assert joined.truncated_sampling == [False, False, False, True, False, False]
+    assert joined[2] == made[0] == pickle.loads(pickle.dumps(made))[0] and joined[:2] == plain
+    assert made[[1, 0]].truncated_sampling == [False, True, False] and made[:0].truncated_sampling is None
+    padded = made.pad("left")
+    assert padded["truncated_sampling"].tolist() == [[True] * 3, [False] * 3, [False] * 3]
+    assert made.unpad(padded) == made == made.unpack(made.pack(4))
+    assert sum(int(pack["truncated_sampling"].sum()) for pack in made.pack(4)) == 3
+    assert "truncated_sampling" not in plain.replace(truncated_sampling=[False] * 3).pad()
+    for wrong in ([True], ["yes"] * 3, [None, 1, 0]):
+        with pytest.raises(ValueError, match="truncated_sampling"):
+            made.replace(truncated_sampling=wrong)  # type: ignore[arg-type]

@@ -78,3 +78,18 @@ def test_names_from_elsewhere_are_told_ours(name: str, use: str) -> None:
     options: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError, match=f"no {name}: use .*{use}"):
         SamplingParams(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"temperature": 0.5}, False),
+        ({"top_k": 1}, True),
+        ({"top_p": 0.999}, True),
+        ({"min_p": 1e-3, "temperature": 2}, True),
+        ({"top_k": 5, "top_p": 0.5, "temperature": 0}, False),
+    ],
+)
+def test_what_draws_from_a_part_of_the_tokens_is_truncated(options: dict[str, Any], expected: bool) -> None:
+    assert SamplingParams(**options).is_truncated is expected

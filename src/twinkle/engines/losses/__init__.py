@@ -37,11 +37,15 @@ NORMALIZATIONS: dict[str, Literal["token", "sequence", "pair"]] = {
 COMPARING = frozenset(LOSSES) - {"cross_entropy"}
 """The losses that compare with log-probabilities of another model or moment, computed without dropout."""
 
+SAMPLED = COMPARING - {"dpo"}
+"""The losses that are an expectation over what was sampled: policy gradients."""
+
 __all__ = [
     "COMPARING",
     "ESTIMATORS",
     "LOSSES",
     "NORMALIZATIONS",
+    "SAMPLED",
     "Normalization",
     "average",
     "cispo",
