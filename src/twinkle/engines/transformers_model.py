@@ -178,10 +178,7 @@ class TransformersModel:
         if failed:  # on another data rank, whose error the caller gets
             self._forget_gradients()
             return {"loss": 0.0, "tokens": 0.0}
-        self._counted += counted
-        self._unit = aim.unit
-        if truncated:
-            self._warn_of_truncation()
+        self._note(aim, counted, truncated > 0)
         return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
 
     @remote_function(dispatch="all", collect="first", collective=True)
@@ -319,9 +316,11 @@ class TransformersModel:
         _log.warning("the gradient is not finite: no step is made (%d in a row)", self._skipped)
         return {"grad_norm": math.nan, "lr": rate, "skipped": 1.0}
 
-    def _warn_of_truncation(self) -> None:
-        """Tell once, on the first rank, that what was sampled is not what the model computes."""
-        if self._warned or not self._layout.is_first:
+    def _note(self, aim: Objective, counted: float, is_truncated: bool) -> None:
+        """Note what a batch added; warn once, on the first rank, of a loss over samples of truncated sampling."""
+        self._counted += counted
+        self._unit = aim.unit
+        if self._warned or not is_truncated or not self._layout.is_first:
             return
         self._warned = True
         warnings.warn(
