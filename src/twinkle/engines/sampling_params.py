@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -98,11 +98,11 @@ class SamplingParams:
 
 
 def checked_params(given: object, own: SamplingParams | None) -> SamplingParams:
-    """The parameters of a call: those given, or the sampler's own.
+    """The parameters of a call: those given, or the sampler's own; checked, also where they came from elsewhere.
 
     Raises:
         TypeError: They are something else.
-        ValueError: There are none.
+        ValueError: There are none, or one is out of its range.
     """
     found = own if given is None else given
     if found is None:
@@ -112,7 +112,7 @@ def checked_params(given: object, own: SamplingParams | None) -> SamplingParams:
             f"params is SamplingParams, got {type(found).__name__} {found!r:.80}; use SamplingParams(**mapping) for a "
             f"mapping of {', '.join(field.name for field in fields(SamplingParams))}"
         )
-    return found
+    return replace(found)
 
 
 def _plain(value: Any) -> Any:

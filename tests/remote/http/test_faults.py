@@ -152,6 +152,24 @@ def test_a_server_that_was_started_anew_says_so() -> None:
                 get(component.echo(b"x"))
 
 
+def test_an_idle_client_that_did_not_reach_the_server_is_told_that_it_was_started_anew() -> None:
+    with running(lease=0.9) as first, session("http", address=first.address, token=TOKEN, patience=0.5):
+        component = gated()
+        assert component.echo(b"x") == b"x"
+        first.end()
+
+        def lost() -> bool:
+            with pytest.raises(SessionLostError) as caught:
+                get(component.echo(b"x"))
+            return "(/news)" in str(caught.value)  # the client has found out by itself
+
+        until(lost)
+        with running(port=int(first.address.rpartition(":")[2])):
+            for _ in range(2):
+                with pytest.raises(SessionLostError, match="was started anew"):
+                    get(component.echo(b"x"))
+
+
 def test_sigterm_ends_calls_in_flight_and_takes_no_new_ones(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with running() as server, session("http", address=server.address, token=TOKEN):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from twinkle_remote.call.alive_lazies import any_lazy
 from twinkle_remote.call.lazy import Lazy
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.failures.frames import is_all_machinery
 from twinkle_remote.values.rows import PLAIN
 from twinkle_remote.values.tree import map_parts
 
@@ -65,6 +66,10 @@ def get(value: Any, timeout: float | None = None) -> Any:
         raise ValueError(
             f"a {type(value).__name__} contains itself, or is nested too deeply to look for lazy results in it"
         ) from None
+    except KeyboardInterrupt as error:
+        if is_all_machinery(error.__traceback__):
+            raise error.with_traceback(None) from error.__cause__
+        raise
 
 
 @overload

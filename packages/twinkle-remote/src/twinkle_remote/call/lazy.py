@@ -11,6 +11,7 @@ from twinkle_remote.call.awaiting import future_of
 from twinkle_remote.call.call_result import CallResult
 from twinkle_remote.call.lazy_operators import LazyOperators
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.failures.frames import is_all_machinery
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -63,6 +64,10 @@ class Lazy(LazyOperators, Generic[R]):
                 self._value = (cast("R", self._source.value(timeout)),)
             except TwinkleError as error:
                 raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
+            except KeyboardInterrupt as error:
+                if is_all_machinery(error.__traceback__):
+                    raise error.with_traceback(None) from error.__cause__
+                raise  # within code of the user, such as a function that collects
         return self._value[0]
 
     def hand_over(self) -> R:

@@ -16,6 +16,7 @@ _MACHINERY = ("twinkle_remote", "twinkle_mesh", "twinkle_ray", "twinkle_data", "
 _FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twinkle_ray"))
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
+_WAITED_IN = ("ray", "urllib3")
 _SUITE = os.path.join(_FOLDERS[0], "conformance") + os.sep
 
 
@@ -33,6 +34,16 @@ def user_stack(frame: FrameType | None, limit: int = 6) -> str:
     if all(at.filename.startswith(_LIBRARY) and _INSTALLED not in at.filename for at in inside):
         inside = []  # these packages wait inside of Python's own modules
     return "".join(traceback.format_list((inside or stack)[-limit:]))
+
+
+def is_all_machinery(trace: TracebackType | None) -> bool:
+    """Whether all frames of a traceback are of these packages, or of what they wait in."""
+    return all(_waits(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
+
+
+def _waits(name: str) -> bool:
+    installed = any(f"{_INSTALLED}{library}{os.sep}" in name for library in _WAITED_IN)
+    return is_machinery_file(name) or installed or (name.startswith(_LIBRARY) and _INSTALLED not in name)
 
 
 _line: ContextVar[str] = ContextVar("twinkle_line", default="")

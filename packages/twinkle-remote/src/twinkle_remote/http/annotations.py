@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import collections.abc
+import contextlib
+import importlib
 import inspect
 import sys
 import typing
 from functools import cache
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _MODULES = {"np": "numpy", "npt": "numpy.typing", "numpy": "numpy", "torch": "torch"}
@@ -38,11 +40,12 @@ def _unknown(name: str) -> type:
 class _Names(dict[str, Any]):
     """What the names in an annotation stand for: those of its module, else those that are imported for checkers."""
 
-    def __init__(self, known: dict[str, Any]) -> None:
+    def __init__(self, known: dict[str, Any], load: bool) -> None:
         self._known = known
+        self._load = load
 
     def __missing__(self, name: str) -> Any:
-        for_checkers = _imported_for_checkers(str(self._known.get("__name__", "")))
+        for_checkers = _imported_for_checkers(str(self._known.get("__name__", "")), name, self._load)
         for place in (self._known, for_checkers, vars(builtins), vars(collections.abc), vars(typing)):
             if name in place:
                 return place[name]
@@ -50,20 +53,32 @@ class _Names(dict[str, Any]):
         return _unknown(name) if module is None else module
 
 
-def _imported_for_checkers(module: str) -> dict[str, Any]:
-    """What a module imports for type checkers only, as far as it is loaded anyhow; nothing is imported here."""
+def _imported_for_checkers(module: str, name: str, load: bool) -> dict[str, Any]:
+    """What a module imports by a name for type checkers only: nothing unless it is loaded, or can be where `load`."""
     found: dict[str, Any] = {}
-    for name, (source, attribute) in _checker_imports(module).items():
-        loaded = sys.modules.get(source)
-        if loaded is not None and (not attribute or hasattr(loaded, attribute)):
-            found[name] = getattr(loaded, attribute) if attribute else loaded
+    for source, attribute in _checker_imports(module).get(name, ()):
+        loaded = _module(source, load)
+        if loaded is None:
+            continue
+        if attribute and not hasattr(loaded, attribute):  # it may be a module of a package
+            loaded, attribute = _module(f"{source}.{attribute}", load), ""
+        if loaded is not None:
+            top = sys.modules[name] if not attribute and source.startswith(f"{name}.") else loaded
+            found[name] = getattr(loaded, attribute) if attribute else top
     return found
 
 
+def _module(name: str, load: bool) -> ModuleType | None:
+    if load and name not in sys.modules:
+        with contextlib.suppress(Exception):  # it may be there for type checkers only, and raise anything
+            importlib.import_module(name)
+    return sys.modules.get(name)
+
+
 @cache
-def _checker_imports(module: str) -> dict[str, tuple[str, str]]:
-    """The imports below `if TYPE_CHECKING`: module and attribute by name."""
-    found: dict[str, tuple[str, str]] = {}
+def _checker_imports(module: str) -> dict[str, list[tuple[str, str]]]:
+    """The imports below `if TYPE_CHECKING`: modules and attributes by name."""
+    found: dict[str, list[tuple[str, str]]] = {}
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError, SyntaxError):  # there is no source
@@ -76,40 +91,46 @@ def _checker_imports(module: str) -> dict[str, tuple[str, str]]:
             package = sys.modules[module].__package__ or ""
             above = package.rsplit(".", node.level - 1)[0] if node.level else ""
             source = ".".join(part for part in (above, node.module or "") if part)
-            found.update({alias.asname or alias.name: (source, alias.name) for alias in node.names})
+            for alias in node.names:
+                found.setdefault(alias.asname or alias.name, []).append((source, alias.name))
         elif isinstance(node, ast.Import):
-            found.update({alias.asname: (alias.name, "") for alias in node.names if alias.asname})
-            plain = [alias.name.partition(".")[0] for alias in node.names if not alias.asname]
-            found.update({name: (name, "") for name in plain})
+            for alias in node.names:
+                found.setdefault(alias.asname or alias.name.partition(".")[0], []).append((alias.name, ""))
     return found
 
 
-def fields_of(cls: type) -> dict[str, Any]:
-    """The annotations of a class and its bases, by field; what cannot be read becomes `Unknown`."""
+def fields_of(cls: type, *, load: bool = False) -> dict[str, Any]:
+    """The annotations of a class and its bases, by field; what cannot be read becomes `Unknown`.
+
+    Args:
+        cls: A class of this program.
+        load: Import what its module imports for type checkers only, as far as the annotations name it.
+    """
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__[:-1]):
         known = vars(sys.modules.get(base.__module__, builtins))
-        found.update({name: _read(one, known) for name, one in inspect.get_annotations(base).items()})
+        found.update({name: _read(one, known, load) for name, one in inspect.get_annotations(base).items()})
     return found
 
 
-def annotations_of(function: Any) -> dict[str, Any]:
+def annotations_of(function: Any, *, load: bool = False) -> dict[str, Any]:
     """The annotations of a function by parameter and "return"; what cannot be read becomes `Unknown`.
 
     Args:
         function: A function of this program; its annotations are evaluated as its module would.
+        load: As for `fields_of`.
     """
     inner = inspect.unwrap(function)
     known = getattr(inner, "__globals__", {})
-    return {name: _read(annotation, known) for name, annotation in getattr(inner, "__annotations__", {}).items()}
+    return {name: _read(annotation, known, load) for name, annotation in getattr(inner, "__annotations__", {}).items()}
 
 
-def _read(annotation: Any, known: dict[str, Any]) -> Any:
+def _read(annotation: Any, known: dict[str, Any], load: bool) -> Any:
     one: Any = SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(one, known)["it"]
     except Exception:  # it names what exists for type checkers only
-        return _evaluated(annotation, _Names(known))
+        return _evaluated(annotation, _Names(known, load))
 
 
 def _evaluated(annotation: Any, names: _Names) -> Any:

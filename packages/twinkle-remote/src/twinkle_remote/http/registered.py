@@ -58,12 +58,15 @@ def registered_component(name: str) -> type | None:
 
 
 def register_annotated(cls: type) -> None:
-    """Let all types travel that occur in the annotations of a remote class: its constructor and remote functions."""
+    """Let all types travel that occur in the annotations of a remote class: its constructor and remote functions.
+
+    What its module imports for type checkers only is imported where these annotations name it.
+    """
     for name in dir(cls):
         found = vars_of(cls, name)
         function = found.fget if isinstance(found, property) else found
         if name == "__init__" or options_of(function) is not None:
-            for annotation in annotations_of(function).values():
+            for annotation in annotations_of(function, load=True).values():
                 TYPES.add_annotated(annotation)
 
 

@@ -57,6 +57,10 @@ T = TypeVar("T")
 Answer = tuple["Tree[Any]", list["Buffer"]]
 
 
+class NotReachedError(SessionLostError):
+    """The server was not reached for as long as it was tried."""
+
+
 class Connection:
     """Connections to a server.
 
@@ -283,7 +287,7 @@ class Connection:
                 return send()
             except _LOST as error:
                 if time.monotonic() + pause >= until:
-                    raise SessionLostError(
+                    raise NotReachedError(
                         f"the server at {self.address} was not reached for {patience:g} s ({path}): {error}"
                     ) from None
                 time.sleep(pause * random.uniform(0.5, 1.0))

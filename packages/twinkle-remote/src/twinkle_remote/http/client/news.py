@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import SessionLostError, TwinkleError
+from twinkle_remote.http.client.connection import NotReachedError
 from twinkle_remote.http.wire.envelopes import NEWS_ANSWER, NewsRequest, message_of, unpacked
 from twinkle_remote.sessions.inbox import Inbox
 
@@ -60,10 +61,19 @@ class NewsReader:
         """Check that the session is there.
 
         Raises:
-            SessionLostError: It is lost.
+            SessionLostError: It is lost. Where the server was not reached, it is asked once more: one that was started
+                anew since says so.
         """
-        if self._lost is not None:
-            raise type(self._lost)(str(self._lost))
+        lost = self._lost
+        if isinstance(lost, NotReachedError):
+            try:
+                self._connection.post("/news", message_of(NewsRequest(self._after, 0.0, 0, [])), patience=0.0)
+            except NotReachedError:
+                pass
+            except TwinkleError as error:
+                lost = self._lost = error
+        if lost is not None:
+            raise type(lost)(str(lost))
 
     def expect(self, reply: ServedReply) -> None:
         """Wait for the news of a call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -191,6 +192,7 @@ class _Encoder:
     def _fields(self, value: Any, where: str) -> Mapping[str, Any]:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         extra = set(getattr(value, "__dict__", ())) - fields.keys()
+        extra = {name for name in extra if not isinstance(getattr(type(value), name, None), cached_property)}
         if extra:
             raise WireTypeError(
                 f"{where} is {_article(type(value))} with attributes that are no fields, which would be lost: "

@@ -100,7 +100,7 @@ def _classes_in(annotation: Any, seen: set[Any]) -> Iterator[type]:
             return
         seen.add(annotation)
         yield annotation
-        for inner in fields_of(annotation).values():
+        for inner in fields_of(annotation, load=True).values():
             yield from _classes_in(inner, seen)
         return
     for inner in typing.get_args(annotation):
