@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ from twinkle_ray.weights.transport.gloo import GlooLink
 from twinkle_ray.weights.transport.protocol import LinkMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -129,3 +132,46 @@ def test_an_abort_ends_every_wait_of_a_link(server: StoreServer) -> None:
     assert time.monotonic() - began < 10.0
     for link in (sender, third):
         link.close()
+
+
+def test_a_client_that_leaves_while_it_waits_is_let_go(server: StoreServer) -> None:
+    before = _descriptors()
+    leaving = [StoreClient(server.address) for _ in range(5)]
+    stay = StoreClient(server.address)
+    waits = [threading.Thread(target=_wait_for_never, args=(client,)) for client in leaving]
+    for thread in waits:
+        thread.start()
+    _until(lambda: _descriptors() >= before + 12)  # both ends of six connections
+    arrived: list[bool] = []
+    staying = threading.Thread(target=lambda: arrived.append(stay.arrives(["later"], 60.0)))
+    staying.start()
+    time.sleep(0.2)
+    for client in leaving:
+        client._socket.shutdown(socket.SHUT_RDWR)  # as the end of its process does
+        client.close()
+    for thread in waits:
+        thread.join(10.0)
+    _until(lambda: _descriptors() <= before + 2)
+    other = StoreClient(server.address)
+    other.set("later", "now")
+    staying.join(10.0)
+    assert arrived == [True] and stay.get("later") == b"now" == other.get("later")
+    other.put("more", "1")
+    assert stay.arrives(["more", "later"], 10.0) and not stay.arrives(["never"], 0.01)
+    assert stay.get("more") == b"1"
+
+
+def _wait_for_never(client: StoreClient) -> None:
+    with suppress(RuntimeError):
+        client.arrives(["never"], 600.0)
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert holds()

@@ -12,6 +12,7 @@ from twinkle_ray.by_node.message_order import MessageOrder
 from twinkle_ray.by_node.messages import LostAnswers, loop_key
 from twinkle_ray.by_node.tree import children, next_hop
 from twinkle_ray.cluster.node_actors import options_on
+from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.workers.promises import Promises
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def start_call_agents(nodes: Sequence[str], fan_out: int, first: int = 0) -> lis
     """
     agents = []
     for index, node in enumerate(nodes, first):
-        actor_class = ray.remote(CallAgent).options(max_concurrency=_AT_ONCE, **options_on(node))
+        actor_class = remote_once(CallAgent).options(max_concurrency=_AT_ONCE, **options_on(node))
         agents.append(actor_class.remote(index, fan_out))
     return agents
 

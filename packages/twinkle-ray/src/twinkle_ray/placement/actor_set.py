@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.placement.first_answers import get_within
 from twinkle_ray.placement.rank_environment import (
     DEVICE_TYPE,
@@ -185,8 +186,7 @@ class ActorSet:
 
 def _start(reserved: Reserved, options: Mapping[str, Any]) -> Any:
     """An actor in a reserved place."""
-    remote: Any = ray.remote  # its types lack `concurrency_groups`
-    actor_class = remote(concurrency_groups={CONTROL: CONTROL_THREADS})(RankActor)
+    actor_class = remote_once(RankActor, ((CONTROL, CONTROL_THREADS),))
     return actor_class.options(**reserved.options(), **_OPTIONS, **options).remote()
 
 

@@ -11,6 +11,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from twinkle_ray.cluster.nodes import alive_nodes
+from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.cluster.silent_nodes import without_silent
 from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, assign_at, resource
 from twinkle_ray.workers.rank_actor import first_environment, visibility_variable
@@ -207,7 +208,7 @@ def _await(reserved: Sequence[Any], until: float) -> None:
 
 def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[tuple[int, str]]:
     """Which device each placement group of one device holds: its number among those of its node, and Ray's id of it."""
-    probe = ray.remote(_accelerators)
+    probe = remote_once(_accelerators)
     options = [Reserved(one, 0, 0, "", {kind: 1.0}).options() for one in reserved]
     asked = [probe.options(**each, max_retries=0).remote(kind) for each in options]
     found: list[tuple[int, str] | None] = ray.get(asked, timeout=max(10.0, until - time.monotonic()))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.node_actors import options_on
+from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import outcome_to_wire
 from twinkle_ray.workers.awaited_answers import AwaitedAnswers
@@ -127,4 +128,4 @@ def start_gate(agent: Any) -> Any:
         agent: The agent of that node; None where there is one node.
     """
     options = options_on(ray.get_runtime_context().get_node_id(), soft=True)
-    return ray.remote(InputGate).options(max_concurrency=_AT_ONCE, **options).remote(agent)
+    return remote_once(InputGate).options(max_concurrency=_AT_ONCE, **options).remote(agent)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.node_actors import options_on
+from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_ray.workers.shown_waits import read_waits
@@ -90,7 +91,7 @@ def start_agents(nodes: Sequence[str], agents: dict[str, Any]) -> None:
         nodes: Ray's ids of the nodes.
         agents: The agents by node id; the new ones are added.
     """
-    actor_class = ray.remote(NodeAgent)
+    actor_class = remote_once(NodeAgent)
     for node in nodes:
         agents[node] = actor_class.options(**options_on(node)).remote()
     for agent in agents.values():

@@ -18,14 +18,14 @@ from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._distributed_c10d import Store
 
 from twinkle_ray.cluster.retransmission import send_again_soon
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
 CONNECT_SECONDS = 30.0
 DEFAULT_WAIT = timedelta(seconds=300)
@@ -55,6 +55,11 @@ class StoreAddress(NamedTuple):
     host: str
     port: int
     secret: str
+
+
+class _Request(NamedTuple):
+    act: _Act
+    parts: tuple[bytes, bytes, bytes]
 
 
 class StoreServer:
@@ -93,24 +98,34 @@ class StoreServer:
         server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        following: asyncio.Task[_Request | None] | None = None
         try:
             send_again_soon(writer.get_extra_info("socket"))
             secret = await reader.readexactly(SECRET_BYTES)
             if not hmac.compare_digest(secret, self.address.secret.encode()):
                 return
             while True:
-                act, *lengths = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-                if sum(lengths) > _MAX_BYTES:
+                request = await (following or _read(reader))
+                following = None
+                if request is None:
                     return
-                parts = [await reader.readexactly(length) for length in lengths]
-                answer = await self._act(_Act(act), *parts)
-                if act == _Act.PUT:
+                answering = self._act(request.act, *request.parts)
+                if request.act is _Act.WAIT:
+                    following = asyncio.create_task(_read(reader))
+                    answer = await _unless_left(answering, following)
+                else:
+                    answer = await answering
+                if answer is None:
+                    return
+                if request.act is _Act.PUT:
                     continue
                 writer.write(struct.pack("!I", len(answer)) + answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError, ValueError):
             return  # the client has left or is a stranger, or the server is closing
         finally:
+            if following is not None:
+                following.cancel()
             writer.close()
 
     async def _act(self, act: _Act, key: bytes, value: bytes, extra: bytes) -> bytes:
@@ -149,6 +164,30 @@ class StoreServer:
         finally:
             self._awaited -= Counter(names)
         return True
+
+
+async def _read(reader: asyncio.StreamReader) -> _Request | None:
+    """The next request of a client; None if it has left or is a stranger."""
+    try:
+        act, *lengths = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+        if sum(lengths) > _MAX_BYTES:
+            return None
+        key, value, extra = [await reader.readexactly(length) for length in lengths]
+        return _Request(_Act(act), (key, value, extra))
+    except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+        return None
+
+
+async def _unless_left(answering: Coroutine[Any, Any, bytes], following: asyncio.Task[_Request | None]) -> bytes | None:
+    """An answer that comes late, or None if its client leaves meanwhile: its next request never comes then."""
+    answer = asyncio.create_task(answering)
+    try:
+        await asyncio.wait([answer, following], return_when=asyncio.FIRST_COMPLETED)
+        if following.done() and following.result() is None:
+            return None
+        return await answer
+    finally:
+        answer.cancel()
 
 
 class StoreClient(Store):

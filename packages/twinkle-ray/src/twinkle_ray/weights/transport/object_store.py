@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from twinkle_ray.cluster.node_actors import options_on
+from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.weights.transport.packing import copy_all, slot_views
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class RayBlockStore:
 
     def _open(self) -> Any:
         here = ray.get_runtime_context().get_node_id()
-        return ray.remote(Mailbox).options(name=self._name, get_if_exists=True, **options_on(here, soft=True)).remote()
+        return remote_once(Mailbox).options(name=self._name, get_if_exists=True, **options_on(here, soft=True)).remote()
 
     def _call(self, method: str, *arguments: object) -> Any:
         """Call the mailbox; if it has ended with the worker that made it, call a new one."""
