@@ -31,6 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("RAY_worker_niceness", "5")
 # The common cluster has the files of many workers: its log monitor looks for new ones twice a second, not ten times.
 os.environ.setdefault("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "1")
+# Where a worker shows a bar of Ray's, Ray would replace `print` in this process, for all tests that follow.
+os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
 TOGETHER = (HERE / "ray", HERE / "examples")
 CPUS, STORE_BYTES = 64, 1 << 30  # of the common cluster; the CPUs are logical ones
 MARK = "RAY_TWINKLE_TEST"  # every process of a cluster of tests has it in its environment

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import importlib
+import mmap
+import pickle
 import subprocess
 import sys
 import types
@@ -28,7 +31,7 @@ from twinkle_remote.call.collect import combine, combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.columns import columns, rebuild
-from twinkle_remote.values.join import join
+from twinkle_remote.values.join import join, join_results
 from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
@@ -251,10 +254,51 @@ def test_containers_of_no_known_type_are_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["text", b"bytes", bytearray(b"x"), memoryview(b"abc"), Colour, Colour.RED, 5, None, int, np.dtype("int8")]
+    "value",
+    [
+        "text",
+        b"bytes",
+        bytearray(b"x"),
+        memoryview(b"abc"),
+        memoryview(bytearray(4))[1:3],
+        Colour,
+        Colour.RED,
+        5,
+        None,
+        int,
+        np.dtype("int8"),
+    ],
 )
 def test_what_has_no_rows_goes_whole(value: Any) -> None:
     assert call(value) == [value, value]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        memoryview(array.array("d", [1.0, 2.0])),
+        memoryview(array.array("B", [1, 2])),
+        memoryview(np.zeros((2, 3), "int16")),
+        memoryview(np.zeros(0, "uint8")),
+        memoryview(np.float64(1)),
+        memoryview(bytes(4)).cast("c"),
+        memoryview(bytes(8)).cast("i"),
+        memoryview(bytearray(4)).cast("B", [2, 2]),
+    ],
+)
+def test_views_of_numbers_are_refused(view: Any) -> None:
+    with pytest.raises(DispatchError, match=r"value.*memoryview, .*Replicate.*split="):
+        call({"deep": view})
+    with pytest.raises(CollectError, match="memoryview"):
+        join_results([view, view], "result")
+    assert call(Replicate(view)) == [view, view]
+
+
+def test_other_buffers_are_refused() -> None:
+    with mmap.mmap(-1, 4) as mapped:
+        for value in (mapped, (ctypes.c_int * 4)(), pickle.PickleBuffer(np.zeros(4))):
+            with pytest.raises(DispatchError, match=r"value.*Replicate.*split="):
+                call(value)
 
 
 @pytest.mark.parametrize("package", ["twinkle_remote", "twinkle"])

@@ -134,7 +134,7 @@ def test_a_folder_holds_so_many_files(tmp_path: Path) -> None:
 
 def test_a_file_that_others_can_write_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "other.failure"
-    path.write_bytes(pickle.dumps(print))
+    path.write_bytes(pickle.dumps(len))
     path.chmod(0o622)
     with pytest.raises(TwinkleError, match="what it holds is run: if you trust it"):
         replay(path)

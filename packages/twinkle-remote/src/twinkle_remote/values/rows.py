@@ -14,7 +14,7 @@ from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
 from twinkle_remote.values.columns import below, columns, is_by_time, is_named, is_tensor_collection, rebuild
 from twinkle_remote.values.sequences import Lists, Ranges, Tuples
-from twinkle_remote.values.unknown import field_with_rows, forget, refuse, row_protocol
+from twinkle_remote.values.unknown import field_with_rows, forget, is_text_of_bytes, refuse, row_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +129,7 @@ def refuse_unknown(value: object, path: str) -> None:
     """
     kind = type(value)
     why = None if kind in PLAIN or splitter_of(kind) is not None else row_protocol(kind)
-    if why is not None:
+    if why is not None and not is_text_of_bytes(value):
         raise refuse(value, path, why)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import os
+import pickle
 import sys
 import types
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +23,6 @@ _WITHOUT_ROWS = (
     str,
     bytes,
     bytearray,
-    memoryview,
     type,
     slice,
     enum.Enum,
@@ -83,6 +83,13 @@ def without_rows(kind: type) -> bool:
     return any((base.__module__.partition(".")[0], base.__name__) in _WITHOUT_ROWS_BY_NAME for base in kind.__mro__)
 
 
+def is_text_of_bytes(value: object) -> bool:
+    """Whether a value is a view of bytes or a bytearray, which are one text; a view of anything else may be rows."""
+    if type(value) is not memoryview:
+        return False
+    return isinstance(value.obj, bytes | bytearray) and value.format == "B" and value.ndim == 1
+
+
 def row_protocol(kind: type) -> str | None:
     """What values of a type without splitter and columns have that rows have; None if there is nothing."""
     try:
@@ -94,6 +101,8 @@ def row_protocol(kind: type) -> str | None:
 def _find(kind: type) -> str | None:
     if without_rows(kind):
         return None
+    if issubclass(kind, pickle.PickleBuffer):
+        return "is a buffer"
     names = {name for base in kind.__mro__ for name, own in vars(base).items() if own is not None}
     if {"__len__", "__getitem__"} <= names:
         return "has a length and items by index"
