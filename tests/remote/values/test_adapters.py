@@ -278,9 +278,9 @@ def test_what_has_no_rows_goes_whole(value: Any) -> None:
     [
         memoryview(array.array("d", [1.0, 2.0])),
         memoryview(array.array("B", [1, 2])),
-        memoryview(np.zeros((2, 3), "int16")),
-        memoryview(np.zeros(0, "uint8")),
-        memoryview(np.float64(1)),
+        np.zeros((2, 3), "int16").data,
+        np.zeros(0, "uint8").data,
+        np.float64(1).data,
         memoryview(bytes(4)).cast("c"),
         memoryview(bytes(8)).cast("i"),
         memoryview(bytearray(4)).cast("B", [2, 2]),
@@ -296,7 +296,7 @@ def test_views_of_numbers_are_refused(view: Any) -> None:
 
 def test_other_buffers_are_refused() -> None:
     with mmap.mmap(-1, 4) as mapped:
-        for value in (mapped, (ctypes.c_int * 4)(), pickle.PickleBuffer(np.zeros(4))):
+        for value in (mapped, (ctypes.c_int * 4)(), pickle.PickleBuffer(np.zeros(4).data)):
             with pytest.raises(DispatchError, match=r"value.*Replicate.*split="):
                 call(value)
 
