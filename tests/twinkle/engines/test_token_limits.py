@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -18,16 +19,15 @@ OPT = OPTConfig(**SMALL, hidden_size=16, ffn_dim=16, word_embed_proj_dim=16, max
 
 
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 40}])
-@pytest.mark.parametrize("place", [0, 2, 4])
-@pytest.mark.parametrize("token", [VOCABULARY, VOCABULARY + 900, -1])
-def test_an_id_that_the_model_does_not_know_is_named(token: int, place: int, options: dict[str, Any]) -> None:
-    ids = [[1, 2, 3, 4, 5], [5, 4, 3]]
-    ids[0][place] = token
+def test_an_id_that_the_model_does_not_know_is_named(options: dict[str, Any]) -> None:
     model = TransformersModel(Build("llama"), optimizer=sgd, **options)
-    for call in (model.forward_backward, model.logprobs):
-        with pytest.raises(ValueError, match=rf"id {token}, .*there are {VOCABULARY} "):
-            call(Rollouts(ids))
-    model.forward_backward(Rollouts([[1, 2, 3]]))  # what could not be read leaves nothing behind
+    for token, place in itertools.product([VOCABULARY, VOCABULARY + 900, -1], [0, 2, 4]):
+        ids = [[1, 2, 3, 4, 5], [5, 4, 3]]
+        ids[0][place] = token
+        for call in (model.forward_backward, model.logprobs):
+            with pytest.raises(ValueError, match=rf"id {token}, .*there are {VOCABULARY} "):
+                call(Rollouts(ids))
+        model.forward_backward(Rollouts([[1, 2, 3]]))  # what could not be read leaves nothing behind
 
 
 def test_a_label_that_the_head_does_not_predict_is_named() -> None:
