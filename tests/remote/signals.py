@@ -8,10 +8,12 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
 _STUCK_SECONDS = 10.0
 
@@ -77,3 +79,38 @@ def interrupted_at_step(step: int, function: Callable[[], object]) -> bool:
         if collects:
             gc.enable()
     return left < 0
+
+
+@contextmanager
+def interrupts(name: str, seconds: float) -> Iterator[None]:
+    """A block in which the main thread gets one `KeyboardInterrupt`, in a function of twinkle-remote of this name.
+
+    Args:
+        name: Of the function; until it is at work the interrupt waits.
+        seconds: After which it may come.
+    """
+    over = threading.Event()
+    main = threading.get_ident()
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        while frame is not None and not over.is_set():
+            if frame.f_code.co_name == name and "twinkle_remote" in frame.f_code.co_filename:
+                over.set()
+                raise KeyboardInterrupt
+            frame = frame.f_back
+
+    def send() -> None:
+        time.sleep(seconds)
+        while not over.is_set():
+            signal.pthread_kill(main, signal.SIGUSR1)
+            time.sleep(0.001)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        over.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)

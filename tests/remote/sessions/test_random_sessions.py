@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.remote.signals import interrupts
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import (
@@ -154,8 +154,7 @@ class Program:
         if box in self.released:
             return
         lazy = submit(self.boxes[box].dreams)
-        signal.setitimer(signal.ITIMER_REAL, self.rng.choice([0.0005, 0.003]))
-        with pytest.raises(KeyboardInterrupt):
+        with interrupts("_wait_a_while", self.rng.choice([0.0005, 0.003])), pytest.raises(KeyboardInterrupt):
             get(lazy)
         with pytest.raises(CallCancelledError):
             get(lazy)
@@ -186,18 +185,10 @@ class Program:
         return self.origin(self.sources[key]) if key in self.sources else key
 
 
-def interrupted(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("mode", ["local", "threads"])
 def test_a_session_loses_nothing_and_tells_everything(mode: str) -> None:
-    before = signal.signal(signal.SIGALRM, interrupted)
-    try:
-        for seed in range(_PROGRAMS):
-            one_program(seed, mode)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    for seed in range(_PROGRAMS):
+        one_program(seed, mode)
 
 
 def one_program(seed: int, mode: str) -> None:
