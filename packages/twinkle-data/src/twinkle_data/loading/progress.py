@@ -8,6 +8,7 @@ from weakref import ref
 from twinkle_data.cursor import Cursor
 from twinkle_data.errors import bad_sample
 from twinkle_data.loading.data_shard import check_mesh, shard_here
+from twinkle_data.loading.launched_ranks import compare_launched
 from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.thread_guard import ThreadGuard
 from twinkle_data.order.steps import DataShard
@@ -79,11 +80,12 @@ class Progress(Generic[B]):
         self.guard = ThreadGuard()
         self.owed = False
         self.moves = 0
+        self._compared = False
         self._kept: Run | None = None
         self._latest: Callable[[], Run | None] = _no_run
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_kept": None, "_latest": _no_run, "owed": False, "_maker": None}
+        fresh = {"_kept": None, "_latest": _no_run, "owed": False, "_maker": None, "_compared": False}
         return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
 
     def move(self, cursor: Cursor, source: Any = None) -> None:
@@ -105,6 +107,7 @@ class Progress(Generic[B]):
     def run(self) -> Run:
         """The run from the position on: the kept one where it fits, else a new one."""
         shard = self.shard()
+        self._compare(shard)
         kept = self._kept
         if kept is not None and kept.position is self.position and kept.shard == shard:
             self.engine.check_lengths()
@@ -115,6 +118,12 @@ class Progress(Generic[B]):
         if self.engine.keeps:
             self._kept = fresh
         return fresh
+
+    def _compare(self, shard: DataShard) -> None:
+        """Compare the dataset with those of the other processes, once, where they divide its rows."""
+        if not self._compared and shard.data_rank is not None and self.mesh is not None:
+            compare_launched(self.engine.identity, self.engine.plan, self.mesh, self.place())
+            self._compared = True
 
     def place(self) -> Place:
         """The place of the running code, which in a helper thread is that in which the loader was made."""

@@ -1,0 +1,173 @@
+"""Processes with a process group that read different datasets, and those that read the same in their own ways."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from twinkle_data import DataLoader, Mixture, Shards
+from twinkle_mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMES = [f"part-{number:02}" for number in range(16)]
+SECONDS = 6.0
+
+
+def shards(lengths: list[int]) -> Shards:
+    return Shards(lambda shard, offset: [shard] * (lengths[shard] - offset), 2, lengths, fingerprint="one")
+
+
+def stream(rows: list[str]) -> Any:
+    def rows_of_a_stream() -> Any:
+        yield from rows
+
+    return rows_of_a_stream
+
+
+DIFFERENT: dict[str, Callable[[int], Any]] = {
+    "order": lambda rank: NAMES[::-1] if rank else NAMES,
+    "length": lambda rank: NAMES * (1 + rank),
+    "row": lambda rank: [*NAMES[:7], f"other {rank}", *NAMES[8:]],
+    "columns": lambda rank: {"a": NAMES[rank:] + NAMES[:rank]},
+    "parts": lambda rank: Mixture({"a": NAMES[: 8 - rank], "b": NAMES[: 8 + rank]}),
+    "shards": lambda rank: shards([8 - rank, 8 + rank]),
+}
+
+
+def names_of(loader: Any) -> list[str]:
+    return [row for batch in loader for row in batch]
+
+
+def told(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:  # the test looks at its type
+        return f"{type(error).__name__}: {error}"
+
+
+def different(rank: int) -> Any:
+    found: dict[str, Any] = {}
+    for kind, build in DIFFERENT.items():
+        loader: Any = DataLoader(build(rank), batch_size=4, shuffle=True)
+        found[kind] = told(lambda: next(loader))  # noqa: B023  # called at once
+        if kind == "order":
+            found["again"] = told(lambda: next(loader))  # noqa: B023  # called at once
+    found["seed"] = told(lambda: names_of(DataLoader(NAMES, batch_size=4, shuffle=True, seed=rank)))
+    found["some shuffle"] = told(lambda: names_of(DataLoader(NAMES, batch_size=4, shuffle=bool(rank))))
+    found["own mesh"] = told(
+        lambda: names_of(DataLoader(NAMES[rank:], batch_size=4, device_mesh=DeviceMesh.from_sizes(dp_size=2)))
+    )
+    return found
+
+
+def alike(rank: int) -> Any:
+    found: dict[str, Any] = {}
+    for number in range(3):
+        found[f"equal {number}"] = told(lambda: names_of(DataLoader(NAMES, batch_size=4, shuffle=True)))
+    # The third time one rank differs, and reads later.
+    time.sleep(0.8 * rank)
+    found["differs later"] = told(lambda: names_of(DataLoader(NAMES[rank:], batch_size=4)))
+    found["named"] = told(lambda: names_of(DataLoader(DIFFERENT["row"](rank), batch_size=4, fingerprint="names")))
+    found["replicate"] = told(lambda: names_of(DataLoader(NAMES[rank:], batch_size=3, replicate=True)))
+    found["stream"] = told(lambda: names_of(DataLoader(stream(NAMES), batch_size=4)))
+    found["workers"] = told(lambda: names_of(DataLoader(NAMES, batch_size=4, num_workers=1)))
+    # Two threads of each process read two loaders, in another order on the other rank.
+    loaders = [DataLoader(NAMES, batch_size=4, seed=seed, shuffle=True) for seed in (7, 8)]
+    results: dict[int, Any] = {}
+
+    def read(one: int) -> None:
+        time.sleep(0.2 * (one ^ rank))
+        results[one] = told(lambda: names_of(loaders[one]))
+
+    threads = [threading.Thread(target=read, args=(one,)) for one in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found["first thread"], found["second thread"] = results[0], results[1]
+    return found
+
+
+def one_reads_alone(rank: int) -> Any:
+    import torch.distributed as dist
+
+    found = told(lambda: names_of(DataLoader(NAMES, batch_size=4))) if rank == 0 else ""
+    dist.barrier()
+    return found
+
+
+def peers(rank: int) -> Any:
+    """Rows differ on one peer only; then one of each two peers reads."""
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+    first = told(lambda: names_of(DataLoader(NAMES[rank == 3 :], batch_size=4, device_mesh=mesh)))
+    all_read = told(lambda: names_of(DataLoader(NAMES, batch_size=4, device_mesh=mesh)))
+    one = told(lambda: names_of(DataLoader(NAMES * 2, batch_size=4, device_mesh=mesh))) if rank % 2 == 0 else []
+    return first, all_read, one
+
+
+def work(body: Callable[[int], Any], rank: int, world: int, port: int, out: Any) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    import torch.distributed as dist
+
+    method, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=SECONDS if body is one_reads_alone else 60)
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world, timeout=limit)
+    found = told(lambda: body(rank))
+    out.put((rank, found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def on_ranks(body: Callable[[int], Any], world: int = 2) -> list[Any]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    out = context.SimpleQueue()
+    started = [context.Process(target=work, args=(body, rank, world, port, out), daemon=True) for rank in range(world)]
+    for process in started:
+        process.start()
+    by_rank = dict(out.get() for _ in started)
+    for process in started:
+        process.join(60)
+    return [by_rank[rank] for rank in range(world)]
+
+
+def test_datasets_that_differ_are_an_error_on_all_ranks() -> None:
+    for found in on_ranks(different):
+        for kind, text in found.items():
+            assert str(text).startswith("RanksDifferError: ranks"), (kind, text)
+
+
+def test_equal_datasets_pass_in_any_order_and_thread() -> None:
+    found = on_ranks(alike)
+    for kind in found[0]:
+        both = [one[kind] for one in found]
+        if kind == "differs later":
+            assert all(str(one).startswith("RanksDifferError") for one in both), both
+        elif kind == "replicate":
+            assert [len(one) for one in both] == [15, 15]
+        elif kind == "named":
+            assert len(both[0] + both[1]) == 16
+        else:
+            assert sorted(both[0] + both[1]) == NAMES, (kind, both)
+
+
+def test_a_rank_that_never_reads_is_an_error_after_the_timeout_of_the_group() -> None:
+    text, _ = on_ranks(one_reads_alone)
+    assert text.startswith("RanksDifferError") and "replicate=True" in text
+
+
+def test_peers_are_compared_where_they_read() -> None:
+    found = on_ranks(peers, 4)
+    assert all(str(first).startswith("RanksDifferError") for first, _, _ in found), found
+    assert [all_read for _, all_read, _ in found[:2]] == [found[0][1]] * 2
+    assert sorted(found[0][1] + found[2][1]) == NAMES
+    assert sorted(found[0][2] + found[2][2]) == sorted(NAMES * 2)
