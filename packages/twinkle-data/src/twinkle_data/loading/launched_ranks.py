@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from hashlib import sha256
 from importlib import import_module
-from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -27,22 +26,32 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.005  # seconds between two looks at the store
 _LONGEST_PAUSE = 0.05
-_STANDS_SECONDS = 0.5  # after which a rank that waits for others is taken to have no other reader in a thread
-_PEERS_SECONDS = 2.0  # for ranks that see the same rows as one that has read them
+_PAUSE_OF_A_RANK = 0.001  # so that the looks of many ranks together do not fill the store's process
+_STANDS_SECONDS = 1.5  # after which a rank that waits for others is taken to have no other reader in a thread
+_PEERS_SECONDS = 3.0  # for ranks that see the same rows as one that has read them
 _PREFIX = "twinkle/data/loaders"
+_NOTHING = b"-"
 
-_numbers = count()
-_raised: set[bytes] = set()  # waits of other ranks that were an error here already
-_passed: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()  # by store, how often a digest was compared
+
+class _Past:
+    """What this process has compared through a store."""
+
+    def __init__(self) -> None:
+        self.passed: Counter[str] = Counter()  # by digest
+        self.failed = 0  # the same on each rank that reads, as a comparison fails on all of them
+
+
+_past: WeakKeyDictionary[Any, _Past] = WeakKeyDictionary()
 
 
 class _Wait(NamedTuple):
     """What a rank waits for: that each data rank reads the same."""
 
-    number: int
+    round: int  # comparisons that failed before
     key: str
     identity: Identity
     rows: list[list[int]]
+    whole: bool = False  # each data rank has read it, and only peers are waited for
 
 
 def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place: Place) -> None:
@@ -62,11 +71,16 @@ def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place
         return
     rows = first_rows(plan)
     digest = sha256(repr((identity, rows)).encode()).hexdigest()
-    passed = _passed.setdefault(store, Counter())
-    # A second loader over the same rows is compared anew.
-    wait = _Wait(next(_numbers), f"{digest}/{passed[digest]}", identity, rows)
-    _Comparison(store, mesh, place.rank, wait).run()
-    passed[digest] += 1
+    past = _past.setdefault(store, _Past())
+    # A second loader over the same rows, and what comes after an error, is compared anew.
+    wait = _Wait(past.failed, f"{past.failed}/{digest}/{past.passed[digest]}", identity, rows)
+    try:
+        _Comparison(store, mesh, place.rank, wait).run()
+    except RanksDifferError:
+        past.failed = max(past.failed, wait.round + 1)
+        past.passed.clear()
+        raise
+    past.passed[digest] += 1
 
 
 class _Comparison:
@@ -77,63 +91,82 @@ class _Comparison:
         self._mesh = mesh
         self._rank = rank
         self._mine = mine
+        self._failed = f"{_PREFIX}/failed/{mine.round}"
+        self._left = set(range(mesh.world_size))  # ranks that have not read the same
         self._seen: dict[int, tuple[bytes, float]] = {}  # waits of others, and since when
 
     def run(self) -> None:
-        store, rank = self._store, self._rank
-        seconds = store.timeout.total_seconds()
-        store.set(self._key("read", rank), "1")
-        store.set(f"{_PREFIX}/waits/{rank}", pickle.dumps(self._mine, protocol=5))
+        self._store.set(self._key(self._rank), "1")
+        self._tell(pickle.dumps(self._mine, protocol=5))
+        try:
+            self._wait()
+        except RanksDifferError as error:
+            self._store.set(self._failed, str(error))
+            raise
+        finally:
+            self._tell(_NOTHING)
+
+    def _wait(self) -> None:
+        seconds = self._store.timeout.total_seconds()
         began, pause = time.monotonic(), _PAUSE
+        longest = max(_LONGEST_PAUSE, _PAUSE_OF_A_RANK * self._mesh.world_size)
         whole = None  # since when each data rank has read
         while True:
-            readers = [other for other in range(self._mesh.world_size) if self._has_read(other)]
-            missing = set(range(self._mesh.data_world_size)) - {self._mesh.data_rank(other) for other in readers}
+            if self._store.check([self._failed]):
+                raise RanksDifferError(bytes(self._store.get(self._failed)).decode())
+            missing = self._missing()
             now = time.monotonic()
             if not missing and whole is None:
                 whole = now
-                store.set(f"{_PREFIX}/waits/{rank}", b"-")
-            if whole is not None and (len(readers) == self._mesh.world_size or now - whole > _PEERS_SECONDS):
+                self._mine = self._mine._replace(whole=True)
+                self._tell(pickle.dumps(self._mine, protocol=5))
+            if whole is not None and (not self._left or now - whole > _PEERS_SECONDS):
                 return
-            self._check_waits(set(range(self._mesh.world_size)) - set(readers), now)
+            self._check_waits(now)
             if whole is None and now - began > seconds:
                 raise RanksDifferError(
-                    f"rank {rank} reads a loader, and of data ranks {sorted(missing)} none read the same within "
+                    f"rank {self._rank} reads a loader, and of data ranks {missing} none read the same within "
                     f"{seconds:g} s (the timeout of the process group): their rows would go to nobody. Read it on each "
                     "data rank, or give replicate=True to a loader that one process reads alone"
                 )
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, longest)
 
-    def _check_waits(self, others: set[int], now: float) -> None:
-        """Raise where another rank waits for other rows than this one, and goes on waiting."""
-        for other in sorted(others):
-            key = f"{_PREFIX}/waits/{other}"
-            told = bytes(self._store.get(key)) if self._store.check([key]) else b"-"
-            if told == b"-" or told in _raised:
-                self._seen.pop(other, None)
-                continue
-            if self._seen.get(other, (b"", 0.0))[0] != told:
-                self._seen[other] = told, now
-        standing = [other for other, (_, since) in self._seen.items() if now - since > _STANDS_SECONDS]
-        for other in sorted(standing):
-            theirs: _Wait = pickle.loads(self._seen[other][0])
-            if theirs.key == self._mine.key or other not in others:
-                continue
-            _raised.update(told for told, _ in self._seen.values())
+    def _missing(self) -> list[int]:
+        """Look for ranks that have read the same; return the data ranks of which none has."""
+        if self._store.check([self._key(rank) for rank in sorted(self._left)]):
+            self._left.clear()
+        self._left = {rank for rank in self._left if not self._store.check([self._key(rank)])}
+        read = set(range(self._mesh.world_size)) - self._left
+        return sorted(set(range(self._mesh.data_world_size)) - {self._mesh.data_rank(rank) for rank in read})
+
+    def _check_waits(self, now: float) -> None:
+        """Raise where a rank that has not read the same waits for other rows, and goes on waiting."""
+        for rank in sorted(self._left):
+            key = f"{_PREFIX}/waits/{rank}"
+            told = bytes(self._store.get(key)) if self._store.check([key]) else _NOTHING
+            if told == _NOTHING:
+                self._seen.pop(rank, None)
+            elif self._seen.get(rank, (_NOTHING, 0.0))[0] != told:
+                self._seen[rank] = told, now
+        for rank in sorted(self._left & self._seen.keys()):
+            told, since = self._seen[rank]
+            theirs: _Wait = pickle.loads(told)
             mine = self._mine
-            check_same(mine.identity, mine.rows, theirs.identity, theirs.rows, (self._rank, other))
+            both_whole = theirs.whole and mine.whole  # other peers read the other rows
+            if now - since > _STANDS_SECONDS and theirs.round == mine.round and not both_whole:
+                check_same(mine.identity, mine.rows, theirs.identity, theirs.rows, (self._rank, rank))
 
-    def _has_read(self, rank: int) -> bool:
-        return bool(self._store.check([self._key("read", rank)]))
+    def _tell(self, wait: bytes) -> None:
+        self._store.set(f"{_PREFIX}/waits/{self._rank}", wait)
 
-    def _key(self, what: str, rank: int) -> str:
-        return f"{_PREFIX}/{what}/{self._mine.key}/{rank}"
+    def _key(self, rank: int) -> str:
+        return f"{_PREFIX}/read/{self._mine.key}/{rank}"
 
 
 def _store_of_group() -> Any:
     """The store of torch's default process group; None without one."""
     distributed = import_module("torch.distributed")
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_backend() == "fake":
+        return None  # one process that plays a rank of a fake group would wait for ever
     return import_module("torch.distributed.distributed_c10d")._get_default_store()
