@@ -280,14 +280,14 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
 
             @twinkle.remote_function()
             def seen(self):
-                return sorted(name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_", "PYTHONHASH")))
+                return sorted(name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_")))
 
         if __name__ == "__main__":
             for name in [name for name in os.environ if name.startswith(("HF_", "MY_", "NCCL_"))]:
                 del os.environ[name]  # another test may have set it, and the cluster's processes inherit it
             cluster = start_cluster(num_cpus=2)
             mine = {"HF_HOME": "canary-1", "HF_TOKEN": "canary-2", "MY_VAR": "canary-3", "NCCL_DEBUG": "canary-4"}
-            os.environ.update(mine, PYTHONHASHSEED="0")
+            os.environ.update(mine)
             for by in ("address", "variable", "connection"):
                 options = {"address": cluster.address} if by == "address" else {}
                 if by == "variable":

@@ -11,21 +11,23 @@ if TYPE_CHECKING:
 
 START = {
     "twinkle_mesh": """
-        context rules rules.checks rules.messages rules.rule_error
+        context launch rules rules.checks rules.messages rules.rule_error
     """,
     "twinkle_ray": """
         cluster cluster.places cluster.raylet forkserver forkserver.forked objects objects.arrays
         objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling objects.tensors
         objects.time_limit objects.wire telemetry telemetry.whole_lines telemetry.worker_output
-        workers workers.groups_here workers.loop_calls workers.rank_actor workers.stack_dump
+        workers workers.groups_here workers.loop_calls workers.rank_actor workers.shown_waits workers.stack_dump
+        workers.withdrawn
     """,
     "twinkle_remote": """
         backends backends.support call call.alive_lazies component component.construct component.constructor
-        component.method context errors protocol protocol.backend protocol.component
-        protocol.defaults protocol.failure protocol.marks protocol.messages protocol.spec sessions
-        sessions.current sessions.forked values values.columns values.registered_splitters values.rows
-        values.tree worker worker.failure_saver worker.inputs worker.loop_tasks worker.open_generators
-        worker.running worker.seeding worker.worker
+        component.decorated component.method context errors failures failures.bare failures.ends failures.reraise
+        protocol protocol.backend protocol.component protocol.defaults protocol.failure protocol.marks protocol.messages
+        protocol.spec protocol.targets protocol.waiting sessions sessions.current sessions.flag sessions.forked values
+        values.attributes values.columns values.numbered values.registered_splitters values.rows values.sequences
+        values.tree values.unknown worker worker.failure_saver worker.inputs worker.loop_tasks worker.open_generators
+        worker.running worker.seeding worker.thread_state worker.worker
     """,
 }
 """The modules of each package that it may load, beside the package itself."""

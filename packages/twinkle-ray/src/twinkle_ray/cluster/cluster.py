@@ -14,6 +14,7 @@ import ray
 from twinkle_ray.cluster.environment import HASH_SEED, carried, hash_seed, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
 from twinkle_ray.cluster.leaving import check_left, leave_ray
+from twinkle_ray.cluster.raylet import raylet_variable
 from twinkle_ray.cluster.reachable import check_reachable
 from twinkle_ray.cluster.start_errors import memory_limits, start_errors
 from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
@@ -142,8 +143,12 @@ class Cluster:
         return carried(os.environ, env_allow)
 
     def start_options(self) -> Mapping[str, Any]:
-        """Return Ray's options of workers: on a joined cluster, their hash seed is there before Python starts."""
-        if self._watchdog is not None:
+        """Return Ray's options of workers: their hash seed is there before Python starts.
+
+        Workers of a node inherit the node's, which a fork server gives it. Ray's runtime environment gives it to those
+        of a joined cluster whose nodes have none; such workers are no forks.
+        """
+        if self._watchdog is not None or (raylet_variable(HASH_SEED) or "").isdecimal():
             return {}
         return {"runtime_env": {"env_vars": {HASH_SEED: self._hash_seed}}}
 

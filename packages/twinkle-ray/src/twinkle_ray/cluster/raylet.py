@@ -59,9 +59,7 @@ def watch_raylet() -> None:
     """Watch the raylet of this node from now on, where the system allows it."""
     global _watched
     forget_raylet()
-    here = ray.get_runtime_context().get_node_id()
-    sockets = [str(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == here]  # type: ignore[no-untyped-call]  # Ray's own gap
-    pid = next((pid for name in sockets if (pid := _listening(name)) is not None), None)
+    pid = _raylet_here()
     if pid is not None:
         with suppress(AttributeError, OSError):  # no pidfd on this system, or it ended meanwhile
             _watched = Raylet(pid)
@@ -88,6 +86,22 @@ def check_raylet() -> None:
     """
     if _watched is not None:
         _watched.check()
+
+
+def raylet_variable(name: str) -> str | None:
+    """A variable of the environment of this node's raylet, which its workers inherit; None if it cannot be read."""
+    pid = _raylet_here()
+    with suppress(OSError):  # another user's
+        for entry in [] if pid is None else Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(os.fsencode(name) + b"="):
+                return os.fsdecode(entry.partition(b"=")[2])
+    return None
+
+
+def _raylet_here() -> int | None:
+    here = ray.get_runtime_context().get_node_id()
+    sockets = [str(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == here]  # type: ignore[no-untyped-call]  # Ray's own gap
+    return next((pid for name in sockets if (pid := _listening(name)) is not None), None)
 
 
 def _listening(name: str) -> int | None:

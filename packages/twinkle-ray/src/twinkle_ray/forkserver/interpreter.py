@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 from zlib import crc32
 
+from twinkle_ray.cluster.environment import HASH_SEED
 from twinkle_ray.forkserver.server import MODULES
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def node_folder() -> Path:
 def forking(folder: Path, modules: Iterable[str]) -> Iterator[None]:
     """A node that this process starts meanwhile has a fork server: its interpreter is the launcher.
 
+    A fork hashes texts as the server does, so the node has a hash seed: that of the environment, or 0.
+
     Args:
         folder: A folder that only this user can enter; it stays as long as the node.
         modules: Names of modules that the server loads beside Ray.
@@ -85,12 +88,16 @@ def forking(folder: Path, modules: Iterable[str]) -> Iterator[None]:
         file.write(f'#!/bin/sh\nexec {command} "$@"\n')
     os.chmod(file.name, 0o700)
     os.replace(file.name, interpreter)  # another node may be reading it
+    seed = os.environ.get(HASH_SEED, "")
+    own = {MODULES: ",".join(modules), HASH_SEED: seed if seed.isdecimal() else "0"}
+    before = {name: os.environ.get(name) for name in own}
     executable, sys.executable = sys.executable, str(interpreter)
-    before, os.environ[MODULES] = os.environ.get(MODULES), ",".join(modules)
+    os.environ.update(own)
     try:
         yield
     finally:
         sys.executable = executable
-        del os.environ[MODULES]
-        if before is not None:
-            os.environ[MODULES] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
