@@ -136,16 +136,40 @@ def on_ranks(body: Callable[[int], Any], world: int = 2) -> list[Any]:
     return [by_rank[rank] for rank in range(world)]
 
 
+class Broken:
+    """Some samples cannot be read."""
+
+    def __init__(self, bad: set[int]) -> None:
+        self._bad = bad
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> str:
+        if index in self._bad:
+            raise ValueError(index)
+        return NAMES[index]
+
+
+def bad_samples(rank: int) -> Any:
+    """Two bad samples on each rank: four are accepted, three are not."""
+    found = {}
+    for most in (4, 3):
+        loader: Any = DataLoader(Broken({0, 2, 8, 10}), batch_size=4, on_error="skip", max_bad=most)
+        found[most] = told(lambda: [sum(batch.valid) for batch in loader])  # noqa: B023  # called at once
+    return found
+
+
 def different_then_alike(rank: int) -> Any:
-    return different(rank), alike(rank)
+    return different(rank), alike(rank), bad_samples(rank)
 
 
 def test_datasets_that_differ_are_an_error_on_all_ranks_and_equal_ones_pass_in_any_order() -> None:
     both_bodies = on_ranks(different_then_alike)
-    for texts, _ in both_bodies:
+    for texts, _, _ in both_bodies:
         for kind, text in texts.items():
             assert str(text).startswith("RanksDifferError: ranks"), (kind, text)
-    found = [rows for _, rows in both_bodies]
+    found = [rows for _, rows, _ in both_bodies]
     for kind in found[0]:
         both = [one[kind] for one in found]
         if kind == "differs later":
@@ -156,6 +180,10 @@ def test_datasets_that_differ_are_an_error_on_all_ranks_and_equal_ones_pass_in_a
             assert len(both[0] + both[1]) == 16
         else:
             assert sorted(both[0] + both[1]) == NAMES, (kind, both)
+
+    accepted, refused = ([bad[most] for _, _, bad in both_bodies] for most in (4, 3))
+    assert [sum(valid) for valid in accepted] == [6, 6], accepted
+    assert any("max_bad=3" in str(one) and "4 samples" in str(one) for one in refused), refused
 
 
 def test_a_rank_that_never_reads_is_an_error_after_the_timeout_of_the_group() -> None:

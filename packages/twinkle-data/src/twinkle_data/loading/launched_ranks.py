@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from twinkle_data.errors import RanksDifferError
+from twinkle_data.loading.bad_on_ranks import BadOnRanks
 from twinkle_data.loading.same_on_ranks import check_same, first_rows
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class _Wait(NamedTuple):
     whole: bool = False  # each data rank has read it, and only peers are waited for
 
 
-def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place: Place) -> None:
+def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place: Place) -> BadOnRanks | None:
     """Wait until each data rank of a mesh of all processes reads this dataset; do nothing without a process group.
 
     Args:
@@ -63,12 +64,15 @@ def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place
         mesh: Mesh of all processes.
         place: The place of this process.
 
+    Returns:
+        What counts the bad samples of all of them; None where nothing was compared.
+
     Raises:
         RanksDifferError: Another rank reads another dataset, or a data rank reads none within the group's timeout.
     """
     store = _store_of_group()
     if store is None or place.worker is not None or place.world_size != mesh.world_size or mesh.data_world_size == 1:
-        return
+        return None
     rows = first_rows(plan)
     digest = sha256(repr((identity, rows)).encode()).hexdigest()
     past = _past.setdefault(store, _Past())
@@ -81,6 +85,7 @@ def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place
         past.passed.clear()
         raise
     past.passed[digest] += 1
+    return BadOnRanks(store, wait.key)
 
 
 class _Comparison:

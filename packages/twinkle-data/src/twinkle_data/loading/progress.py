@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinkle_data.batch import BatchInfo
+    from twinkle_data.loading.bad_on_ranks import BadOnRanks
     from twinkle_data.loading.protocol import Engine, Pipeline
     from twinkle_data.reading.delivery import Delivery
     from twinkle_mesh import DeviceMesh
@@ -81,11 +82,19 @@ class Progress(Generic[B]):
         self.owed = False
         self.moves = 0
         self._compared = False
+        self._bad_on_ranks: BadOnRanks | None = None
         self._kept: Run | None = None
         self._latest: Callable[[], Run | None] = _no_run
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_kept": None, "_latest": _no_run, "owed": False, "_maker": None, "_compared": False}
+        fresh = {
+            "_kept": None,
+            "_latest": _no_run,
+            "owed": False,
+            "_maker": None,
+            "_compared": False,
+            "_bad_on_ranks": None,
+        }
         return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
 
     def move(self, cursor: Cursor, source: Any = None) -> None:
@@ -122,8 +131,12 @@ class Progress(Generic[B]):
     def _compare(self, shard: DataShard) -> None:
         """Compare the dataset with those of the other processes, once, where they divide its rows."""
         if not self._compared and shard.data_rank is not None and self.mesh is not None:
-            compare_launched(self.engine.identity, self.engine.plan, self.mesh, self.place())
+            self._bad_on_ranks = compare_launched(self.engine.identity, self.engine.plan, self.mesh, self.place())
             self._compared = True
+
+    def _count_bad(self, found: set[int]) -> int:
+        """The bad samples of this process, or of all that divide the rows in one process group."""
+        return len(found) if self._bad_on_ranks is None else self._bad_on_ranks.count(frozenset(found))
 
     def place(self) -> Place:
         """The place of the running code, which in a helper thread is that in which the loader was made."""
@@ -147,10 +160,10 @@ class Progress(Generic[B]):
         """
         info = delivery.info
         found = self.quarantine.union(delivery.bad)
-        if delivery.bad and len(found) > self._max_bad:
+        if delivery.bad and (bad := self._count_bad(found)) > self._max_bad:
             self.close()
             last = delivery.bad[-1]
-            text = too_many_bad(len(found), self._max_bad, f"the last was sample {last}, in epoch {info.epoch}")
+            text = too_many_bad(bad, self._max_bad, f"the last was sample {last}, in epoch {info.epoch}")
             raise bad_sample(text, last, None)
         behind = self.engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         if delivery.last:  # only of a stream, whose plan has no end
