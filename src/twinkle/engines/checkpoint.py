@@ -60,6 +60,7 @@ def save(
         The checkpoint's folder.
 
     Raises:
+        TypeError: If several models are given.
         ValueError: If `keep` is below 1, if gradients wait for the next `step` of the model, if nothing is given, or if
             a stream reads the loader: the stream's state holds the loader's.
     """
@@ -68,6 +69,7 @@ def save(
         raise ValueError(
             f"save keeps at least 1 checkpoint of at least one of model, loader, sync, stream: keep={keep}"
         )
+    _check_one(model)
     if loader is not None and is_read_by_a_stream(loader):
         raise ValueError(
             "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
@@ -140,6 +142,14 @@ def load(
     if damaged:
         raise RuntimeError(f"no checkpoint in {root} can be read: {_told(damaged)}; remove them to begin anew")
     return None
+
+
+def _check_one(model: object) -> None:
+    if isinstance(model, list | tuple | dict):
+        raise TypeError(
+            f"save has one model, got a {type(model).__name__} of {len(model)}: save each into a folder of its own, "
+            "and the loader, stream and sync with one of them"
+        )
 
 
 def _read(found: Path, model: TransformersModel | None, parts: Mapping[str, Stateful]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
         lora: Adapters to add; then they alone are trained.
 
     Raises:
-        TypeError: For another kind of source.
+        TypeError: For another kind of source, or a model without a head over its vocabulary.
         ValueError: For adapters that are not to be trained, or that are there already.
     """
     from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -75,6 +75,7 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
         model = _read(source, kind)
     elif callable(source) and not isinstance(source, PreTrainedModel):
         model = source()
+        check_head(model)
         check_outside(model)
         model = cast_like_folder(model, kind)
     else:
@@ -85,6 +86,21 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
     if lora is not None:
         model = add_adapters(model, lora)
     return cast("PreTrainedModel", model)
+
+
+def check_head(model: object) -> None:
+    """Raise for a model of Transformers' that gives no logits over its vocabulary, such as a classifier.
+
+    Raises:
+        TypeError: It has no head of a language model.
+    """
+    from transformers import PreTrainedModel
+
+    if isinstance(model, PreTrainedModel) and not model.can_generate() and model.get_output_embeddings() is None:
+        raise TypeError(
+            f"the function builds a {type(model).__name__}, which has no head over its vocabulary: use a causal "
+            "language model, such as AutoModelForCausalLM builds"
+        )
 
 
 def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:

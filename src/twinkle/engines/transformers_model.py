@@ -63,6 +63,7 @@ class TransformersModel:
 
     Raises:
         ImportError: The libraries of the extra `hf` are missing.
+        TypeError: `optimizer` is an optimizer, or the model has no head over its vocabulary.
         ValueError: For a mesh that the model cannot be divided over, or an option out of range.
     """
 
@@ -87,6 +88,7 @@ class TransformersModel:
 
         check_installed("TransformersModel")
         check_precision("TransformersModel", dtype=dtype, compute_dtype=compute_dtype)
+        _check_optimizer(optimizer)
         _check_positive("max_grad_norm", max_grad_norm)
         _check_positive("micro_batch_size", micro_batch_size)
         _check_positive("max_tokens", max_tokens)
@@ -333,6 +335,14 @@ class TransformersModel:
     def _forget_gradients(self) -> None:
         self._sums.forget()
         self._counted = 0.0
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not callable(optimizer):
+        raise TypeError(
+            "optimizer= makes the optimizer of the parameters that are trained, on each worker: use a function, as "
+            f"in lambda parameters: torch.optim.AdamW(parameters, lr=1e-5), got a {type(optimizer).__name__}"
+        )
 
 
 def _check_positive(field: str, value: float | None) -> None:
