@@ -8,14 +8,17 @@ import torch
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import get, on, remote_class, remote_function, session
 
+_GUARDS: list[object] = []  # the end of one gives the state of its thread to the thread that frees it
+
 
 @remote_class()
 class States:
     def __init__(self, grad: bool, inference: bool, device: str) -> None:
         torch.set_grad_enabled(grad)
-        self._guard = torch.inference_mode()
         if inference:
-            self._guard.__enter__()
+            guard = torch.inference_mode()
+            guard.__enter__()
+            _GUARDS.append(guard)
         torch.set_default_device(device)
 
     def _state(self) -> list[object]:

@@ -102,10 +102,10 @@ def test_packs_have_the_loss_of_the_padded_batch(name: str, normalize: Any) -> N
     rollouts = sampled()
     flat = of_model(rollouts)
     values, batch = padded(name, rollouts, flat, "right")
-    column = rollouts.replace(versions=list(torch.split(flat, rollouts.lengths)))  # carries them into the packs
+    column = rollouts.replace(rewards=list(torch.split(flat, rollouts.lengths)))  # carries them into the packs
     total = count = torch.zeros((), dtype=torch.float64)
     for pack in column.pack(12):
-        part = total_and_count(LOSSES[name](pack["versions"], pack, **OPTIONS[name]), pack, normalize)
+        part = total_and_count(LOSSES[name](pack["rewards"], pack, **OPTIONS[name]), pack, normalize)
         total, count = total + part[0], count + part[1]
     torch.testing.assert_close(total / count, average(values, batch, normalize))
 
