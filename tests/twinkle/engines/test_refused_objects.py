@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import Build
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPTNeoXConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+from transformers.models.gpt_neox.configuration_gpt_neox import GPTNeoXConfig
 
 import twinkle
 from twinkle.engines import TransformersModel, save
