@@ -7,28 +7,18 @@ UV := UV_NO_PROGRESS=1 .tools/uv-$(UV_VERSION)/bin/uv
 BIN := .venv/bin
 # Hundreds of processes import the same modules: what Python compiles is kept, even where the environment says no.
 export PYTHONDONTWRITEBYTECODE :=
-# Threads of torch that have nothing to do sleep: on busy cores they spin for three times the work.
+# Idle threads of torch sleep: on busy cores they would spin for three times the work.
 export OMP_WAIT_POLICY ?= PASSIVE
-# Those of numpy too: each process that imports it would spin for as long as the import takes.
-export OPENBLAS_THREAD_TIMEOUT ?= 4
-# Hundreds of processes on few cores take longer turns: a test run takes a twelfth less of the cores' time.
-BATCH := $(shell chrt --batch 0 true 2> /dev/null && echo chrt --batch 0)
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test checks test-fast test-python test-vllm setup lint typecheck unit quick clusters packaging docs bench lock clean
+.PHONY: demo test test-fast test-python test-vllm setup lint typecheck quick clusters packaging docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
 
-# Tests with a cluster wait for limits and for processes that start: the rest runs beside them. Those without one are one
-# process, and go before: what is left at the end keeps both cores busy. Types and packages wait for nothing: they take
-# what the others leave.
+# Tests with a cluster wait for limits and for processes that start: the rest runs beside them.
 test: lint
-	$(MAKE) --no-print-directory --jobs 3 clusters quick checks
-
-checks: setup
-	nice -n 19 $(MAKE) --no-print-directory typecheck
-	nice -n 10 $(MAKE) --no-print-directory packaging
+	$(MAKE) --no-print-directory --jobs 3 clusters quick typecheck packaging
 
 setup: .venv/.ready
 
@@ -36,45 +26,30 @@ setup: .venv/.ready
 	$(PYTHON) -m venv .tools/uv-$(UV_VERSION)
 	.tools/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-# Of all files a third is ever loaded. What many processes load at once is compiled here, the rest by its first import.
-LOADED := accelerate datasets huggingface_hub hypothesis matplotlib mpmath numpy pandas peft ray sympy torch transformers
-LEFT := site-packages/(ray/(air|data|llm|rllib|serve|train|tune)|torch/(_inductor|ao|onnx|testing)|transformers/models|.*/tests)/
-
 # The lock names no address, so its packages come from the configured index first (hashes checked), then the workspace.
 .venv/.ready: .tools/uv-$(UV_VERSION)/bin/uv $(LOCKED)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) export --quiet --locked --all-packages --no-emit-workspace --output-file .venv/requirements.txt
 	$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r .venv/requirements.txt
 	$(UV) sync --quiet --locked --all-packages
-	cd .venv/lib/python3.*/site-packages && ../../../bin/python -m compileall -q -j 2 -x '$(LEFT)' $(addprefix $$PWD/,$(LOADED))
 	touch $@
 
 lint: setup
 	$(BIN)/ruff check && $(BIN)/ruff format --check
 
 typecheck: setup
-	$(BATCH) $(BIN)/mypy
-
-# To read all modules takes many seconds: every test of the first two folders is marked by tests/conftest.py, and a
-# module elsewhere has the mark in its text.
-APART := tests/ray tests/examples
-MARKED = $(APART) $(filter-out $(addsuffix /%,$(APART)), \
-  $(sort $(shell grep -rlE 'mark\.(ray|processes)\b' tests --include 'test_*.py')))
-
-unit: setup
-	$(MAKE) --no-print-directory --jobs 2 clusters quick
+	$(BIN)/mypy
 
 quick: setup
-	$(BATCH) $(BIN)/python -m pytest -m "not (packaging or ray or processes)" $(addprefix --ignore ,$(APART)) --durations 20
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" --durations 20
 
 clusters: setup
-	nice -n 1 $(BATCH) $(BIN)/python -m pytest -m "(ray or processes) and not packaging" $(MARKED) \
-	  --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
+	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" \
+	  --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
 test-fast: setup
-	$(BATCH) $(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" $(addprefix --ignore ,$(APART)) \
-	  --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" --numprocesses 3 --dist worksteal
 
 # What needs no cluster, on another interpreter, in an environment of its own: make test-python PYTHON=python3.13
 OTHER := .cache/$(notdir $(PYTHON))
@@ -98,7 +73,7 @@ test-vllm: .cache/vllm/.ready
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
-	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BATCH) $(BIN)/python -m pytest -m packaging tests/packaging
+	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging tests/packaging
 
 # The site, without a network: out/docs/index.html. A warning is an error.
 docs: setup

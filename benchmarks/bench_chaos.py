@@ -4,8 +4,8 @@
 
 A death each second (`--every`), of a rank or of several at once: SIGKILL, SIGSTOP and then SIGKILL, or the fork server
 of the node together with a rank. Each row is to come once, made with the weights of one version that was current
-between its begin and its end; a row whose workers died three times is set aside, and told. The driver's memory
-(anonymous), descriptors and threads are taken after a sixth of the deaths and at the end. Plain Ray stands beside: as
+between its begin and its end; a row whose workers died three times is set aside, and reported. The driver's memory
+(anonymous), descriptors and threads are taken after a sixth of the deaths and at the end. Plain Ray follows: as
 many actors that are killed and started again by hand.
 """
 
@@ -34,6 +34,14 @@ ROW_SECONDS, WIDTH = 0.02, 4096
 KINDS = ("kill", "kill", "kill", "stop", "server")
 
 
+def started(pid: int) -> int:
+    """When a process began, in clock ticks after the host; -1 if it is not there."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return -1
+
+
 @remote_class()
 class Model:
     def __init__(self) -> None:
@@ -47,7 +55,8 @@ class Model:
         low, high = float(self.weight.min()), float(self.weight.max())
         time.sleep(ROW_SECONDS * len(rows))
         again = float(self.weight.min()), float(self.weight.max())
-        at = {"rank": current_worker().rank, "pid": os.getpid(), "parent": os.getppid()}
+        pid = os.getpid()
+        at = {"rank": current_worker().rank, "pid": pid, "started": started(pid), "parent": os.getppid()}
         return [{"row": row, "weights": [low, high, *again], **at} for row in rows]
 
     @remote_function(dispatch="all", collect="first")
@@ -56,7 +65,7 @@ class Model:
 
 
 class Figures:
-    """What a process holds: MiB of anonymous memory, descriptors, threads."""
+    """Memory and handles of a process: MiB of anonymous memory, descriptors, threads."""
 
     def __init__(self) -> None:
         status = Path("/proc/self/status").read_text()
@@ -78,17 +87,19 @@ class Reaper(threading.Thread):
         super().__init__(name="reaper", daemon=True)
         self.left, self.done, self.kinds = deaths, 0, Counter[str]()
         self._every, self._draw = every, draw
-        self.known: dict[int, tuple[int, int]] = {}
-        self.killed: set[int] = set()
+        self.known: dict[int, tuple[int, int, int]] = {}  # by rank: its process, when that began, its parent
+        self.killed: set[tuple[int, int]] = set()  # numbers of processes are used again
 
     def run(self) -> None:
         while self.left > 0:
             time.sleep(self._every)
-            alive = [pids for pids in list(self.known.values()) if pids[0] not in self.killed]
+            alive = [one for one in list(self.known.values()) if one[:2] not in self.killed]
             count = min(len(alive), self.left, self._draw.choice((1, 1, 1, 2, 3)))
-            for pid, parent in self._draw.sample(alive, count):
+            for pid, start, parent in self._draw.sample(alive, count):
                 kind = self._draw.choice(KINDS)
-                self.killed.add(pid)
+                self.killed.add((pid, start))
+                if started(pid) != start:
+                    continue
                 self.kinds[kind] += 1
                 with suppress(ProcessLookupError):
                     if kind == "stop":
@@ -132,7 +143,7 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
                 for begun, ended, one in zip(info.begun, info.ended, made, strict=True):
                     seen[one["row"]] += 1
                     made_with.append((one["row"], one["weights"], begun, ended))
-                    reaper.known[one["rank"]] = one["pid"], one["parent"]
+                    reaper.known[one["rank"]] = one["pid"], one["started"], one["parent"]
                 if number == 20:
                     reaper.start()
                 if number % 5 == 4:
@@ -165,7 +176,7 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
 
 
 def plain(deaths: int) -> dict[str, float]:
-    """As many deaths of plain Ray's actors, each started again by hand: what the driver keeps."""
+    """Run as many deaths of plain Ray's actors, each started again by hand, and return what the driver keeps."""
     import ray
 
     ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -200,11 +211,11 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=60, help="deaths of plain Ray's actors")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    told = run(given.deaths, given.every, given.samplers, random.Random(given.seed))
-    print(json.dumps(told), flush=True)
+    figures = run(given.deaths, given.every, given.samplers, random.Random(given.seed))
+    print(json.dumps(figures), flush=True)
     if given.plain:
         print(json.dumps({"plain Ray": plain(given.plain)}), flush=True)
-    if told["lost"] or told["doubled"] or told["wrong"]:
+    if figures["lost"] or figures["doubled"] or figures["wrong"]:
         sys.exit("rows were lost, doubled or torn")
 
 

@@ -69,7 +69,7 @@ class Side:
 
     @twinkle.remote_function(dispatch="all", collect="first")
     def take(self, rows: Any) -> int:
-        """How many rows have come."""
+        """Count the rows that have come."""
         return len(rows)
 
     @twinkle.remote_function(dispatch="all", collect="first")

@@ -1,8 +1,7 @@
-"""HTTP beside its own libraries: an empty call, 64 MB up and down, many calls at once, and memory.
+"""HTTP compared with its own libraries: an empty call, 64 MB up and down, many calls at once, and memory.
 
 Ours and a bare route run in turns, so that other load on the machine meets both. The client and each server are
-processes of their own. The bare route runs with each of uvicorn's parsers: httptools, which ours uses and which uvicorn
-takes where it is installed, and h11, which it takes elsewhere.
+processes of their own. Both have uvicorn's parser h11, and urllib3 asks both.
 
 Run: python benchmarks/bench_http.py
 """
@@ -30,10 +29,9 @@ from starlette.routing import Route
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import get, on, remote_class, remote_function, serve, session, submit
-from twinkle_remote.http.client.small_requests import SmallRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
 
@@ -60,8 +58,8 @@ class Target:
         return np.zeros(size, dtype=np.uint8)
 
 
-def serving_bare(parser: Any, ready: Any, done: Any) -> None:
-    """A bare starlette route in a process of its own, with one of uvicorn's parsers."""
+def serving_bare(ready: Any, done: Any) -> None:
+    """A bare starlette route in a process of its own."""
     payload = bytes(BYTES)
 
     async def route(request: Request) -> Response:
@@ -72,14 +70,12 @@ def serving_bare(parser: Any, ready: Any, done: Any) -> None:
 
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(
-        Starlette(routes=[Route("/", route, methods=["GET", "POST"])]), log_config=None, http=parser
-    )
+    config = uvicorn.Config(Starlette(routes=[Route("/", route, methods=["GET", "POST"])]), log_config=None, http="h11")
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: asyncio.run(server.serve([sock])), daemon=True).start()
     while not server.started:
         time.sleep(0.01)
-    ready.send(int(sock.getsockname()[1]))
+    ready.send((int(sock.getsockname()[1]), os.getpid()))
     done.wait()
     server.should_exit = True
 
@@ -104,21 +100,38 @@ def serving(ready: Any, done: Any) -> None:
         done.wait()
 
 
-def empty_calls(target: Target, ports: Mapping[str, int]) -> None:
-    """Print the figures of an empty call, beside the bare route with each parser, asked in two ways."""
-    pools = [urllib3.HTTPConnectionPool("127.0.0.1", port) for port in ports.values()]
-    smalls = [SmallRequests("127.0.0.1", port, None) for port in ports.values()]
-    functions: list[Callable[[], Any]] = [lambda: get(target.nothing())]
-    functions += [partial(pool.request, "POST", "/", body=b"x" * 200) for pool in pools]
-    functions += [partial(small.post, "/", b"x" * 200, (), 10.0, 10.0) for small in smalls]
+def processor_seconds(process: int) -> float:
+    """Processor time of a process until now."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def processor_times(function: Callable[[], Any], server: int, blocks: int, count: int) -> Sequence[float]:
+    """Seconds of the processor that a call takes in the client and in a server: of the block with the least."""
+    found = []
+    for _ in range(blocks):
+        before = [processor_seconds(one) for one in (os.getpid(), server)]
+        for _ in range(count):
+            function()
+        after = [processor_seconds(one) for one in (os.getpid(), server)]
+        found.append([(end - begin) / count for end, begin in zip(after, before, strict=True)])
+    return min(found, key=sum)
+
+
+def empty_calls(target: Target, server: int, port: int, bare_server: int) -> None:
+    """Print the figures of an empty call, and those of the bare route."""
+    pool = urllib3.HTTPConnectionPool("127.0.0.1", port)
+    bare = partial(pool.request, "POST", "/", body=b"x" * 200)
+    functions: Sequence[Callable[[], Any]] = (lambda: get(target.nothing()), bare)
     taken = in_turns(functions, 20, 100)
     print(f"load {os.getloadavg()[0]:.1f}")
     for quantile in (0.1, 0.5):
-        own, *others = (one[int(len(one) * quantile)] * 1e6 for one in taken)
-        print(f"empty call, quantile {quantile}: {own:.0f} us")
-        names = [f"{parser}, asked by {client}" for client in ("urllib3", "our connections") for parser in ports]
-        for name, other in zip(names, others, strict=True):
-            print(f"    bare route with {name}: {other:.0f} us, ratio {own / other:.2f}")
+        own, other = (one[int(len(one) * quantile)] * 1e6 for one in taken)
+        print(f"empty call, quantile {quantile}: {own:.0f} us, bare route {other:.0f} us, ratio {own / other:.2f}")
+    servers = (server, bare_server)
+    times = [processor_times(one, process, 5, 300) for one, process in zip(functions, servers, strict=True)]
+    shown = [f"{near * 1e6:.0f} us in the client, {far * 1e6:.0f} us in the server" for near, far in times]
+    print(f"processor: {shown[0]}; bare {shown[1]}; ratio {sum(times[0]) / sum(times[1]):.2f}")
 
 
 def resident_bytes(process: int) -> int:
@@ -126,9 +139,10 @@ def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def measure(address: str, process: int, ports: Mapping[str, int], calls: int) -> None:
-    """Print the figures."""
-    pool = urllib3.HTTPConnectionPool("127.0.0.1", ports["httptools"], maxsize=4)
+def measure(address: str, process: int, bare: tuple[int, int], calls: int) -> None:
+    """Print the figures; `bare` is the port and the process of the bare route."""
+    port, bare_process = bare
+    pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=4)
     array = np.ones(BYTES, dtype=np.uint8)
     view = array.data
     headers = {"content-length": str(BYTES)}
@@ -139,7 +153,7 @@ def measure(address: str, process: int, ports: Mapping[str, int], calls: int) ->
 
     with session("http", address=address, token=TOKEN):
         target = on("one").create(Target)
-        empty_calls(target, ports)
+        empty_calls(target, process, port, bare_process)
         ours, bare_one = map(median, in_turns((lambda: get(target.takes(array)), up), 5, 1))
         print(f"64 MB up: {ours:.3f} s, bare {bare_one:.3f} s, bandwidth ratio {bare_one / ours:.2f}")
         down = (lambda: get(submit(target.gives, BYTES)), lambda: pool.request("GET", "/").data)
@@ -175,9 +189,9 @@ def main() -> None:
         return near.recv()
 
     try:
-        ports = {parser: started(serving_bare, parser) for parser in ("httptools", "h11")}
+        bare = started(serving_bare)
         address, process = started(serving)
-        measure(address, process, ports, options.calls)
+        measure(address, process, bare, options.calls)
     finally:
         done.set()
         for process in processes:

@@ -16,6 +16,8 @@ from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import on, remote_class, remote_function, session, submit
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.protocol.call import Call
+from twinkle_remote.protocol.component import Component
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.join import join
 
@@ -89,10 +91,10 @@ def calls() -> None:
 
 
 def pieces(value: Any) -> list[Any]:
-    """What dispatch gives each data rank."""
-    shares = dispatch(
-        SPEC, ["value"], (value,), {}, ranks=range(WORKERS), mesh=MESH, put=Memory().put, name="Echo.rows"
-    )
+    """Return what dispatch gives each data rank."""
+    component = Component("eight", "echo", "Echo", tuple(range(WORKERS)), MESH)
+    call = Call("method", component, "rows", "Echo.rows", SPEC, "here", ["value"], (value,))
+    shares = dispatch(call, Memory().put)
     return [shares.arguments[index][0][0] for index in shares.of_rank]
 
 

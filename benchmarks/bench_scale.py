@@ -3,7 +3,7 @@
     python benchmarks/bench_scale.py [--mode threads ray calls simulated] [--ranks 8 64 256 1024] [--rounds 3]
         [--workers 2 8 16 32 64] [--json FILE]
 
-"calls" and "simulated" measure one call instead, as `scale_calls.py` beside this file says: by node against one message
+"calls" and "simulated" measure one call instead, as `scale_calls.py` here says: by node against one message
 for each rank on real workers, and at 131,072 simulated ranks of 16,384 nodes.
 
 On threads each rank is a real thread. On Ray the ranks are simulated: four actors, two for each side, take the tasks of
@@ -34,6 +34,7 @@ from twinkle_remote.backends import rank_thread
 from twinkle_remote.backends.support import Worker
 from twinkle_remote.call.start import start
 from twinkle_remote.call.submit import run_on_workers
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import Component, component_of
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running, stats
@@ -148,11 +149,11 @@ def worker_seconds(handles: Sequence[Any]) -> float:
 
 def call(component: Component, rows: Any) -> Lazy[Any]:
     """A lazy call of `rows` on all ranks of a component."""
-    return Lazy(start(component, "method", "rows", "Echo.rows", SPEC, ["rows"], (rows,)))
+    return Lazy(start(Call("method", component, "rows", "Echo.rows", SPEC, "here", ["rows"], (rows,))))
 
 
 def arguments(source: Component, kind: str) -> Any:
-    """What is given to the consumers."""
+    """The arguments of the consumers."""
     rows = list(range(ROWS * len(source.ranks)))
     if kind == "eager":
         return rows

@@ -1,17 +1,23 @@
 """Streams over sleeping samplers, against the best possible under the same rule and against the synchronous loop.
 
-    python benchmarks/bench_streams.py [--median 0.1] [--batches 120] [--skip-run]
+    python benchmarks/bench_streams.py [--median 0.1] [--batches 120] [--skip-run] [--engines ray]
 
 The load: 64 data ranks in threads, batches of 32 rows, durations lognormal with sigma 1 and at most 20 medians, a loop
 that trains as long as all ranks need for a batch. The best possible is a simulation of the same schedule with the same
-durations and no overhead. What `explain` predicts from the durations alone stands beside what was shown. The table of
+durations and no overhead. What `explain` predicts from the durations alone stands next to what was shown. The table of
 rules is simulated; docs/streams.md shows it. The bookkeeping is measured on the schedule alone: 8,192 simulated data
 ranks with 10^6 rows at work.
+
+`--engines ray` (or threads) measures engines that compute, and nothing else: one sampler and one trainer, a stream with
+default options against the synchronous loop in one session, for answers of constant, uniform and lognormal lengths. The
+engines are `TransformersSampler`, which writes a call's answers together until the longest one ends, and one of asyncio
+that batches continuously.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import random
 import statistics
@@ -22,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import StreamStats, get, on, remote_class, remote_function, session, stream
 from twinkle_remote.streams.rules import StreamRules
-from twinkle_remote.streams.schedule.load import Load, SimulatedRun
 from twinkle_remote.streams.schedule.scheduler import Scheduler
-from twinkle_remote.streams.schedule.simulation import simulate
+from twinkle_remote.streams.schedule.simulated.load import Load, SimulatedRun
+from twinkle_remote.streams.schedule.simulated.simulation import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SLOTS, BATCH, CAP = 64, 32, 20.0
 RULES: Sequence[tuple[str, dict[str, Any], Sequence[int | None]]] = (
@@ -80,7 +86,7 @@ def percent(counts: Sequence[int], seconds: Sequence[float]) -> str:
 
 
 def real(sleeper: Sleeper, options: dict[str, Any], seconds: Sequence[float]) -> tuple[StreamStats, StreamStats]:
-    """What `explain` predicted, and what was shown."""
+    """Return what `explain` predicted, and what was shown."""
     training = BATCH * statistics.fmean(seconds) / SLOTS
     source = [list(seconds[at : at + BATCH]) for at in range(0, len(seconds), BATCH)]
     with stream(source, sleeper.sleep, rows=BATCH, **options) as batches:
@@ -121,7 +127,7 @@ def compare(predicted: StreamStats, shown: StreamStats) -> None:
 
 
 def overhead(sleeper: Sleeper, rows: int = 8192) -> None:
-    """What a row costs that takes no time: its call, its worker's thread, its way into a batch."""
+    """Measure the cost of a row that takes no time: its call, its worker's thread, its way into a batch."""
     source = [[0.0] * BATCH] * (rows // BATCH)
     began, used = time.perf_counter(), time.process_time()
     with stream(source, sleeper.sleep, rows=BATCH, ahead=512, order="arrival") as batches:
@@ -143,10 +149,10 @@ def bookkeeping(ranks: int = 8192, at_once: int = 123, rows: int = 1_000_000) ->
     rules = StreamRules(rows=1024, ahead=rows, order="arrival", max_lag=1000, stale="wait", at_once=at_once)
     schedule = Scheduler(rules, [ranks], [0])
     schedule.read(rows)
-    chunks = []
+    chunks: list[int] = []
     began = time.perf_counter()
-    while (work := schedule.next_work()) is not None:
-        chunks.append(work.chunk)
+    while works := schedule.next_works():
+        chunks += [work.number for work in works]
     given = time.perf_counter() - began
     held = tracemalloc.get_traced_memory()[0] - sum(map(int.__sizeof__, chunks)) - chunks.__sizeof__()
     print(f"{len(chunks)} rows at work on {ranks} data ranks: {held / rows:.0f} bytes a row")
@@ -165,12 +171,146 @@ def bookkeeping(ranks: int = 8192, at_once: int = 123, rows: int = 1_000_000) ->
     )
 
 
+# engines that compute
+
+LONGEST = 160
+LENGTHS: dict[str, Callable[[random.Random], float]] = {
+    "constant": lambda draw: 40.0,
+    "uniform": lambda draw: draw.uniform(1.0, 80.0),
+    "lognormal": lambda draw: draw.lognormvariate(3.2, 1.0),
+}
+PROMPTS, WIDTH = 8, 256
+
+
+def prompts_of(lengths: str, batches: int) -> list[list[list[int]]]:
+    """Prompts of one token, the number of tokens of the answer, from which the model counts down."""
+    draw = random.Random(0)
+    drawn = [min(LONGEST, max(1, round(LENGTHS[lengths](draw)))) for _ in range(batches * PROMPTS)]
+    return [[[tokens] for tokens in drawn[at : at + PROMPTS]] for at in range(0, len(drawn), PROMPTS)]
+
+
+def countdown() -> Any:
+    """A Qwen3 that writes the token below the last one, so that a prompt tells how long its answer is."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    class Countdown(Qwen3ForCausalLM):
+        def forward(self, input_ids: Any = None, **inputs: Any) -> Any:
+            made = super().forward(input_ids=input_ids, **inputs)
+            below = (input_ids[:, -made.logits.shape[1] :] - 1).clamp(min=0)
+            made.logits = made.logits + 100.0 * torch.nn.functional.one_hot(below, made.logits.shape[-1])
+            return made
+
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    torch.manual_seed(0)
+    return Countdown(Qwen3Config(vocab_size=LONGEST + 2, eos_token_id=0, **sizes, **heads))
+
+
+@remote_class(concurrency=256)
+class ContinuousEngine:
+    """Writes a token to all answers that are at work in each step; answers come and go between two steps."""
+
+    def __init__(self) -> None:
+        import numpy
+
+        self._weights = [numpy.full((WIDTH, WIDTH), 1 / WIDTH, numpy.float32) for _ in range(16)]
+        self._left: dict[asyncio.Future[None], int] = {}
+        self._steps: asyncio.Task[None] | None = None
+
+    @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
+    async def sample(self, prompts: list[list[int]]) -> list[list[int]]:
+        answers = {asyncio.get_running_loop().create_future(): prompt[0] for prompt in prompts}
+        self._left |= answers
+        if self._steps is None or self._steps.done():
+            self._steps = asyncio.create_task(self._write())
+        await asyncio.gather(*answers)
+        return prompts
+
+    async def _write(self) -> None:
+        import numpy
+
+        while self._left:
+            state = numpy.ones((len(self._left), WIDTH), numpy.float32)
+            for weight in self._weights:
+                state = state @ weight
+            for answer in list(self._left):
+                self._left[answer] -= 1
+                if self._left[answer] <= 0:
+                    del self._left[answer]
+                    answer.set_result(None)
+            await asyncio.sleep(0)
+
+
+@remote_class()
+class Trainer:
+    """Works on a batch for as long as a model needs that has a tenth of what was written."""
+
+    def __init__(self) -> None:
+        import numpy
+
+        self._weight = numpy.full((WIDTH, WIDTH), 1 / WIDTH, numpy.float32)
+
+    @remote_function(dispatch="slice_dp", collect="none", sync=True)
+    def learn(self, rows: Any, tokens: int) -> None:
+        state = self._weight
+        for _ in range(tokens):
+            state = state @ self._weight
+
+
+def through(source: Any, stage: Any, trainer: Trainer, **options: Any) -> float:
+    """Seconds of a loop over a stage, from its first batch on."""
+    rows, began = 0, time.perf_counter()
+    with stream(source, stage, **options) as batches:
+        for prompts, batch in zip(source, batches, strict=True):
+            trainer.learn(batch, sum(tokens for (tokens,) in prompts) // 4)
+            rows += len(prompts)
+            batches.publish()
+    assert rows == sum(map(len, source))
+    return time.perf_counter() - began
+
+
+def computing_engines(mode: str, batches: int = 6, runs: int = 3) -> None:
+    """Print the rate of streams with default options against that of the synchronous loop, run in turn."""
+    from twinkle_engines.samplers.sampling_params import SamplingParams
+    from twinkle_engines.samplers.transformers_sampler import TransformersSampler
+
+    groups = [DeviceGroup("sampler", 1, "CPU"), DeviceGroup("trainer", 1, "CPU")]
+    one = DeviceMesh.from_sizes(dp_size=1)
+    drawing = SamplingParams(n=1, max_new_tokens=LONGEST, temperature=0.0)
+    with session(mode, groups=groups):
+        engines: dict[str, Any] = {
+            "TransformersSampler": TransformersSampler(
+                countdown, params=drawing, device_mesh=one, remote_group="sampler"
+            ).sample,
+            "continuous": on("sampler", one).create(ContinuousEngine).sample,
+        }
+        trainer = on("trainer", one).create(Trainer)
+        print(f'| engine, {mode} | lengths | synchronous, rows/s | `ahead=32` | and `order="arrival"` | row by row |')
+        print("|---|---|---|---|---|---|")
+        for name, stage in engines.items():
+            for lengths in LENGTHS:
+                source = prompts_of(lengths, batches)
+                ways: list[dict[str, Any]] = [{}, {"ahead": 32}, {"ahead": 32, "order": "arrival"}]
+                ways.append({"ahead": 32, "chunk": 1, "at_once": 1})
+                through(source[:2], stage, trainer, ahead=4)
+                taken = [[through(source, stage, trainer, **way) for way in ways] for _ in range(runs)]
+                ratios = [statistics.median(run[0] / run[way] for run in taken) for way in range(1, len(ways))]
+                rate = batches * PROMPTS / statistics.median(run[0] for run in taken)
+                shown = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+                print(f"| {name} | {lengths} | {rate:.1f} | {shown} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--median", type=float, default=0.1, help="seconds of the median row")
     parser.add_argument("--batches", type=int, default=120)
     parser.add_argument("--skip-run", action="store_true", help="only the simulation and the bookkeeping")
+    parser.add_argument("--engines", choices=("ray", "threads"), help="only engines that compute, in this mode")
     options = parser.parse_args()
+    if options.engines:
+        computing_engines(options.engines)
+        return
     table_of_rules()
     if not options.skip_run:
         sleeping_samplers(options.median, options.batches)

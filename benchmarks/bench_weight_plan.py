@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from torch.distributed.tensor import Replicate, Shard
 
 from twinkle_ray.weights.messages import RankReport
+from twinkle_ray.weights.planning.box_plan import DEFAULT_BUCKET_BYTES
 from twinkle_ray.weights.planning.manifest import MatchOptions
 from twinkle_ray.weights.planning.sync_plan import compile_plan
-from twinkle_ray.weights.planning.transfer_plan import DEFAULT_BUCKET_BYTES
 from twinkle_ray.weights.shards.dtensor import placed_boxes
 from twinkle_ray.weights.shards.specs import RankSpecs, TensorSpec
 

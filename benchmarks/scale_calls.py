@@ -18,10 +18,10 @@ import ray
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_ray.by_node.agent_tree import AgentTree, places_of
+from twinkle_ray.by_node.agent_tree import AgentTree, agent_slots
 from twinkle_ray.by_node.calls_by_node import CallsByNode
 from twinkle_ray.by_node.choice import RANKS_OF_AGENT
-from twinkle_ray.by_node.messages import NodeAnswer
+from twinkle_ray.by_node.messages import NodeOutcomes
 from twinkle_ray.by_node.tree import FAN_OUT
 from twinkle_ray.objects.object_store import Inline
 from twinkle_ray.objects.wire import outcomes_to_wire, task_from_wire
@@ -29,6 +29,7 @@ from twinkle_ray.workers.group import RayGroup
 from twinkle_remote import Lazy
 from twinkle_remote.call.start import start
 from twinkle_remote.protocol import Outcome
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import Component, component_of
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running
@@ -58,7 +59,7 @@ class Small:
 class SimulatedAgent:
     """Stands for an agent and all that is behind it."""
 
-    def run(self, number: int, message: NodeMessage) -> NodeAnswer:
+    def run(self, number: int, message: NodeMessage) -> NodeOutcomes:
         """Answer for all ranks at once."""
         ranks: list[int] = []
         wires = []
@@ -69,7 +70,7 @@ class SimulatedAgent:
             ranks += tasks.ranks
             outcomes = [replace(made, rank=rank, started=now, seconds=1e-4) for rank in tasks.ranks]
             wires.append(outcomes_to_wire(outcomes))
-        return NodeAnswer(tuple(ranks), False, tuple(wires), (), ())
+        return NodeOutcomes(tuple(ranks), False, tuple(wires), (), ())
 
 
 class SimulatedNodes:
@@ -119,7 +120,8 @@ def _cost(component: Component) -> tuple[float, float]:
 
 
 def _call(component: Component, method: str, spec: FunctionSpec, *args: Any) -> Lazy[Any]:
-    return Lazy(start(component, "method", method, f"Small.{method}", spec, ["rows"] * len(args), args))
+    names = ["rows"] * len(args)
+    return Lazy(start(Call("method", component, method, f"Small.{method}", spec, "here", names, args)))
 
 
 def simulate(ranks: int, rounds: int) -> list[dict[str, Any]]:
@@ -138,7 +140,7 @@ def simulate(ranks: int, rounds: int) -> list[dict[str, Any]]:
         ]
         group = RayGroup("ranks", members, is_driver=True)
         group.waiting, group.agents, group.labels = small.waiting, small.agents, small.labels
-        places = places_of([one.node for one in members], RANKS_OF_AGENT)
+        places = agent_slots([one.node for one in members], RANKS_OF_AGENT)
         actor_class: Any = ray.remote(SimulatedAgent)
         agents = [actor_class.options(num_cpus=0).remote() for _ in range(2)]
         nodes = list(dict.fromkeys(places))

@@ -99,17 +99,17 @@ def _middle(data_rank: int) -> float:
 def _driver(theme: Theme) -> str:
     frame = f'<rect x="60" y="20" width="740" height="128" rx="8" fill="{theme.paper}" stroke="{theme.faint}"/>'
     lines = [_text(80, 72 + 20 * at, line, theme.ink) for at, line in enumerate(LOOP)]
-    told = _text(780, 46, "your program: rollouts and weights do not come here", theme.faint, anchor="end")
-    return "\n".join([frame, _text(80, 46, "driver", theme.ink, bold=True), told, *lines])
+    label = _text(780, 46, "your program: rollouts and weights do not come here", theme.faint, anchor="end")
+    return "\n".join([frame, _text(80, 46, "driver", theme.ink, bold=True), label, *lines])
 
 
 def _box(x: float, y: float, theme: Theme, colour: str, lines: Sequence[str]) -> str:
     frame = f'<rect x="{x:g}" y="{y:g}" width="{SIDE}" height="{SIDE}" rx="6" fill="{theme.paper}" stroke="{colour}"'
-    told = [
+    label = [
         _text(x + SIDE / 2, y + 27 + 18 * at, line, theme.ink, anchor="middle", size=11)
         for at, line in enumerate(lines)
     ]
-    return "\n".join([f'{frame} stroke-width="2"/>', *told])
+    return "\n".join([f'{frame} stroke-width="2"/>', *label])
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str) -> str:
@@ -125,10 +125,10 @@ def _weights(theme: Theme) -> str:
     top, bottom = _middle(1) + SIDE / 2 + 8, 206 + 4 * (SIDE + GAP) - GAP + 6
     line = f'<path d="M{right:g} {top:g} V{low} H{left:g} V{bottom + 9:g}" fill="none" stroke="{theme.weights}"'
     head = f'<path d="M{left:g} {bottom:g} l-5 9 h10 z" fill="{theme.weights}"/>'
-    told = _text(
+    label = _text(
         (left + right) / 2, low + 20, "weights: each shard to the ranks that need it", theme.weights, anchor="middle"
     )
-    return f'{line} stroke-width="2" stroke-dasharray="6 4"/>\n{head}\n{told}'
+    return f'{line} stroke-width="2" stroke-dasharray="6 4"/>\n{head}\n{label}'
 
 
 def _text(

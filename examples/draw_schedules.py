@@ -50,8 +50,8 @@ def read_schedule(path: Path) -> Schedule:
     lanes: dict[tuple[int, int], list[tuple[float, float, int]]] = {}
     for event in slices:
         if event["cat"] in ("chunk", "step"):
-            told = ((event["ts"] - start) / 1e6, event["dur"] / 1e6, event["args"]["version"])
-            lanes.setdefault((event["pid"], event["tid"]), []).append(told)
+            chunk = ((event["ts"] - start) / 1e6, event["dur"] / 1e6, event["args"]["version"])
+            lanes.setdefault((event["pid"], event["tid"]), []).append(chunk)
     loop, *ranks = (lanes[place] for place in sorted(lanes))
     return Schedule(ranks, loop, max(begin + seconds for begin, seconds, _ in loop))
 
@@ -71,9 +71,9 @@ def draw_schedules(folder: Path) -> Path:
     upper.set_xlim(0, synchronous.end * 1.005)
     lower.set_xlabel("seconds; each colour is a version of the weights", color=TRAINER, fontsize=11)
     middle = (streamed.end + synchronous.end) / 2
-    told = f"the same rows, {synchronous.end / streamed.end:.1f} times as fast"
+    label = f"the same rows, {synchronous.end / streamed.end:.1f} times as fast"
     lower.annotate(
-        told,
+        label,
         (streamed.end, len(streamed.lanes) / 2),
         (middle, len(streamed.lanes) / 2),
         ha="center",
@@ -104,7 +104,7 @@ def _draw(axes: Axes, schedule: Schedule, title: str) -> None:
 
 
 def _bars(axes: Axes, slices: Sequence[tuple[float, float, int]], centre: float, height: float) -> None:
-    """A lane; colours tell the version of the weights."""
+    """A lane; colours show the version of the weights."""
     axes.broken_barh(
         [(begin, seconds) for begin, seconds, _ in slices],
         (centre - height / 2, height),

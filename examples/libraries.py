@@ -1,4 +1,4 @@
-"""What an example says where a library is missing."""
+"""The message of an example where a library is missing."""
 
 from __future__ import annotations
 

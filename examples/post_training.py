@@ -38,7 +38,7 @@ PROMPT = 8  # words of a prompt
 GROUP = 8  # texts for each prompt, whose rewards are compared
 PASSES = 2  # steps of the actor on each batch of texts
 CLIP = 0.2  # largest relative change of the probability of a word
-STREAMED: dict[str, Any] = {"rows": 16, "order": "arrival", "max_lag": 4, "chunk": 2}  # chunk: prompts of one call
+STREAMED: dict[str, Any] = {"rows": 16, "order": "arrival", "max_lag": 4}
 
 
 Prompt = tuple[int, str]

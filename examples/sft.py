@@ -44,11 +44,11 @@ def train(path: str | None, mode: str, workers: int, steps: int, rate: float, lo
             remote_group="trainer",
         )
         for batch in islice(chain.from_iterable(repeat(loader)), steps):
-            told = {**model.forward_backward(batch), **model.step()}
-            losses.append(told["loss"])
-            print(f"step {len(losses):4d}  loss {told['loss']:.4f}  gradient {told['grad_norm']:.3f}")
+            figures = {**model.forward_backward(batch), **model.step()}
+            losses.append(figures["loss"])
+            print(f"step {len(losses):4d}  loss {figures['loss']:.4f}  gradient {figures['grad_norm']:.3f}")
             if sink:
-                sink.log({**told, **throughput.mark(int(told["tokens"]))}, step=len(losses))
+                sink.log({**figures, **throughput.mark(int(figures["tokens"]))}, step=len(losses))
     return losses
 
 

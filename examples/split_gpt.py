@@ -52,7 +52,7 @@ class SplitGPT:
 
         Args:
             words: Ids of the words, one row for each text.
-            rows: Inputs of the loss beside the logits, one row for each text.
+            rows: Inputs of the loss next to the logits, one row for each text.
             loss: Computes the mean loss of some texts from their logits and rows.
 
         Returns:
@@ -61,7 +61,7 @@ class SplitGPT:
         if not len(words) or len(words) % self.micro_batches:
             raise ValueError(
                 f"{len(words)} rows on one data rank do not make {self.micro_batches} equal micro-batches; "
-                f"a multiple of {self.micro_batches} would do"
+                f"use a multiple of {self.micro_batches}"
             )
         columns = {name: column.to(self.device) for name, column in rows.items()}
         self._loss = lambda logits, index: loss(logits, {name: column[index] for name, column in columns.items()})

@@ -49,7 +49,7 @@ def run(name: str, prompts: Sequence[list[float]], sampler: Sampler, training: f
         for batch in rollouts:
             twinkle.get(batch)
             time.sleep(training)
-            rollouts.publish()  # a WeightSync would tell it by itself
+            rollouts.publish()  # a WeightSync would publish it by itself
     print(f"{name}: {rollouts.stats()}\n")
     if out is not None:
         rollouts.timeline(out / f"{name}.json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import multiprocessing
 import os
 import re
 import shutil
@@ -19,16 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
-gc.disable()  # until all modules are read: they live on, and the collector would walk them again and again
-STARTUP = str(HERE / "startup")
-if STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, os.environ.get("PYTHONPATH"))))
 # A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Ray's workers stand back behind every other process, and beside the other tests twelve of them came to a halt; but
-# not by as much as they would, or other clusters' agents do not start in their time.
-os.environ.setdefault("RAY_worker_niceness", "5")
+# Ray's workers would stand back behind every other process, and the tests wait for them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # The common cluster has the files of many workers: its log monitor looks for new ones twice a second, not ten times.
 os.environ.setdefault("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "1")
 # Where a worker shows a bar of Ray's, Ray would replace `print` in this process, for all tests that follow.
@@ -39,18 +34,32 @@ MARK = "RAY_TWINKLE_TEST"  # every process of a cluster of tests has it in its e
 
 
 @cache
-def names_mark(path: Path) -> bool:
-    """Whether a file is one of those that the Makefile runs with a cluster."""
-    return re.search(r"mark\.(ray|processes)\b", path.read_text()) is not None
+def has_processes(path: Path) -> bool:
+    """Whether tests of a file start processes that work together: in some folders, and where a mark says so."""
+    return in_processes(path) or re.search(r"mark\.(ray|processes)\b", path.read_text()) is not None
+
+
+def in_processes(path: Path) -> bool:
+    """Whether all tests of a file start processes that work together."""
+    return any(folder in path.parents for folder in TOGETHER)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which the Makefile's `-m` selects nothing: to import them all takes many seconds."""
+    wanted = str(config.getoption("markexpr"))
+    if "processes" not in wanted or not collection_path.match("test_*.py"):
+        return None
+    nothing = in_processes(collection_path) if wanted.startswith("not ") else not has_processes(collection_path)
+    return nothing or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by folder, before `-m` selects; long files come first."""
     for item in items:
-        if any(folder in item.path.parents for folder in TOGETHER):
+        if in_processes(item.path):
             item.add_marker(pytest.mark.processes)
-        elif any(map(item.get_closest_marker, ("ray", "processes"))) and not names_mark(item.path):
+        elif any(map(item.get_closest_marker, ("ray", "processes"))) and not has_processes(item.path):
             raise pytest.UsageError(f"{item.nodeid}: its file has no mark.ray or mark.processes in its text")
         if item.get_closest_marker("ray"):  # Ray leaves sockets, pipes and log files to the garbage collector
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -59,17 +68,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-def pytest_collection_finish() -> None:
-    """Let the collector of cycles run again."""
-    gc.freeze()  # what was read is not walked any more
-    gc.set_threshold(20_000)  # it took a tenth of the time
-    gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Collect what is left once: pytest does so five times more, and Python when it ends."""
-    gc.collect()
-    gc.freeze()
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    """What processes by forkserver find loaded: this process has one such server, and its first list counts for all."""
+    shared = ["pytest", "torch", "torch._dynamo", "torch.distributed.tensor", "twinkle_ray.collective"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*shared, "twinkle_ray.weights"])
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +80,7 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     """A cluster on this host that this process and programs join: its address, and the mark of its processes."""
     from ray.cluster_utils import Cluster
 
-    from twinkle_ray.forkserver.interpreter import forking
+    from twinkle_ray.forkserver.interpreter import SHARED, forking
     from twinkle_ray.forkserver.server import IDLE_SECONDS
 
     folder = tempfile.mkdtemp(prefix="twinkle-c-", dir="/tmp")  # its name is short enough for Ray's sockets
@@ -88,7 +91,7 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     own = {MARK: mark, "SPT_NOENV": "1", IDLE_SECONDS: "1800"}
     os.environ.update(own)
     try:
-        with forking(Path(folder), ["numpy", "torch"]):  # to start a worker is the largest part of many tests
+        with forking(Path(folder), SHARED):  # to start a worker is the largest part of many tests
             cluster = Cluster(
                 initialize_head=True,
                 head_node_args={

@@ -39,7 +39,7 @@ class FakeCuda(torch.Tensor):
         return self.values_of.tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as above
         return _run(func, args, kwargs or {})
 
 

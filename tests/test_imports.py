@@ -26,6 +26,8 @@ PACKAGES = {
     "twinkle_remote": ROOT / "packages/twinkle-remote/src/twinkle_remote",
     "twinkle_data": ROOT / "packages/twinkle-data/src/twinkle_data",
     "twinkle_ray": ROOT / "packages/twinkle-ray/src/twinkle_ray",
+    "twinkle_http": ROOT / "packages/twinkle-http/src/twinkle_http",
+    "twinkle_engines": ROOT / "packages/twinkle-engines/src/twinkle_engines",
     "twinkle": ROOT / "src/twinkle",
 }
 BELOW = {
@@ -33,7 +35,9 @@ BELOW = {
     "twinkle_remote": ("twinkle_mesh",),
     "twinkle_data": ("twinkle_mesh", "twinkle_remote"),
     "twinkle_ray": ("twinkle_mesh", "twinkle_remote"),
-    "twinkle": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray"),
+    "twinkle_http": ("twinkle_mesh", "twinkle_remote"),
+    "twinkle_engines": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray"),
+    "twinkle": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http", "twinkle_engines"),
 }
 FACES = {
     "twinkle_mesh": ("twinkle_mesh", "twinkle_mesh.recipes"),
@@ -43,18 +47,63 @@ FACES = {
         "twinkle_remote.protocol",
         "twinkle_remote.values",
         "twinkle_remote.backends.support",
+        "twinkle_remote.backends.serving",
+    ),
+    "twinkle_data": ("twinkle_data",),
+    "twinkle_ray": ("twinkle_ray",),
+    "twinkle_engines": (
+        "twinkle_engines",
+        "twinkle_engines.algorithms.grading",
+        "twinkle_engines.algorithms.losses",
     ),
 }
 """What other packages may import of a package, where that is not all."""
+ROOMS = {
+    "twinkle_remote": (
+        "protocol",
+        "errors",
+        "interpreter_end",
+        "serving",
+        "context",
+        "running",
+        "place",
+        "failures",
+        "values",
+        "sessions",
+        "call",
+        "worker",
+        "component",
+        "streams",
+        "backends",
+        "replay",
+        "conformance",
+    ),
+}
+"""The folders, and the modules beside them, of a package: each imports only what stands before it."""
+REACHES = {
+    "twinkle.cli.device_probes": {  # `twinkle doctor --gpu` tries one block of the data plane by itself
+        "twinkle_ray.weights.planning.box_plan",
+        "twinkle_ray.weights.planning.buckets",
+        "twinkle_ray.weights.shards.box",
+        "twinkle_ray.weights.transport",
+    },
+}
+"""What a module imports behind the faces all the same; this may only shrink."""
 SUBJECTS = "twinkle_remote.conformance.subjects."
 """Classes that a conformance suite calls may have any names."""
+FEW_PARAMETERS = ("protocol", "values", "call", "worker", "component", "backends", "replay")
+"""The rooms of twinkle_remote whose functions take few parameters: a value holds more."""
+NEAR = ("protocol", "call", "worker", "component", "values")
+"""The rooms of twinkle_remote whose short modules have two importers, but for what one library alone needs."""
+MOST_PARAMETERS = 7
+FEWEST_LINES = 40
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 60
 KEPT_BY = {
     "circles": tuple(PACKAGES),
     "faces": tuple(PACKAGES),
     "names": tuple(PACKAGES),
-    "sizes": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle"),
+    "sizes": tuple(PACKAGES),
 }
 """The packages that each rule holds for; a name may be repeated in a package that is not among those of "names"."""
 
@@ -133,6 +182,21 @@ def circles(package: str) -> list[list[str]]:
     return sorted(found)
 
 
+def upward(package: str) -> list[tuple[str, str]]:
+    """Return (module, module that it imports) where that one stands after it; the package's `__init__` stands last."""
+    places = {room: place for place, room in enumerate(ROOMS[package])}
+
+    def place(name: str) -> int:
+        return len(places) if name == package else places[name.split(".")[1]]
+
+    return [
+        (name, other)
+        for name in names_of(package)
+        for other in sorted(imports(name))
+        if modules()[other].package == package and place(other) > place(name)
+    ]
+
+
 def names_of(package: str) -> list[str]:
     return [name for name, module in modules().items() if module.package == package]
 
@@ -161,7 +225,7 @@ def behind_faces(package: str) -> list[tuple[str, str]]:
     return [
         (name, other)
         for name, other in crossings(package)
-        if other not in FACES.get(modules()[other].package, (other,))
+        if other not in FACES.get(modules()[other].package, (other,)) and other not in REACHES.get(name, ())
     ]
 
 
@@ -195,6 +259,11 @@ def test_packages_import_downward_only(package: str) -> None:
     assert [pair for pair in crossings(package) if modules()[pair[1]].package not in BELOW[package]] == []
 
 
+@pytest.mark.parametrize("package", ROOMS)
+def test_the_rooms_of_a_package_import_downward_only(package: str) -> None:
+    assert upward(package) == []
+
+
 @pytest.mark.parametrize("package", KEPT_BY["faces"])
 def test_packages_import_the_public_faces_of_others_only(package: str) -> None:
     assert behind_faces(package) == []
@@ -209,6 +278,33 @@ def test_no_class_name_is_defined_in_two_modules(package: str) -> None:
 def test_modules_and_functions_stay_short(package: str) -> None:
     assert [name for name in names_of(package) if modules()[name].lines > MOST_LINES] == []
     assert [function for function in functions(package) if function[0] > MOST_LINES_OF_A_FUNCTION] == []
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many parameters a function takes, the object itself left out."""
+    named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return len([one for one in named if one.arg not in ("self", "cls")])
+
+
+def inside(rooms: Iterable[str]) -> list[str]:
+    """Return the modules of some rooms of twinkle_remote."""
+    return [name for name in names_of("twinkle_remote") if name.partition(".")[2].partition(".")[0] in rooms]
+
+
+def test_functions_take_few_parameters() -> None:
+    crowded = [
+        (parameters(node), f"{name}.{node.name}")
+        for name in inside(FEW_PARAMETERS)
+        for node in ast.walk(modules()[name].tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and parameters(node) > MOST_PARAMETERS
+    ]
+    assert crowded == []
+
+
+def test_short_modules_have_two_importers() -> None:
+    importers = {name: [other for other in modules() if name in imports(other)] for name in inside(NEAR)}
+    short = [name for name in importers if modules()[name].lines < FEWEST_LINES and not modules()[name].is_package]
+    assert [name for name in short if len(importers[name]) < 2 and ".adapters." not in name] == []
 
 
 def figures(package: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from docutils import nodes
     from sphinx.application import Sphinx
 
-PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray")
+PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http")
 KINDS = {"autofunction": "Functions", "autoclass": "Classes", "autodata": "Types", "autoexception": "Errors"}
 _PRIVATE = re.compile(r", _\w+: [^,()]*?(?=[,)])")
 

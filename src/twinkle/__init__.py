@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ReplaceableWeights,
         Shard,
         SingleProcessCollective,
+        StagedWeights,
         SyncHandle,
         WeightDelivery,
         WeightSync,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         RemoteCallError,
         Replicate,
         RowsInfo,
+        Server,
         SessionLostError,
         StageStats,
         Stream,
@@ -57,12 +59,16 @@ if TYPE_CHECKING:
         WorkerContext,
         WorkerDiedError,
         as_completed,
+        concat,
         current_place,
         current_worker,
         explain,
         gather,
         get,
         initialize,
+        join,
+        map,  # noqa: A004  named like Python's
+        minibatches,
         on,
         register_splitter,
         register_type,
@@ -70,15 +76,16 @@ if TYPE_CHECKING:
         remote_class,
         remote_function,
         rows_info,
+        select,
+        serve,
         session,
         shutdown,
         stats,
         stream,
         submit,
+        take,
         write_timeline,
     )
-    from twinkle_remote import Server as Server
-    from twinkle_remote import serve as serve
 
 __version__ = "0.1.0"
 
@@ -107,11 +114,13 @@ __all__ = [
     "ReplaceableWeights",
     "Replicate",
     "RowsInfo",
+    "Server",
     "SessionLostError",
     "Shard",
     "Shards",
     "SingleProcessCollective",
     "StageStats",
+    "StagedWeights",
     "Stream",
     "StreamStats",
     "SyncHandle",
@@ -124,13 +133,17 @@ __all__ = [
     "WorkerContext",
     "WorkerDiedError",
     "as_completed",
+    "concat",
     "current_place",
     "current_worker",
     "explain",
     "gather",
     "get",
     "initialize",
+    "join",
+    "map",
     "merge_states",
+    "minibatches",
     "on",
     "plan_transfer",
     "plot_order",
@@ -142,30 +155,30 @@ __all__ = [
     "restart",
     "rows_info",
     "sample_seed",
+    "select",
+    "serve",
     "session",
     "shutdown",
     "stats",
     "stream",
     "submit",
+    "take",
     "write_timeline",
 ]
 
 _PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_ray", "twinkle_data")  # the last one loads torch
 
-_OF_EXTRAS = ("Server", "serve")  # not in `__all__`: without the extra `http` a star import would fail
-
 
 def __getattr__(name: str) -> object:
-    if name not in __all__ and name not in _OF_EXTRAS:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    homes = ("twinkle_remote",) if name in _OF_EXTRAS else _PACKAGES
-    package = next(package for package in map(import_module, homes) if name in package.__all__ or name in _OF_EXTRAS)
+    package = next(found for found in (import_module(one) for one in _PACKAGES) if name in found.__all__)
     value: object = getattr(package, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_OF_EXTRAS})
+    return sorted({*globals(), *__all__})

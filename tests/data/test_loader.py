@@ -115,7 +115,7 @@ def test_a_loop_that_another_one_moved_is_refused() -> None:
     loader: DataLoader[Batch[int]] = DataLoader(list(range(24)), batch_size=4)
     first, second = iter(loader), iter(loader)
     next(first)
-    with pytest.raises(RuntimeError, match="another loop, set_epoch or load_state_dict moved it"):
+    with pytest.raises(RuntimeError, match="set_epoch or load_state_dict"):
         next(second)
     loader.set_epoch(2)
     with pytest.raises(RuntimeError, match="start a new loop"):
@@ -140,7 +140,7 @@ def test_one_loader_in_two_threads_is_refused() -> None:
     thread.start()
     assert reading.wait(30)
     for use in (lambda: next(loader), lambda: next(iter(loader)), lambda: loader.set_epoch(3)):
-        with pytest.raises(RuntimeError, match=r"in use by thread 'reader'.*a loader of its own.*queue\.Queue"):
+        with pytest.raises(RuntimeError, match=r"'reader'.*queue\.Queue"):
             use()
     go_on.set()
     thread.join(30)
@@ -156,7 +156,7 @@ def test_whole_numbers_of_numpy() -> None:
     next(loader)
     state = json.loads(json.dumps(loader.state_dict()))
     assert (state["seed"], state["epoch"], state["position"]) == (3, 2, 4)
-    with pytest.raises(TypeError, match=r"batch_size=4\.0 is a float; it must be a whole number"):
+    with pytest.raises(TypeError, match=r"batch_size=4\.0 is a float"):
         DataLoader(list(range(24)), batch_size=4.0)  # type: ignore[call-overload]  # on purpose
 
 
@@ -209,7 +209,7 @@ def test_launched_processes_divide_over_all_ranks(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 7, "device_mesh": MESH}, "6 or 8 would do"),
+        ({"batch_size": 7, "device_mesh": MESH}, "use 6 or 8"),
         ({"batch_size": 4, "seed": -1}, "seed=-1 is outside"),
         ({"batch_size": 4, "tail": "cut"}, "tail='cut' is not one of 'drop', 'short', 'pad'"),
         ({"batch_size": 31}, "an epoch of 30 samples has no step"),
@@ -234,7 +234,7 @@ def test_options_are_grouped_or_keywords() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"num_worker": 1}, TypeError, r"DataLoader has no option num_worker; beside those"),
+        ({"num_worker": 1}, TypeError, "num_workers="),
         (
             {"num_workers": 1, "processes": ProcessOptions(1)},
             TypeError,

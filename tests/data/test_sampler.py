@@ -62,7 +62,7 @@ def test_batches_are_cut_by_data_rank(length: int, tail: Tail, drop_last: bool) 
 @pytest.mark.parametrize("tail", [None, "drop"])
 def test_batches_that_do_not_divide_are_refused(tail: Tail | None) -> None:
     batches = BatchSampler(SequentialSampler(range(60)), 6, False)
-    with pytest.raises(ValueError, match=r"batches of 6, not a multiple of data_world_size=4: batches of 4 or 8 would"):
+    with pytest.raises(ValueError, match=r"data_world_size=4.* 4 or 8"):
         DeviceMeshSampler(batches, MESH, tail=tail)
     ragged: Any = [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9, 10]]
     with use_rank(0), pytest.raises(ValueError, match="batches of 3, not a multiple"):
@@ -218,7 +218,7 @@ def test_samplers_that_are_not_torchs() -> None:
     sampler.set_epoch(3)
     assert inner.epochs == [3]
     assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    with pytest.raises(TypeError, match="yields lists: say batched=True"):
+    with pytest.raises(TypeError, match="batched=True"):
         list(DeviceMeshSampler(inner, MESH))
     assert list(DeviceMeshSampler([[0, 1, 2, 3]], MESH)) == [[0, 1, 2, 3]]
 
@@ -226,7 +226,7 @@ def test_samplers_that_are_not_torchs() -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match='tail="short" over single indices'):
         DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail="short")
-    with pytest.raises(ValueError, match="tail='cut' is not one of"):
+    with pytest.raises(ValueError, match="tail='cut'"):
         DeviceMeshSampler(SequentialSampler(range(10)), MESH, tail="cut")  # type: ignore[arg-type]  # on purpose
     state = DeviceMeshSampler(SequentialSampler(range(10)), MESH).state_dict()
     with pytest.raises(StateMismatchError, match="seed=0 over 10 elements"):
@@ -357,12 +357,12 @@ def test_a_batch_size_is_no_proof_of_batches(batch_size: int) -> None:
 
 def test_what_is_divided_already_is_refused() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=2)
-    divided = DistributedSampler(list(range(16)), num_replicas=2, rank=1)  # type: ignore[arg-type, var-annotated]
+    divided = DistributedSampler(list(range(16)), num_replicas=2, rank=1)  # type: ignore[arg-type, var-annotated]  # a list
     for inner in (divided, BatchSampler(divided, 4, False)):
         with pytest.raises(ValueError, match="divided already"):
             DeviceMeshSampler(inner, mesh)
         assert len(DeviceMeshSampler(inner, DeviceMesh.from_sizes(dp_size=1))) > 0
-    alone = DistributedSampler(list(range(16)), num_replicas=1, rank=0)  # type: ignore[arg-type, var-annotated]
+    alone = DistributedSampler(list(range(16)), num_replicas=1, rank=0)  # type: ignore[arg-type, var-annotated]  # a list
     assert len(DeviceMeshSampler(alone, mesh)) == 16
 
 

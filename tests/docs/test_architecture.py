@@ -15,6 +15,8 @@ HOMES = {
     "twinkle_remote": ROOT / "packages/twinkle-remote/src",
     "twinkle_data": ROOT / "packages/twinkle-data/src",
     "twinkle_ray": ROOT / "packages/twinkle-ray/src",
+    "twinkle_http": ROOT / "packages/twinkle-http/src",
+    "twinkle_engines": ROOT / "packages/twinkle-engines/src",
     "twinkle": ROOT / "src",
 }
 NAMED = re.compile(r"`((?:twinkle(?:_\w+)?|tests|benchmarks|docs|examples)/[\w./-]*?)(?::(\w+))?`")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-README = (ROOT / "packages" / "twinkle-remote" / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "packages" / "twinkle-http" / "README.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 
 
@@ -130,7 +130,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 def test_the_unit_starts_a_server_and_lets_it_drain() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says
     unit.read_string(blocks(DEPLOYMENT, "ini")[0])
     service = unit["Service"]
     args = parsed(shlex.split(service["ExecStart"]))

@@ -30,6 +30,8 @@ ELSEWHERE = {
     "docs/http.md": "tests/docs/test_http.py",
     "docs/models.md": "tests/docs/test_models.py",
     "packages/twinkle-data/README.md": "tests/data/test_readme.py",
+    "packages/twinkle-engines/README.md": "tests/engines/test_readme.py",
+    "packages/twinkle-http/README.md": "tests/http/test_readme.py",
     "packages/twinkle-mesh/README.md": "tests/mesh/test_readme.py",
     "packages/twinkle-ray/README.md": "tests/ray/test_readme.py",
     "packages/twinkle-remote/README.md": "tests/remote/test_readme.py",

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle.engines")
+PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http", "twinkle.engines")
 OUTSIDE = re.compile(r'<(?:script|img|iframe)[^>]*? src="https?://|<link[^>]*? rel="stylesheet"[^>]*? href="https?://')
 
 

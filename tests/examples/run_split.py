@@ -3,7 +3,6 @@
 The processes are forked from one that has torch loaded, which would take each of them seconds of a core.
 """
 
-import gc
 import logging
 import multiprocessing
 import sys
@@ -66,7 +65,6 @@ def run_whole(folder: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    gc.freeze()  # a pass of the collector would copy what is loaded, in each rank
     fork = multiprocessing.get_context("fork")
     for layout in sys.argv[2:]:
         sizes = tuple(map(int, layout.split("x")))

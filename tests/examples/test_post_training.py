@@ -19,9 +19,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = Size(context=16, blocks=2)
 
 
-def run(mode: str, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+def run(
+    mode: str, folder: Path, *options: str, environment: dict[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
     command = [sys.executable, str(EXAMPLES / "post_training.py"), "--mode", mode, "--out", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads((folder / "post_training.json").read_text())
     return figures, done.stdout
@@ -38,8 +40,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(1000)
-def test_one_process_and_twelve_workers_give_the_same_numbers(whole: dict[str, Any], tmp_path: Path) -> None:
-    split, told = run("ray", tmp_path / "ray", *STEPS)
+def test_one_process_and_twelve_workers_give_the_same_numbers(
+    whole: dict[str, Any], joining: dict[str, str], tmp_path: Path
+) -> None:
+    split, told = run("ray", tmp_path / "ray", *STEPS, environment=joining)
     assert len(whole["losses"]) == 4 and len(whole["rewards"]) == 2
     assert split["losses"] == pytest.approx(whole["losses"], rel=1e-4)
     assert split["rewards"] == pytest.approx(whole["rewards"], abs=1e-3)
@@ -65,7 +69,7 @@ def test_a_loop_elsewhere_gives_the_same_numbers(
 
 
 def test_loss_falls_and_reward_rises() -> None:
-    history = train(Options("local", sft_steps=80, steps=12, seed=1), SMALL)
+    history = train(Options("local", sft_steps=50, steps=8, seed=1), SMALL)
     assert sum(history.losses[-5:]) / 5 < history.losses[0] - 1.0
     assert sum(history.rewards[-3:]) > 2 * sum(history.rewards[:3])
     assert len(history.before) == len(history.after) == 4 and history.before != history.after

@@ -55,7 +55,7 @@ def test_flatten_after_unflatten_and_unflatten_after_flatten(mesh: DeviceMesh, d
     size = data.draw(st.sampled_from([n for n in range(1, mesh.size(dim) + 1) if mesh.size(dim) % n == 0]))
     cut = mesh.unflatten(dim, {"outer": -1, "inner": size})
     assert list(cut.ranks) == list(mesh.ranks)
-    assert cut.flatten(("outer", "inner"), name=dim)._layout.key == mesh._layout.key
+    assert cut.flatten(("outer", "inner"), name=dim).layout.key == mesh.layout.key
     assert cut.data_world_size == mesh.data_world_size
     assert [cut.data_rank(rank) for rank in mesh.ranks] == [mesh.data_rank(rank) for rank in mesh.ranks]
 
@@ -64,7 +64,7 @@ def test_flatten_after_unflatten_and_unflatten_after_flatten(mesh: DeviceMesh, d
     assert flat.size("flat") == math.prod(map(mesh.size, dims))
     assert list(flat.submesh("flat", mesh.ranks[0]).ranks) == list(mesh[dims].ranks)
     back = flat.unflatten("flat", {name: mesh.size(name) for name in dims}).transpose(*mesh.dim_names)
-    assert back._layout.key == mesh._layout.key
+    assert back.layout.key == mesh.layout.key
 
 
 @law
@@ -76,7 +76,7 @@ def test_transposing_and_renaming_keep_ranks_and_data(mesh: DeviceMesh, data: st
         assert turned.data_rank(rank) == mesh.data_rank(rank)
     assert turned.transpose(*mesh.dim_names) == mesh
     assert mesh.transpose().dim_names == mesh.dim_names[::-1]
-    assert turned.expert._layout.key == mesh.expert._layout.key or not mesh.is_regular
+    assert turned.expert.layout.key == mesh.expert.layout.key or not mesh.is_regular
 
     dim = data.draw(st.sampled_from(mesh.dim_names))
     renamed = mesh.rename({dim: "other"})
@@ -94,19 +94,19 @@ def test_concat_after_select(mesh: DeviceMesh, data: st.DataObject) -> None:
     dim = data.draw(st.sampled_from(mesh.dim_names))
     parts = [mesh.at(**{dim: place}) for place in range(mesh.size(dim))]
     if len({part.ulysses_size for part in parts}) > 1:  # ulysses groups reach over parts
-        with pytest.raises(ValueError, match=r"in their ranks only, but ulysses_size is \d+ in .* and \d+ in "):
+        with pytest.raises(ValueError, match="ulysses_size"):
             parts[0].concat(*parts[1:], dim=dim)
         return
     joined = parts[0].concat(*parts[1:], dim=dim)
     front = mesh.transpose(dim, *(name for name in mesh.dim_names if name != dim))
-    assert joined._layout.key == front._layout.key
+    assert joined.layout.key == front.layout.key
     assert joined.dim_names == front.dim_names
 
 
 def test_parts_that_ulysses_groups_reach_over_are_not_put_together() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4, fsdp_size=3, ulysses_size=4).transpose("dp", "fsdp")
     first, *others = (mesh.at(dp=place) for place in range(4))
-    with pytest.raises(ValueError, match="ulysses_size is"):
+    with pytest.raises(ValueError, match="ulysses_size"):
         first.concat(*others, dim="dp")
 
 
@@ -149,7 +149,7 @@ def test_meshes_with_other_orders_of_experts_are_not_put_together() -> None:
     inside, outside = [
         DeviceMesh.from_sizes(tp_size=2, dp_size=4, ep_size=2, order=order) for order in ("ep-tp-dp", "tp-ep-dp")
     ]
-    with pytest.raises(ValueError, match=r"but expert_order is .*'etp', 'ep'.* in .* and .*'ep', 'etp'.* in "):
+    with pytest.raises(ValueError, match="expert_order"):
         inside.concat(outside, dim="dp")
 
 
@@ -184,7 +184,7 @@ def test_views_name_flattened_dims() -> None:
     assert mesh["fsdp"].views == ()
     assert mesh.rename(cp="context").views == (("fsdp_cp", ("fsdp", "context")), ("seq", ("context",)))
     assert mesh.unflatten("fsdp", {"a": 2, "b": 1}).views[0] == ("fsdp_cp", ("a", "b", "cp"))
-    with pytest.raises(ValueError, match="name a dim both as itself and in a view"):
+    with pytest.raises(ValueError, match="in a view"):
         mesh["fsdp_cp", "cp"]
 
 
@@ -205,13 +205,13 @@ def test_errors_of_views(views: dict[str, tuple[str, ...]], said: str) -> None:
 def test_errors_of_the_other_operations() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4, tp_size=2)
     cases: dict[str, Callable[[], DeviceMesh]] = {
-        "the mesh has no dim or view 'pp'; 'dp' or 'tp' would do": lambda: mesh["pp"],
+        "the mesh has no dim or view 'pp'; use 'dp' or 'tp'": lambda: mesh["pp"],
         "already holds 'dp'": lambda: mesh["dp", "dp"],
-        "the mesh has no dim 'pp'; 'dp' or 'tp' would do": lambda: mesh.at(pp=0),
+        "the mesh has no dim 'pp'; use 'dp' or 'tp'": lambda: mesh.at(pp=0),
         "dp=4 is outside [0, 3]": lambda: mesh.at(dp=4),
         "name='tp' is the name of a dim that stays": lambda: mesh.flatten("dp", name="tp"),
         "flatten needs at least one dim": lambda: mesh.flatten(()),
-        "a=3 = 3 does not make up dp_size=4; sizes that multiply to 4 would do": lambda: mesh.unflatten("dp", {"a": 3}),
+        "a=3 = 3 does not make up dp_size=4; use sizes that multiply to 4": lambda: mesh.unflatten("dp", {"a": 3}),
         "a=3 = 3 does not make up": lambda: mesh.unflatten("dp", {"a": 3, "b": -1}),
         "no sizes = 1 does not make up": lambda: mesh.unflatten("dp", {}),
         "a=-1 and b=-1: only one size": lambda: mesh.unflatten("dp", {"a": -1, "b": -1}),

@@ -94,7 +94,7 @@ def test_a_part_keeps_which_ranks_share_samples(mesh: DeviceMesh, data: DataObje
 def test_flatten_then_unflatten_is_the_mesh(mesh: DeviceMesh, data: DataObject) -> None:
     dims = data.draw(some(mesh))
     back = mesh.flatten(dims, "flat").unflatten("flat", {dim: mesh.size(dim) for dim in dims})
-    assert back.transpose(*mesh.dim_names)._layout.key == mesh._layout.key
+    assert back.transpose(*mesh.dim_names).layout.key == mesh.layout.key
     assert seen(back) == seen(mesh)
     plain = mesh.vpp_size == 1 and not mesh.sequence_parallel and mesh.ep_size == 1 and mesh.etp_size == mesh.tp_size
     plain = plain and "expert_order" not in mesh.to_dict()  # etp goes with the name tp, and the order of etp with it
@@ -181,12 +181,15 @@ def test_sizes_that_do_not_fit_the_data_keep_it_as_a_table(cut: dict[str, int]) 
 
 def test_names_of_parallel_dims_decide_and_a_loss_warns() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4, tp_size=2)
-    with pytest.warns(UserWarning, match="along tp see the same samples: data_world_size=4 becomes 1") as said:
+    with pytest.warns(UserWarning, match="data_world_size=4 becomes 1") as said:
         assert mesh["dp"].rename(dp="tp") == DeviceMesh.from_ranks([0, 2, 4, 6], "tp")
     assert said[0].filename == __file__
-    with pytest.warns(UserWarning, match="along cp see the same samples: data_world_size=4 becomes 2"):
+    with pytest.warns(UserWarning, match="along tp") as said:
+        _ = DeviceMesh.from_sizes(dp_size=4, fsdp_size=2).with_views(tp=("dp", "fsdp"))["tp"]
+    assert said[0].filename == __file__
+    with pytest.warns(UserWarning, match="along cp"):
         assert mesh.unflatten("dp", {"dp": 2, "cp": 2}) == DeviceMesh.from_sizes(dp_size=2, cp_size=2, tp_size=2)
-    with pytest.warns(UserWarning, match="along tp see the same samples: data_world_size=4 becomes 1"):
+    with pytest.warns(UserWarning, match="data_world_size=4 becomes 1"):
         assert mesh.flatten(name="tp").data_world_size == 1
     with pytest.warns(UserWarning, match="data_world_size=4 becomes 2"):
         cut = mesh.flatten(name="x").unflatten("x", {"dp": 2, "tp": 4})
@@ -254,7 +257,7 @@ def test_names_of_the_field_are_known(names: tuple[str, str], data: int) -> None
 
 def test_other_names_are_told_of_where_a_mesh_begins() -> None:
     ranks = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    with pytest.warns(UserWarning, match="'inner' do not say") as said:
+    with pytest.warns(UserWarning, match="'inner'") as said:
         mesh = DeviceMesh.from_ranks(ranks, ("dp", "inner"))
     assert said[0].filename == __file__
     assert mesh.data_world_size == 2

@@ -25,7 +25,7 @@ def test_older_names_work() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'twinkle_mesh' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="nothing"):
         _ = twinkle_mesh.nothing
 
 

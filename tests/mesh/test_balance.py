@@ -44,5 +44,5 @@ def test_slices_end() -> None:
     slices = Slices(4, 2)
     assert slices != 3
     assert repr(slices) == "Slices(total=4, parts=2)"
-    with pytest.raises(IndexError, match="index 2 is outside the 2 slices"):
+    with pytest.raises(IndexError, match="index 2"):
         slices[2]

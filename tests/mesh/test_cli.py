@@ -44,15 +44,15 @@ def test_experts_orders_and_many_groups(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--world-size 8 --tp 3", "twinkle mesh: tp_size=3 does not divide world_size=8; 1, 2, 4 or 8 would do\n"),
+        ("--world-size 8 --tp 3", "twinkle mesh: tp_size=3 does not divide world_size=8; use 1, 2, 4 or 8\n"),
         ("--dp 2 --rank 2", "twinkle mesh: rank=2 is not in the mesh, whose ranks are [0, 1]\n"),
-        ("--dp 4 --nodes 3", "twinkle mesh: nodes=3 does not divide the 4 ranks evenly; 1, 2 or 4 would do\n"),
-        ("--dp 4 --bytes -1", "twinkle mesh: bytes=-1 must be at least 0; 0 would do\n"),
+        ("--dp 4 --nodes 3", "twinkle mesh: nodes=3 does not divide the 4 ranks evenly; use 1, 2 or 4\n"),
+        ("--dp 4 --bytes -1", "twinkle mesh: bytes=-1 must be at least 0; use 0\n"),
         (
             "--dp 8 --nodes 4,5",
-            "twinkle mesh: --nodes 4,5 has 9 ranks, but the mesh has 8; sizes that add up to 8 would do\n",
+            "twinkle mesh: --nodes 4,5 has 9 ranks, but the mesh has 8; use sizes that add up to 8\n",
         ),
-        ("--vpp 2", "twinkle mesh: vpp_size=2 needs pp_size > 1, but pp_size=1; vpp_size=1 would do\n"),
+        ("--vpp 2", "twinkle mesh: vpp_size=2 needs pp_size > 1, but pp_size=1; use vpp_size=1\n"),
     ],
 )
 def test_wrong_sizes_say_what_would_do_and_exit_2(

@@ -43,7 +43,7 @@ def test_one_holder_can_be_entered_again() -> None:
 
 @pytest.mark.parametrize("rank", [1.0, "1", True])
 def test_only_a_whole_number_is_a_rank(rank: Any) -> None:
-    with pytest.raises(ValueError, match="must be a whole number"):
+    with pytest.raises(ValueError, match="whole number"):
         use_rank(rank)
     with use_rank(np.int64(3)) as held:  # type: ignore[arg-type]  # as callers do
         assert type(held) is int
@@ -54,7 +54,7 @@ def test_a_mesh_with_ranks_that_the_launcher_did_not_start_is_refused(monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     mesh = DeviceMesh.from_sizes(dp_size=4)
     for ask in (lambda: mesh.get_slice(8), mesh.data_rank, mesh.coordinate):
-        with pytest.raises(ValueError, match=r"ranks up to 3 and the launcher started WORLD_SIZE=2 processes"):
+        with pytest.raises(ValueError, match="WORLD_SIZE=2"):
             ask()
     assert mesh.get_slice(8, rank=1) == slice(2, 4)
     with use_rank(3):
@@ -67,9 +67,9 @@ def test_a_mesh_of_some_of_the_processes_is_right(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert DeviceMesh.from_sizes(dp_size=4, pp_size=2).submesh("dp", 5).world_size == 4
     assert DeviceMesh.from_ranks([4, 5, 6, 7], ("dp",)).get_slice(8) == slice(2, 4)
-    with pytest.raises(ValueError, match="rank=5 is not in the mesh"):
+    with pytest.raises(ValueError, match="rank=5"):
         DeviceMesh.from_sizes(dp_size=4).get_slice(8)
-    with pytest.raises(ValueError, match=r"ranks up to 8"):
+    with pytest.raises(ValueError, match="up to 8"):
         DeviceMesh.from_ranks([5, 8], ("dp",)).get_slice(8)
     monkeypatch.delenv("WORLD_SIZE")
     assert DeviceMesh.from_ranks([5, 8], ("dp",)).get_slice(8) == slice(0, 4)

@@ -86,7 +86,7 @@ def test_ulysses_across_the_edge_of_fsdp() -> None:
 
 def test_without_a_rank_the_running_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4)
-    with pytest.raises(ValueError, match="no current rank: the mesh has 4 ranks"):
+    with pytest.raises(ValueError, match="no current rank"):
         mesh.get_slice(8)
     assert DeviceMesh.from_ranks([7], "dp").data_rank() == 0
     monkeypatch.setenv("RANK", "2")
@@ -99,14 +99,14 @@ def test_without_a_rank_the_running_worker_counts(monkeypatch: pytest.MonkeyPatc
         assert mesh.coordinate() == {"dp": 3}
     assert current_rank() is None
     monkeypatch.setenv("RANK", "none")
-    with pytest.raises(ValueError, match="RANK='none' is not a rank"):
+    with pytest.raises(ValueError, match="RANK='none'"):
         mesh.data_rank()
-    with use_rank(4), pytest.raises(ValueError, match="rank=4 is not in the mesh"):
+    with use_rank(4), pytest.raises(ValueError, match="rank=4"):
         mesh.data_rank()
 
 
 def test_errors_of_data_slice() -> None:
     with pytest.raises(ValueError, match=re.escape("data_rank=4 is outside [0, 3]: data_world_size=4")):
         DeviceMesh.from_sizes(dp_size=4, tp_size=2).data_slice(8, 4)
-    with pytest.raises(ValueError, match="total_length=-1 must be at least 0"):
+    with pytest.raises(ValueError, match="total_length=-1"):
         DeviceMesh.from_sizes(dp_size=4).get_slice(-1, 0)

@@ -199,11 +199,11 @@ def test_experts_that_cut_across_the_dense_sizes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"order": "tp-xp"}, "order='tp-xp' holds 'xp'; tp, cp, ep, dp, pp or fsdp would do"),
-        ({"order": "tp-dp-tp"}, "order='tp-dp-tp' names 'tp' twice; once would do"),
+        ({"order": "tp-xp"}, "order='tp-xp' holds 'xp'; use tp, cp, ep, dp, pp or fsdp"),
+        ({"order": "tp-dp-tp"}, "order='tp-dp-tp' names 'tp' twice; name it once"),
         (
             {"order": "tp-dp", "pp_size": 2},
-            "order='tp-dp' does not place pp, which is larger than 1; 'tp-dp-pp' would do",
+            "order='tp-dp' does not place pp, which is larger than 1; use 'tp-dp-pp'",
         ),
         ({"order": "tp-dp", "dp_size": 2, "ep_size": 2}, "order='tp-dp' does not place ep"),
         ({"order": ""}, "order='' holds ''"),

@@ -18,7 +18,7 @@ def test_nodes_are_values() -> None:
     assert pickle.loads(pickle.dumps(nodes)) == copy.deepcopy(nodes) == nodes
     assert nodes.spanned([0, 7]) == 1
     assert nodes.spanned([0, 8]) == 2
-    with pytest.raises(AttributeError, match="nodes do not change: sizes cannot be set"):
+    with pytest.raises(AttributeError, match="sizes"):
         nodes.sizes = (1,)
     with pytest.raises(ValueError, match=re.escape("rank=12 is on no node: the nodes have (8, 4) ranks")):
         nodes.of(12)

@@ -7,22 +7,24 @@ import re
 import subprocess
 import tarfile
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.packaging.conftest import Workspace
 
 pytestmark = pytest.mark.packaging
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 THIRD_PARTY = {
     "twinkle-mesh": set(),
     "twinkle-remote": set(),
     "twinkle-data": {"numpy", "torch"},
     "twinkle-ray": {"numpy", "ray", "torch"},
+    "twinkle-http": {"msgspec", "starlette", "urllib3", "uvicorn", "xxhash"},
+    "twinkle-engines": {"numpy", "torch"},
     "twinkle-all": set(),
 }
 SIBLINGS = {
@@ -30,9 +32,11 @@ SIBLINGS = {
     "twinkle-remote": {"twinkle-mesh"},
     "twinkle-data": {"twinkle-mesh", "twinkle-remote"},
     "twinkle-ray": {"twinkle-mesh", "twinkle-remote"},
-    "twinkle-all": {"twinkle-mesh", "twinkle-remote", "twinkle-data", "twinkle-ray"},
+    "twinkle-http": {"twinkle-mesh", "twinkle-remote"},
+    "twinkle-engines": {"twinkle-mesh", "twinkle-remote", "twinkle-data", "twinkle-ray"},
+    "twinkle-all": {"twinkle-mesh", "twinkle-remote", "twinkle-data", "twinkle-ray", "twinkle-engines"},
 }
-LIGHT = ("twinkle-all", "twinkle-mesh", "twinkle-remote")
+LIGHT = ("twinkle-all", "twinkle-engines", "twinkle-http", "twinkle-mesh", "twinkle-remote")
 HEAVY = {"torch", "ray", "numpy"}
 EXAMPLES = (
     ("post_training", "matplotlib"),
@@ -96,19 +100,30 @@ def test_the_index_is_told_who_where_and_what_for(workspace: Workspace, name: st
     links = re.findall(r"(?:\]\(|\b(?:src|srcset|href)=\")([^)\"]+)", text)
     assert links or name != "twinkle-all"
     for link in links:
-        assert link.startswith((f"{urls['Source']}/blob/main/", f"{urls['Source']}/raw/main/")), link
+        ours = link.startswith((f"{urls['Source']}/blob/main/", f"{urls['Source']}/raw/main/"))
+        assert ours or f"]({link})" in README, f"{link}: a link to a file leads into the source"
 
 
-def test_extras_of_the_whole_bring_what_their_names_say(workspace: Workspace) -> None:
-    metadata = _metadata(workspace.wheel("twinkle-all"))
+def _extras(workspace: Workspace, name: str) -> dict[str, set[str]]:
+    """What each extra of a distribution requires, with extras of its own."""
+    metadata = _metadata(workspace.wheel(name))
     brought: dict[str, set[str]] = {
         extra: set() for extra in re.findall(r"^Provides-Extra: (\w+)$", metadata, re.MULTILINE)
     }
-    for name, extra in re.findall(r"^Requires-Dist: ([\w-]+)\S*.*extra == '(\w+)'$", metadata, re.MULTILINE):
-        brought[extra].add(name)
+    for required, extra in re.findall(
+        r"^Requires-Dist: ([\w-]+(?:\[\w+\])?).*extra == '(\w+)'$", metadata, re.MULTILINE
+    ):
+        brought[extra].add(required)
+    return brought
+
+
+def test_extras_bring_what_their_names_say(workspace: Workspace) -> None:
+    assert _extras(workspace, "twinkle-engines") == {"hf": {"transformers", "peft", "safetensors"}, "vllm": {"vllm"}}
+    brought = _extras(workspace, "twinkle-all")
     assert brought.keys() == {"hf", "vllm", "http", "demo", "all"}
-    assert brought["vllm"] == {"vllm"}
-    assert brought["http"] == {"twinkle-remote"}
+    assert brought["hf"] == {"twinkle-engines[hf]"}
+    assert brought["vllm"] == {"twinkle-engines[vllm]"}
+    assert brought["http"] == {"twinkle-http"}
     assert brought["demo"] == brought["hf"] | {"matplotlib", "rich", "tqdm"}
     assert brought["all"] == brought["demo"] | brought["http"] | brought["vllm"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import queue
 import shutil
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 MARK = "RAY_TWINKLE_TEST"  # every process of a program's cluster inherits RAY_*, so that what is left over is found
 GROUPS = {"four": 4, "two": 2}
 SLACK = 3  # limits are for a quiet machine of two cores; this much longer is not a hang
-
-
-@pytest.fixture(scope="session")
-def fork_server() -> None:
-    """What processes by forkserver find loaded: this process has one such server, and its first list counts for all."""
-    shared = ["pytest", "torch", "torch._dynamo", "torch.distributed.tensor", "twinkle_ray.collective"]
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*shared, "twinkle_ray.weights", "tests.frozen"])
 
 
 @pytest.fixture(scope="module")

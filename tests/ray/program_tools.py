@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ray.cluster_utils import Cluster
-
-gc.freeze()  # what is loaded by now lives on, and the end of a program would walk it three times
 
 
 def outcome(function: Callable[[], object]) -> str:
@@ -59,7 +56,7 @@ def raylets(address: str | None = None) -> list[int]:
     """The process ids of the raylets of this host; with an address, only that of the node at this address."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
     sockets = [node["RayletSocketName"] for node in nodes if address in (None, node["NodeManagerAddress"])]
-    wanted = [f"--raylet_socket_name={socket}".encode() for socket in sockets]
+    wanted = [f"--raylet_socket_name={socket}\0".encode() for socket in sockets]  # the next node's is this and ".1"
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 
-README = Path(__file__).parents[2] / "README.md"
+JOINING = Path(__file__).parents[2] / "docs" / "howto" / "cluster.md"
 
 
 @twinkle.remote_class()
@@ -94,7 +94,7 @@ def test_ranks_and_rendezvous(ray_session: None) -> None:
     for rank, seen in enumerate(told):
         assert (seen["RANK"], seen["LOCAL_RANK"]) == (str(rank), str(rank))
         assert (seen["WORLD_SIZE"], seen["LOCAL_WORLD_SIZE"]) == ("4", "4")
-    assert {seen["MASTER_ADDR"] for seen in told} == {ray.nodes()[0]["NodeManagerAddress"]}  # type: ignore[no-untyped-call]
+    assert {seen["MASTER_ADDR"] for seen in told} == {ray.nodes()[0]["NodeManagerAddress"]}  # type: ignore[no-untyped-call]  # Ray's own gap
     assert len({seen["MASTER_PORT"] for seen in told}) == 1
 
 
@@ -259,7 +259,9 @@ def test_environment_modules_classes_and_the_end(program: Callable[..., Any], tm
 
 
 def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> None:
-    (of_readme,) = re.findall(r"^```python\n(twinkle\.initialize.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    options, *_ = re.findall(r"^with twinkle\.session\((.*)\):$", JOINING.read_text(), re.MULTILINE)
+    groups = """groups=[DeviceGroup("actor", ranks=8, device_type="GPU")]"""
+    of_the_docs = f"twinkle.initialize({options.replace('groups=groups', groups)})"
     out = program(
         """
         import os
@@ -321,7 +323,7 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
             cluster.shutdown()
             print("READY")
         """,
-        of_readme,
+        of_the_docs,
     ).finish(110)
     assert "READY" in out
     assert out.count("HF_TOKEN") == 2, out  # one line, which names it and says what would give it

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _STUCK_SECONDS = 10.0
+_AGAIN_SECONDS = 0.2
 
 
 def goes_on(thread: threading.Thread, progress: Callable[[], object], times: int) -> bool:
@@ -67,15 +68,23 @@ def interrupted_at_step(step: int, function: Callable[[], object]) -> bool:
             left = -1
             raise KeyboardInterrupt
 
+    again: list[int] = []  # one that a finalizer dropped comes once more
+    handler = signal.signal(signal.SIGINT, lambda number, _: again.append(number))
     before, collects = sys.getprofile(), gc.isenabled()
     gc.disable()  # a finalizer of anything else is no step of the function
+    dropped = False
     try:
         sys.setprofile(look)
         function()
+        dropped = left < 0
     except KeyboardInterrupt:
         pass
     finally:
         sys.setprofile(before)
+        until = time.monotonic() + _AGAIN_SECONDS
+        while dropped and not again and time.monotonic() < until:
+            time.sleep(0.005)
+        signal.signal(signal.SIGINT, handler)
         if collects:
             gc.enable()
     return left < 0

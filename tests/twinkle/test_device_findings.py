@@ -9,6 +9,7 @@ import pytest
 
 from twinkle.cli import device_findings as findings
 from twinkle.cli import main
+from twinkle.cli.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,3 +94,32 @@ def test_a_group_reduces_and_trains_on_the_host() -> None:
     told = list(findings._judged(findings.PATHS[:3], (output, end), "host"))
     assert not any(one.remedy for one in told), output
     assert "2 ranks over Gloo" in told[1].found and "the loss falls" in told[2].found
+
+
+def test_the_row_for_the_table_says_what_works_and_what_does_not(
+    two_devices: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    monkeypatch.setattr(findings, "find_spec", lambda name: None if name == "vllm" else object())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "NVIDIA H100")
+    assert main(["doctor", "--gpu", "--markdown"]) == 1
+    assert (
+        "\n| 2 x NVIDIA H100 | devices; all-reduce, hand-over: fails; FSDP2, vLLM, weights to vLLM: not tried "
+        "| `twinkle doctor --gpu` |\n"
+    ) in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    row = findings.markdown_row([Finding("gpu: devices", "not tried: torch sees no GPU")], on_host=False)
+    assert row == "| GPUs: none here | devices: not tried | `twinkle doctor --gpu` |"
+
+
+@pytest.mark.parametrize("hidden", ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-7d5e", "9", ""])
+def test_devices_that_are_hidden_by_any_name_are_told(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    found = list(findings.device_findings())
+    assert f"CUDA_VISIBLE_DEVICES={hidden!r} may hide it" in found[0].remedy

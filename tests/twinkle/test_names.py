@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import twinkle
+import twinkle_engines
 
 
 def test_every_name_is_that_of_its_package() -> None:
@@ -33,8 +36,34 @@ def test_unknown_name_is_an_attribute_error() -> None:
         twinkle.Actor  # noqa: B018  the error is what is tested
 
 
-@pytest.mark.parametrize("module", ["twinkle", "twinkle.cli", "twinkle_mesh", "twinkle_remote"])
+@pytest.mark.parametrize(
+    "module", ["twinkle", "twinkle.cli", "twinkle.engines", "twinkle_engines", "twinkle_mesh", "twinkle_remote"]
+)
 def test_import_is_light(module: str) -> None:
     program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60)
     assert not {"torch", "ray", "numpy"} & set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("twinkle.engines", "twinkle_engines"),
+        ("twinkle.engines.losses", "twinkle_engines.algorithms.losses"),
+    ],
+)
+def test_names_of_the_engines_are_those_of_their_package(name: str, home: str) -> None:
+    here, there = import_module(name), import_module(home)
+    assert here.__all__ == there.__all__
+    for each in there.__all__:
+        assert getattr(here, each) is getattr(there, each)
+
+
+def test_a_class_of_the_engines_is_pickled_by_the_one_place_where_it_is_defined() -> None:
+    from twinkle.engines import Rollouts
+
+    rollouts = Rollouts(ids=[[1, 2]])
+    assert pickle.loads(pickle.dumps(rollouts)) == rollouts
+    for name in twinkle_engines.__all__:
+        one = getattr(twinkle_engines, name)
+        assert getattr(import_module(one.__module__), name) is one

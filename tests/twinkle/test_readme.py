@@ -1,19 +1,23 @@
-"""The README: its example runs and is typed, its picture is what the script draws, its lines install our packages."""
+"""The README: its example runs, its picture is what the script draws, its lines install our packages."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NEEDS = {"mesh": [], "remote": ["mesh"], "data": ["mesh", "remote"], "ray": ["mesh", "remote"]}
+NEEDS = {
+    "mesh": [],
+    "remote": ["mesh"],
+    "data": ["mesh", "remote"],
+    "ray": ["mesh", "remote"],
+    "engines": ["mesh", "remote", "data", "ray"],
+}
 
 
 def _example() -> str:
@@ -26,50 +30,41 @@ def _shown() -> str:
     return str(shown)
 
 
-def _checkers() -> Any:
-    spec = importlib.util.spec_from_file_location("typing_run", ROOT / "tests" / "typing" / "run.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.CHECKERS
+def _check(printed: str) -> None:
+    """Its lines have the form of the shown ones, and the model learns what the reward asks for."""
+    lines = printed.splitlines()
+    assert len(lines) == 12 and all(re.fullmatch(r"sevens in 8 tokens: \d\.\d\d", line) for line in lines), printed
+    first, *_, last = [float(line.split()[-1]) for line in lines]
+    assert last > 4 > 1 > first, printed
 
 
 def test_example_is_short() -> None:
-    assert len([line for line in _example().splitlines() if line.strip()]) <= 15
+    assert len([line for line in _example().splitlines() if line.strip()]) <= 25
+    assert all(re.fullmatch(r"sevens in 8 tokens: \d\.\d\d", line) for line in _shown().splitlines())
 
 
 @pytest.mark.ray
-def test_example_runs(tmp_path: Path) -> None:
+def test_example_runs(joining: dict[str, str], tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(_example())
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=600, check=False, env=joining
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(_shown())
-
-
-@pytest.mark.parametrize("mode", ["threads", "local"])
-def test_example_prints_the_same_in_other_modes(mode: str, tmp_path: Path) -> None:
-    program = tmp_path / "example.py"
-    program.write_text(_example().replace('"ray"', f'"{mode}"'))
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, _shown()), done.stderr
+    _check(done.stdout)
 
 
 @pytest.mark.slow
-def test_type_checkers_accept_the_example_and_refuse_a_wrong_call(tmp_path: Path) -> None:
-    right = _example()
-    wrong = right.replace("list(scorer.score(batch))", 'scorer.score("text")')
-    assert wrong != right
-    (tmp_path / "example.py").write_text(right)
-    (tmp_path / "wrong.py").write_text(wrong)
-    for checker in _checkers().values():
-        refused = checker(sys.executable, tmp_path)
-        assert refused.pop("example.py") == {}
-        assert len(refused["wrong.py"]) == 1
+def test_example_does_the_same_in_one_process(tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(_example().replace('"ray"', '"local"'))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    _check(done.stdout)
 
 
 def test_links_and_pictures_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("https://")]
     pictures = re.findall(r"src(?:set)?=\"([^\"]+)\"", README)
     assert links and len(pictures) == 2
     assert all((ROOT / link).exists() for link in (*links, *pictures))

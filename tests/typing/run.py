@@ -1,7 +1,8 @@
 """Check the programs of this folder with mypy --strict and pyright, against the packages of any Python environment.
 
-The backend of the docs is checked with them. Run as `python run.py [python]`: the checkers are this interpreter's, the
-packages those of the given one, or this one's. Ends with 1 when it refuses a right line, or accepts a wrong one.
+The backend of the docs and the README's example, with a right and a wrong call, are checked with them. Run as
+`python run.py [python]`: the checkers are this interpreter's, the packages those of the given one, or this one's. Ends
+with 1 when it refuses a right line, or accepts a wrong one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "mypy-typing"
 CONFIG = HERE / "mypy.ini"
 MARK = "# refused"
-BACKEND = HERE.parents[1] / "docs" / "howto" / "backend.md"
+ROOT = HERE.parents[1]
+BACKEND = ROOT / "docs" / "howto" / "backend.md"
 
 
 def run_mypy(python: str, folder: Path) -> dict[str, dict[int, str]]:
@@ -66,6 +68,11 @@ def run_pyright(python: str, folder: Path) -> dict[str, dict[int, str]]:
 CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
 
 
+def first_program(page: Path) -> str:
+    """The first block of Python of a page."""
+    return page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+
+
 def complaints(python: str = sys.executable) -> list[str]:
     """Right lines that a checker refuses, and wrong ones that it does not; empty when all is well.
 
@@ -80,9 +87,17 @@ def complaints(python: str = sys.executable) -> list[str]:
             text = path.read_text()
             (folder / f"{path.stem}.py").write_text(text)
             marked[f"{path.stem}.py"] = {i for i, line in enumerate(text.splitlines(), 1) if line.endswith(MARK)}
-        module = BACKEND.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
-        (folder / "backend_of_the_docs.py").write_text(module, encoding="utf-8")
-        marked["backend_of_the_docs.py"] = set()
+        (folder / "backend_of_the_docs.py").write_text(first_program(BACKEND), encoding="utf-8")
+        # Our types are checked, where the extra with transformers need not be installed.
+        example = first_program(ROOT / "README.md").replace(
+            "from transformers import LlamaConfig", "from typing import Any\n\nLlamaConfig: Any = object"
+        )
+        wrong = example.replace("reward.grade(sampler.sample(prompts))", 'reward.grade("text")')
+        (folder / "example.py").write_text(example, encoding="utf-8")
+        (folder / "wrong_example.py").write_text(wrong, encoding="utf-8")
+        marked |= {"backend_of_the_docs.py": set(), "example.py": set()}
+        marked["wrong_example.py"] = {i for i, line in enumerate(wrong.splitlines(), 1) if 'grade("text")' in line}
+        assert marked["wrong_example.py"]
         for checker, run in CHECKERS.items():
             refused = run(python, folder)
             for program, lines in marked.items():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path[:0] = [
     str(HERE / "tools"),
-    str(HERE.parent / "twinkle/engines"),
+    str(HERE.parent / "engines"),
 ]  # the programs of the tests import the same tools
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 

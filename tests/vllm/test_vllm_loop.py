@@ -12,8 +12,8 @@ LONG = SamplingParams(max_new_tokens=370, temperature=2.0)
 
 
 def test_what_nobody_waits_for_is_aborted_and_errors_reach_their_callers(folder: str) -> None:
-    from twinkle.engines.vllm_loop import EngineLoop
-    from twinkle.engines.vllm_model import VLLMModel
+    from twinkle_engines.samplers.vllm_loop import EngineLoop
+    from twinkle_engines.samplers.vllm_model import VLLMModel
 
     model = VLLMModel(folder, None, None, ENGINE)
     loop = EngineLoop(model.engine_arguments)
@@ -39,3 +39,15 @@ def test_what_nobody_waits_for_is_aborted_and_errors_reach_their_callers(folder:
         failed.result(60)
     done = loop.write([1], model.drawing(SamplingParams(max_new_tokens=1), 0)).result(60)
     assert len(done.outputs[0].token_ids) == 1
+
+    def fail(engine: Any) -> None:
+        engine.step = lambda: 1 // 0
+
+    loop.run(fail)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        loop.write([1], model.drawing(LONG, 0)).result(60)
+    for _ in range(20):  # also while it ends
+        with pytest.raises(RuntimeError, match="ended"):
+            loop.write([1], model.drawing(LONG, 0)).result(60)
+    with pytest.raises(RuntimeError, match="ended"):
+        loop.run(unfinished)

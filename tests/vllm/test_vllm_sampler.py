@@ -133,13 +133,13 @@ def test_the_end_token_ends_a_sequence(sampler: Any) -> None:
 
 
 def test_a_prompt_that_is_too_long_is_an_error_and_the_engine_goes_on(sampler: Any) -> None:
-    with pytest.raises(ValueError, match=r"500 tokens.* at most 384.*max_model_len would do"):
+    with pytest.raises(ValueError, match=r"500 tokens.* at most 384.*max_model_len"):
         sampler.sample([[1], [1] * 500], SamplingParams(max_new_tokens=2))
     assert len(sampler.sample([[1]], SamplingParams(max_new_tokens=2))) == 1
 
 
 def test_a_second_engine_in_the_process_is_an_error(sampler: Any, folder: str) -> None:
-    with pytest.raises(ValueError, match="another VLLMSampler is in this one; the mode ray"):
+    with pytest.raises(ValueError, match="another VLLMSampler is in this one; use the mode ray"):
         VLLMSampler(folder, **ENGINE)
 
 
@@ -171,19 +171,20 @@ def test_a_sync_brings_the_trainers_weights_and_drops_the_cache(sampler: Any, tr
 def test_nothing_is_sampled_between_a_sync_that_the_engine_refuses_and_one_that_works(
     sampler: Any, trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twinkle.engines import vllm_weights
-    from twinkle.engines.shared_weights import map_shared
+    from twinkle_engines.samplers.vllm_weights import SharedMemoryEngine
 
-    def without_the_last_norm(*place: Any) -> dict[str, torch.Tensor]:
-        return {name: weight for name, weight in map_shared(*place).items() if name != "model.norm.weight"}
+    whole = SharedMemoryEngine._mapped
+
+    def without_the_last_norm(engine: Any, update_info: Any) -> dict[str, torch.Tensor]:
+        return {name: weight for name, weight in whole(engine, update_info).items() if name != "model.norm.weight"}
 
     params = SamplingParams(max_new_tokens=4, seed=0)
     sync = WeightSync(trainer, sampler)
     with monkeypatch.context() as patch:
-        patch.setattr(vllm_weights, "map_shared", without_the_last_norm)
+        patch.setattr(SharedMemoryEngine, "_mapped", without_the_last_norm)
         with pytest.raises(WeightSyncError, match=r"has not taken version \d+.*model\.norm\.weight"):
             sync()
-    with pytest.raises(RuntimeError, match=r"has not taken version .*; another sync would do"):
+    with pytest.raises(RuntimeError, match=r"has not taken version .*; sync again"):
         sampler.sample([[5, 6, 7]], params)
     version = sync()
     answer = sampler.sample([[5, 6, 7]], params)

@@ -1,15 +1,17 @@
-"""What `twinkle doctor --gpu` finds: one small check of each path on the devices that are there."""
+"""Findings of `twinkle doctor --gpu`: one small check of each path on the devices that are there."""
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle.cli.device_probes import told
+from twinkle.cli.device_probes import read_reports
 from twinkle.cli.finding import Finding
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ PATHS = (
         "be built for its driver: python -c 'import torch; torch.ones(1, device=\"cuda\")'", ("torch", "ray"),
     ),
     CheckedPath(
-        "all-reduce", "group", "NCCL_DEBUG=INFO tells where NCCL stops; NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1 leave "
+        "all-reduce", "group", "NCCL_DEBUG=INFO shows where NCCL stops; NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1 leave "
         "a broken way out; a container needs --shm-size=1g or --ipc=host",
     ),
     CheckedPath("FSDP2", "group", "the reduction above must work; use torch 2.6 or newer"),
@@ -83,12 +85,36 @@ def device_findings(*, on_host: bool = False, verbose: bool = False) -> Iterator
         yield from _judged(paths, _run([probe, device, str(count)], SECONDS[probe], verbose), _head(on_host))
 
 
+def markdown_row(findings: Sequence[Finding], *, on_host: bool) -> str:
+    """The row of the README's table "Seen on hardware": on what, what works, and what does not or was not tried."""
+    by_kind: dict[str, list[str]] = {"works": [], "fails": [], "not tried": []}
+    for one in findings:
+        kind = "not tried" if one.found.startswith(_NOT_TRIED) else "fails" if one.remedy else "works"
+        by_kind[kind].append(one.what.partition(": ")[2])
+    parts = [f"{', '.join(names)}{'' if kind == 'works' else f': {kind}'}" for kind, names in by_kind.items() if names]
+    command = f"twinkle doctor {'--on-host' if on_host else '--gpu'}"
+    return f"| {_hardware(on_host)} | {'; '.join(parts)} | `{command}` |"
+
+
+def _hardware(on_host: bool) -> str:
+    """The hardware that the paths were tried on: the names of the devices, or of the host's processor."""
+    if on_host:
+        return f"{os.cpu_count()} CPUs ({platform.machine()})"
+    try:
+        import torch
+
+        names = Counter(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    except (ImportError, RuntimeError, AssertionError):
+        names = Counter()
+    return ", ".join(f"{count} x {name}" for name, count in names.items()) or "GPUs: none here"
+
+
 def _head(on_host: bool) -> str:
     return "host" if on_host else "gpu"
 
 
 def _devices() -> tuple[int, str, str]:
-    """How many devices there are; else why there is none, and what to do."""
+    """The number of devices; else why there is none, and what to do."""
     try:
         import torch
     except ImportError:
@@ -103,14 +129,14 @@ def _devices() -> tuple[int, str, str]:
     return (
         0,
         "torch sees no GPU",
-        f"nvidia-smi tells whether there is one and a driver{hides}; --on-host tries the paths",
+        f"nvidia-smi shows whether there is one and a driver{hides}; --on-host tries the paths",
     )
 
 
 def _judged(paths: Sequence[CheckedPath], outcome: tuple[str, str], head: str) -> Iterator[Finding]:
     """The findings of one probe's paths, from its output and from how it ended."""
     output, end = outcome
-    found = {one["what"]: one for one in told(output)}
+    found = {one["what"]: one for one in read_reports(output)}
     end = found["whole"]["found"] if "whole" in found else end
     failed = ""
     for path in paths:
@@ -126,7 +152,7 @@ def _judged(paths: Sequence[CheckedPath], outcome: tuple[str, str], head: str) -
 
 
 def _run(arguments: Sequence[str], seconds: float, verbose: bool) -> tuple[str, str]:
-    """The output of a probe, and how it ended, for paths of which it has told nothing."""
+    """The output of a probe, and how it ended, for paths of which it has reported nothing."""
     command = [sys.executable, "-m", "twinkle.cli.device_probes", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, errors="replace"

@@ -33,7 +33,7 @@ class Probe:
 
     @remote_function(dispatch="all")
     def look(self) -> dict[str, Any]:
-        """What this process sees, and the sum of a tensor on its device."""
+        """Return the devices that this process sees, and the sum of a tensor on its device."""
         import torch
 
         if self._kind == "cuda":
@@ -53,7 +53,7 @@ class Probe:
 
         import torch
 
-        from twinkle_ray.collective import MeshCollective
+        from twinkle_ray import MeshCollective
 
         with MeshCollective.from_env(device_type=self._kind, timeout=60.0) as whole:
             small, large = torch.ones(4, device=self._kind), torch.zeros(_BYTES // 4, device=self._kind)
@@ -73,7 +73,7 @@ class Probe:
         import torch
         from torch.distributed.fsdp import fully_shard
 
-        from twinkle_ray.collective import MeshCollective
+        from twinkle_ray import MeshCollective
 
         with MeshCollective.from_env(device_type=self._kind, timeout=60.0) as whole:
             torch.manual_seed(0)
@@ -97,12 +97,12 @@ def probe_group(device: str, count: int) -> None:
     make: Any = Probe
     with twinkle.session("ray", groups=groups, lazy_collect=False, start_timeout=100.0):
         member = make(device, remote_group="doctor")
-        told = _tell("devices", lambda: _seen(member.look()))
+        well = _report("devices", lambda: _seen(member.look()))
         backend = "NCCL and Gloo" if device == "cuda" else "Gloo"
-        if told:
-            told = _tell("all-reduce", lambda: _reduced(member.reduce(), count, backend))
-        if told:
-            _tell("FSDP2", lambda: _trained(member.train(), count))
+        if well:
+            well = _report("all-reduce", lambda: _reduced(member.reduce(), count, backend))
+        if well:
+            _report("FSDP2", lambda: _trained(member.train(), count))
 
 
 def _seen(rows: list[dict[str, Any]]) -> str:
@@ -130,7 +130,7 @@ def _trained(rows: list[tuple[float, float]], count: int) -> str:
 
 def probe_hand_over(device: str, count: int) -> None:
     """Memory of one process that another opens: CUDA IPC on one device, a memory file on the host."""
-    _tell("hand-over", lambda: _handed_over(device))
+    _report("hand-over", lambda: _handed_over(device))
 
 
 def _handed_over(device: str) -> str:
@@ -148,13 +148,13 @@ def _handed_over(device: str) -> str:
             raise handle
         store, bucket = _store(device)
         (block,) = store.get(bucket, handle)
-        told = float(block[:1024].float().sum())
+        total = float(block[:1024].float().sum())
         kind = type(handle).__name__
     finally:
         here.send(None)
         child.join(10)
-    if told != 3 * 1024.0:
-        raise RuntimeError(f"1,024 threes of the other process add up to {told}")
+    if total != 3 * 1024.0:
+        raise RuntimeError(f"1,024 threes of the other process add up to {total}")
     if device == "cuda" and kind != "DeviceMemory":
         raise RuntimeError(
             "CUDA IPC is refused by torch's allocator; weights go over the host (PYTORCH_CUDA_ALLOC_CONF with "
@@ -175,8 +175,8 @@ def _give(pipe: Any, device: str) -> None:
 
 
 def _store(device: str) -> tuple[Any, Any]:
+    from twinkle_ray.weights.planning.box_plan import SizedBox
     from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.planning.transfer_plan import SizedBox
     from twinkle_ray.weights.shards.box import Box
     from twinkle_ray.weights.transport import block_store_for
 
@@ -224,8 +224,8 @@ def probe_vllm(device: str, count: int) -> None:
         return f"the engines' probabilities agree (worst factor {factor:.4f})"
 
     with twinkle.session("local"):
-        if _tell("vLLM", start):
-            _tell("weights to vLLM", sync)
+        if _report("vLLM", start):
+            _report("weights to vLLM", sync)
 
 
 PROBES: dict[str, Callable[[str, int], object]] = {
@@ -235,7 +235,7 @@ PROBES: dict[str, Callable[[str, int], object]] = {
 }
 
 
-def _tell(what: str, check: Callable[[], str]) -> bool:
+def _report(what: str, check: Callable[[], str]) -> bool:
     """Print what a check found, or all of a probe ("whole"); returns whether it was well."""
     try:
         found, well = check(), True
@@ -247,8 +247,8 @@ def _tell(what: str, check: Callable[[], str]) -> bool:
     return well
 
 
-def told(output: str) -> list[dict[str, Any]]:
-    """What a probe's output says: "what", "found" and "well" of each check."""
+def read_reports(output: str) -> list[dict[str, Any]]:
+    """Return the checks in a probe's output: "what", "found" and "well" of each."""
     return [json.loads(line.removeprefix(_MARK)) for line in output.splitlines() if line.startswith(_MARK)]
 
 
@@ -261,4 +261,4 @@ def _wait(device: str) -> None:
 
 if __name__ == "__main__":
     name, chosen, number = sys.argv[1:]
-    _tell("whole", lambda: str(PROBES[name](chosen, int(number))))
+    _report("whole", lambda: str(PROBES[name](chosen, int(number))))

@@ -1,4 +1,4 @@
-"""`twinkle doctor`: reports versions, devices, limits and settings of this machine, and what to mend."""
+"""`twinkle doctor`: reports versions, devices, limits and settings of this machine, and what to fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING
 
-from twinkle.cli.device_findings import device_findings
+from twinkle.cli.device_findings import device_findings, markdown_row
 from twinkle.cli.finding import Finding
 from twinkle.cli.host_findings import host_findings
 from twinkle.cli.ray_findings import ray_findings
@@ -23,6 +23,8 @@ _DISTRIBUTIONS = (
     "twinkle-remote",
     "twinkle-data",
     "twinkle-ray",
+    "twinkle-http",
+    "twinkle-engines",
     "ray",
     "torch",
     "numpy",
@@ -41,6 +43,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--verbose", action="store_true", help="with --gpu or --on-host: print all that the checks print"
     )
+    parser.add_argument(
+        "--markdown", action="store_true", help="with --gpu or --on-host: a row for the README's table, too"
+    )
     parser.set_defaults(run=run)
 
 
@@ -50,22 +55,30 @@ def run(args: argparse.Namespace) -> int:
     findings = [*_versions(), *_backends(), *_devices(), *host_findings(), *ray_findings(environment)]
     width = max(_WIDTH if args.gpu or args.on_host else 0, *(len(finding.what) for finding in findings))
     count = _show(findings, width)
+    rows = []
     for chosen, on_host in ((args.on_host, True), (args.gpu, False)):
         if chosen:
-            count += _show(device_findings(on_host=on_host, verbose=args.verbose), width)
-    print(f"\n{count} to mend, marked by !" if count else "\nnothing stands in the way")
+            tried = list(_passed_on(device_findings(on_host=on_host, verbose=args.verbose), width))
+            count += sum(bool(one.remedy) for one in tried)
+            rows.append(markdown_row(tried, on_host=on_host))
+    if args.markdown:
+        print("", *rows, sep="\n")
+    print(f"\n{count} to fix, marked by !" if count else "\nnothing stands in the way")
     return 1 if count else 0
 
 
 def _show(findings: Iterable[Finding], width: int) -> int:
     """Print findings, each as it comes, and return how many need a remedy."""
-    count = 0
+    return sum(bool(finding.remedy) for finding in _passed_on(findings, width))
+
+
+def _passed_on(findings: Iterable[Finding], width: int) -> Iterator[Finding]:
+    """The findings, each printed as it comes."""
     for finding in findings:
         print(f"{'!' if finding.remedy else ' '} {finding.what:<{width}}  {finding.found}", flush=True)
         if finding.remedy:
             print(f"  {'':<{width}}  -> {finding.remedy}", flush=True)
-            count += 1
-    return count
+        yield finding
 
 
 def _versions() -> Iterator[Finding]:

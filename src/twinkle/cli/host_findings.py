@@ -1,4 +1,4 @@
-"""What the doctor finds on this host: its name, ports, memory, disk, clock and limits."""
+"""The doctor's findings on this host: its name, ports, memory, disk, clock and limits."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def memory_bytes() -> int:
 
 def _ports(address: str) -> Finding:
     """Whether a socket on this host's own address can be bound and reached, and how many ports there are."""
-    told = ""
+    said = ""
     few = False
     if _PORT_RANGE.exists():
         low, high = map(int, _PORT_RANGE.read_text().split())
-        told = f"; {low} to {high} are for sockets of programs"
+        said = f"; {low} to {high} are for sockets of programs"
         few = high - low < _MIN_PORTS
     try:
         with socket.create_server((address, 0)) as server:
@@ -71,7 +71,7 @@ def _ports(address: str) -> Finding:
     except OSError as error:
         return Finding("ports", f"{address} cannot be reached from here: {error}", "let the firewall pass its own host")
     remedy = "widen net.ipv4.ip_local_port_range: each worker holds several" if few else ""
-    return Finding("ports", f"{address} can be bound and reached{told}", remedy)
+    return Finding("ports", f"{address} can be bound and reached{said}", remedy)
 
 
 def _memory() -> Finding:
@@ -103,16 +103,16 @@ def _clock() -> Finding:
             "clock", f"{now}, before this package was installed", "set it: timelines and certificates need it"
         )
     if shutil.which("timedatectl") is None:
-        return Finding("clock", f"{now}; nothing here tells whether it is synchronised")
+        return Finding("clock", f"{now}; nothing here shows whether it is synchronised")
     asked = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
     try:
-        told = subprocess.run(
+        said = subprocess.run(
             asked, capture_output=True, text=True, timeout=_CONNECT_SECONDS, check=False
         ).stdout.strip()
     except subprocess.TimeoutExpired:
-        told = ""
-    if told == "no":
+        said = ""
+    if said == "no":
         return Finding(
             "clock", f"{now}, not synchronised", "timedatectl set-ntp true: timelines of nodes compare clocks"
         )
-    return Finding("clock", f"{now}, synchronised" if told == "yes" else now)
+    return Finding("clock", f"{now}, synchronised" if said == "yes" else now)

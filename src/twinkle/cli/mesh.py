@@ -116,7 +116,7 @@ def _check_nodes(mesh: DeviceMesh, nodes: int | list[int] | None) -> None:
         listed = ",".join(map(str, nodes))
         raise ValueError(
             f"--nodes {listed} has {sum(nodes)} ranks, but the mesh has {mesh.world_size}; "
-            f"sizes that add up to {mesh.world_size} would do"
+            f"use sizes that add up to {mesh.world_size}"
         )
 
 

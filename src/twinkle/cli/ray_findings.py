@@ -1,4 +1,4 @@
-"""What the doctor finds of Ray's settings: the address, the object store, and variables that change a session."""
+"""The doctor's findings in Ray's settings: the address, the object store, and variables that change a session."""
 
 from __future__ import annotations
 

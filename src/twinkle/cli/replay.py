@@ -28,17 +28,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Make the call; 1 if it raises, as it did on its worker, 2 for a file that cannot be used."""
-    told: list[str] = []
+    names: list[str] = []
 
     def tell(call: twinkle_remote.FailedCall) -> None:
         print(f"{call.name} of rank {call.rank} of {call.world_size} in group {call.group!r} raised {call.type_name}:")
         print(f"  {call.message}\nit runs again here, after the constructor:", flush=True)
-        told.append(call.type_name)
+        names.append(call.type_name)
 
     try:
         twinkle_remote.replay(args.file, tell)
     except Exception as error:
-        if not told:
+        if not names:
             print(f"twinkle replay: {error}", file=sys.stderr)
             return 2
         traceback.print_exc()

@@ -24,7 +24,7 @@ _INTERRUPTED = 130
 
 
 class _WrongArgumentError(Exception):
-    """An argument that does not name what it should; the message says what would do."""
+    """An argument that does not name what it should; the message says what to use."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the stub; 1 if the server does not tell of its classes, 2 for bad arguments."""
+    """Print the stub; 1 if the server does not list its classes, 2 for bad arguments."""
     try:
         token = given_tokens(args.token_file)
         if not isinstance(token, str):

@@ -14,7 +14,7 @@ _MOST_BYTES = 1 << 20
 
 
 class TokenFileError(ValueError):
-    """A file of tokens that is not safe, or is none; the message says what would do."""
+    """A file of tokens that is not safe, or is none; the message says what to use."""
 
 
 def given_tokens(path: str | None) -> str | Mapping[str, str] | None:

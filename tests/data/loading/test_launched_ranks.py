@@ -7,8 +7,11 @@ import os
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from twinkle_data import DataLoader, Mixture, Shards
 from twinkle_mesh import DeviceMesh
@@ -16,8 +19,10 @@ from twinkle_mesh import DeviceMesh
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"part-{number:02}" for number in range(16)]
-SECONDS = 6.0
+SECONDS = 3.0
 
 
 def shards(lengths: list[int]) -> Shards:
@@ -107,33 +112,43 @@ def peers(rank: int) -> Any:
     return first, all_read, one
 
 
-def work(body: Callable[[int], Any], rank: int, world: int, port: int, out: Any) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)
+def in_group(body: Callable[[int], Any], rank: int, world: int, port: int, seconds: float) -> Any:
+    """Run a body in a process group of its own; the first rank, which has the store, leaves last."""
     import torch.distributed as dist
 
-    method, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=SECONDS if body is one_reads_alone else 60)
+    method, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=seconds)
     dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world, timeout=limit)
     found = told(lambda: body(rank))
-    out.put((rank, found))
-    if body is not one_reads_alone:  # the first rank, which has the store, leaves last
+    if body is not one_reads_alone:
         dist.barrier()
     dist.destroy_process_group()
+    return found
 
 
-def on_ranks(body: Callable[[int], Any], world: int = 2) -> list[Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def work(rank: int, ports: list[int], out: Any) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    found = {"pair": in_group(different_then_alike, rank, 2, ports[0], 60)} if rank < 2 else {}
+    found["peers"] = in_group(peers, rank, 4, ports[1], 300)
+    if rank < 2:
+        found["alone"] = in_group(one_reads_alone, rank, 2, ports[2], SECONDS)
+    out.put((rank, found))
+
+
+@pytest.fixture(scope="module")
+def ranks(fork_server: None) -> list[dict[str, Any]]:
+    """What each of four processes has found: two of them first, then all, then the first of two."""
+    with ExitStack() as probes:
+        ports = [probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(3)]
     context = multiprocessing.get_context("forkserver")
     out = context.SimpleQueue()
-    started = [context.Process(target=work, args=(body, rank, world, port, out), daemon=True) for rank in range(world)]
+    started = [context.Process(target=work, args=(rank, ports, out), daemon=True) for rank in range(4)]
     for process in started:
         process.start()
     by_rank = dict(out.get() for _ in started)
     for process in started:
         process.join(60)
-    return [by_rank[rank] for rank in range(world)]
+    return [by_rank[rank] for rank in range(4)]
 
 
 class Broken:
@@ -164,8 +179,10 @@ def different_then_alike(rank: int) -> Any:
     return different(rank), alike(rank), bad_samples(rank)
 
 
-def test_datasets_that_differ_are_an_error_on_all_ranks_and_equal_ones_pass_in_any_order() -> None:
-    both_bodies = on_ranks(different_then_alike)
+def test_datasets_that_differ_are_an_error_on_all_ranks_and_equal_ones_pass_in_any_order(
+    ranks: list[dict[str, Any]],
+) -> None:
+    both_bodies = [found["pair"] for found in ranks[:2]]
     for texts, _, _ in both_bodies:
         for kind, text in texts.items():
             assert str(text).startswith("RanksDifferError: ranks"), (kind, text)
@@ -186,13 +203,13 @@ def test_datasets_that_differ_are_an_error_on_all_ranks_and_equal_ones_pass_in_a
     assert any("max_bad=3" in str(one) and "4 samples" in str(one) for one in refused), refused
 
 
-def test_a_rank_that_never_reads_is_an_error_after_the_timeout_of_the_group() -> None:
-    text, _ = on_ranks(one_reads_alone)
+def test_a_rank_that_never_reads_is_an_error_after_the_timeout_of_the_group(ranks: list[dict[str, Any]]) -> None:
+    text = ranks[0]["alone"]
     assert text.startswith("RanksDifferError") and "replicate=True" in text
 
 
-def test_peers_are_compared_where_they_read() -> None:
-    found = on_ranks(peers, 4)
+def test_peers_are_compared_where_they_read(ranks: list[dict[str, Any]]) -> None:
+    found = [one["peers"] for one in ranks]
     assert all(str(first).startswith("RanksDifferError") for first, _, _ in found), found
     assert [all_read for _, all_read, _ in found[:2]] == [found[0][1]] * 2
     assert sorted(found[0][1] + found[2][1]) == NAMES

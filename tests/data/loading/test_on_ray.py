@@ -93,7 +93,7 @@ def test_a_bad_sample_keeps_its_type_and_the_position() -> None:
     own = loader(lambda: Rows(torn=17), shuffle=False)
     next(own)
     next(own)
-    with pytest.raises(KeyError, match="sample 17 cannot be read") as caught:
+    with pytest.raises(KeyError, match="sample 17 ") as caught:
         next(own)
     assert isinstance(caught.value, BadSampleError)
     again = loader(lambda: Rows(torn=17), shuffle=False, on_error="skip")

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import pytest
 from torch.utils.data import default_collate
 
 from twinkle_data import DataLoader, DeviceMeshSampler
@@ -24,7 +25,6 @@ from twinkle_remote import current_place, on, remote_class, remote_function, ses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pytest
 
 PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "150"))
 SIZES = [{"dp_size": 2}, {"dp_size": 3}, {"dp_size": 2, "tp_size": 2}, {"pp_size": 2, "dp_size": 2}, {"fsdp_size": 2}]
@@ -275,7 +275,8 @@ def work(rank: int, world: int, port: int, seeds: list[int], out: Any) -> None:
     dist.destroy_process_group()
 
 
-def test_the_same_in_a_process_group_without_variables() -> None:
+@pytest.mark.slow
+def test_the_same_in_a_process_group_without_variables(fork_server: None) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -130,9 +130,9 @@ def test_a_series_is_read_by_position() -> None:
 @pytest.mark.parametrize(
     ("dataset", "advice"),
     [
-        (pd.DataFrame({"a": [1, 2]}), r"DataFrame gives columns; dict\(frame\)"),
-        (pa.table({"a": [1, 2], "b": [3, 4]}), r"Table gives columns; table.to_pylist\(\)"),
-        (DatasetDict(train=Dataset.from_dict({"a": [1, 2]})), "DatasetDict holds splits; one of them"),
+        (pd.DataFrame({"a": [1, 2]}), r"DataFrame gives columns; use dict\(frame\)"),
+        (pa.table({"a": [1, 2], "b": [3, 4]}), r"Table gives columns; use table.to_pylist\(\)"),
+        (DatasetDict(train=Dataset.from_dict({"a": [1, 2]})), "DatasetDict holds splits; use one of them"),
     ],
 )
 def test_what_has_no_rows_by_position_is_refused(dataset: Any, advice: str) -> None:

@@ -72,7 +72,7 @@ def test_reprs() -> None:
         ({"dims": None}, "not the state of a DeviceMesh"),
         ({"strides": [3]}, "not the state of a DeviceMesh"),
         ({"strides": [[[2, 1]], [[0, 2]]]}, "do not fit its ranks"),
-        ({"data_dims": ["pp"]}, "data_dims=('pp',) names a dim that the mesh does not have; 'dp' or 'tp' would do"),
+        ({"data_dims": ["pp"]}, "data_dims=('pp',) names a dim that the mesh does not have; use 'dp' or 'tp'"),
         ({"expert_order": ["ep"]}, "expert_order=('ep',) must name ep_shard, ep and etp"),
         ({"data_dims": 3}, "not the state of a DeviceMesh"),
         ({"ep_size": 3}, "ep_size=3 does not divide"),

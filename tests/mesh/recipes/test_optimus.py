@@ -40,10 +40,10 @@ def test_shards_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"local_world_size": 6}, "local_world_size=6 does not divide world_size=16; 1, 2, 4 or 8 would do"),
-        ({"tp_size": 3}, "tp_size=3 does not divide world_size=16; 1, 2, 4 or 8 would do"),
-        ({"local_world_size": 2, "tp_size": 4}, "tp_size=4 does not divide local_world_size=2; 1 or 2 would do"),
-        ({"sharding_world_size": 3}, "sharding_world_size=3 does not divide world_size / tp_size=16; 1, 2, 4 or 8"),
+        ({"local_world_size": 6}, "local_world_size=6 does not divide world_size=16; use 1, 2, 4 or 8"),
+        ({"tp_size": 3}, "tp_size=3 does not divide world_size=16; use 1, 2, 4 or 8"),
+        ({"local_world_size": 2, "tp_size": 4}, "tp_size=4 does not divide local_world_size=2; use 1 or 2"),
+        ({"sharding_world_size": 3}, "sharding_world_size=3 does not divide world_size / tp_size=16; use 1, 2, 4 or 8"),
         ({"sharding_world_size": -1}, "sharding_world_size=-1 must be at least 1"),
         ({"world_size": 0}, "world_size=0 must be at least 1"),
     ],

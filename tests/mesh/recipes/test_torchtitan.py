@@ -56,16 +56,16 @@ def test_experts_take_ranks_of_a_replica(arguments: dict[str, int], shape: tuple
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tp": 3}, "tp=3 does not divide world_size=16; 1, 2, 4 or 8 would do"),
-        ({"tp": 3, "pp": 5}, "pp=5 * tp=3 = 15 does not divide world_size=16; world_size=15 or 30 would do"),
+        ({"tp": 3}, "tp=3 does not divide world_size=16; use 1, 2, 4 or 8"),
+        ({"tp": 3, "pp": 5}, "pp=5 * tp=3 = 15 does not divide world_size=16; use world_size=15 or 30"),
         (
             {"tp": 2, "dp_shard": 2},
-            "dp_shard=2 * tp=2 = 4 is not world_size=16; pp=4, dp_replicate=4, dp_shard=8, cp=4",
+            "dp_shard=2 * tp=2 = 4 is not world_size=16; use pp=4, dp_replicate=4, dp_shard=8, cp=4",
         ),
         ({"dp_shard": 0}, "dp_shard=0 must be at least 1"),
         ({"dp_replicate": -1}, "dp_replicate=-1 must be at least 1"),
-        ({"tp": 2, "ep": 3}, "ep=3 does not divide dp_shard=8 * cp=1 * tp=2 / etp=2 = 8; 1, 2, 4 or 8 would do"),
-        ({"tp": 4, "ep": 2, "etp": 2}, "etp=2 must be 1 or tp=4; 1 or 4 would do"),
+        ({"tp": 2, "ep": 3}, "ep=3 does not divide dp_shard=8 * cp=1 * tp=2 / etp=2 = 8; use 1, 2, 4 or 8"),
+        ({"tp": 4, "ep": 2, "etp": 2}, "etp=2 must be 1 or tp=4; use 1 or 4"),
         ({"world_size": 0}, "world_size=0 must be at least 1"),
         ({"dp_shard": 2, "world_size": 1}, "dp_shard=2 is not world_size=1"),
     ],

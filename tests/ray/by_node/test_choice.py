@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinkle_ray.by_node.agent_tree import AgentPlace, AgentTree, places_of
+from twinkle_ray.by_node.agent_tree import AgentPlace, AgentTree, agent_slots
 from twinkle_ray.by_node.choice import check_calls, goes_by_node
 
 
@@ -23,7 +23,7 @@ def test_an_unknown_way_is_refused_with_the_known_ones() -> None:
 
 
 def test_a_node_with_many_ranks_has_several_agents() -> None:
-    places = places_of(["a", "a", "b", "a", "b"], 2)
+    places = agent_slots(["a", "a", "b", "a", "b"], 2)
     assert places == [("a", 0), ("a", 0), ("b", 0), ("a", 1), ("b", 0)]
 
 

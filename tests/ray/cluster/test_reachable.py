@@ -24,7 +24,7 @@ def test_what_listens_on_loopback_alone_cannot_be_joined() -> None:
         if own == "127.0.0.1":  # a host without a default route
             check_reachable(f"localhost:{port}", 5.0)
             return
-        with pytest.raises(BackendError, match=f"Ray reads localhost as this host's own address, and nothing .* {own}"):
+        with pytest.raises(BackendError, match=own):
             check_reachable(f"localhost:{port}", 0.5)
 
 
@@ -32,7 +32,7 @@ def test_an_address_where_nothing_listens_is_an_error_in_time() -> None:
     with socket.create_server(("0.0.0.0", 0)) as listener:
         port = listener.getsockname()[1]
     began = time.monotonic()
-    with pytest.raises(BackendError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
+    with pytest.raises(BackendError, match=f"127.0.0.1:{port}"):
         check_reachable(f"127.0.0.1:{port}", 1.0)
     assert time.monotonic() - began < 60.0
 

@@ -58,7 +58,7 @@ def test_a_driver_keeps_no_class_of_a_worker_that_was_replaced(ray_cluster: None
             counted = twinkle.on("one").create(Counted)
             backend: Any = running().backend
             pids = {counted.pid()}
-            for renew in (backend.revive, backend.revive, lambda name, _: restart(name)):
+            for renew in (backend.restart_ranks, backend.restart_ranks, lambda name, _: restart(name)):
                 renew("one", [0])
                 pids.add(counted.pid())
                 gc.collect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
-from twinkle_ray.cluster.start_errors import memory_limits, start_errors
+from twinkle_ray.cluster.starting import memory_limits, start_errors
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinkle_ray.cluster.token import make_token, tighten_token
+from twinkle_ray.cluster.starting import make_token, tighten_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable

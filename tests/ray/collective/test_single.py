@@ -32,7 +32,7 @@ def test_one_process_gets_back_what_it_gives() -> None:
         objects: list[object] = [{"a": 1}]
         whole.broadcast_objects(objects)
         assert objects == [{"a": 1}] and whole.all_gather_objects("x") == ["x"]
-        with pytest.raises(ValueError, match="source_rank=1 is not a rank"):
+        with pytest.raises(ValueError, match="source_rank=1"):
             whole.broadcast(value, 1)
         with pytest.raises(ValueError, match="needs 6 elements"):
             whole.all_gather(torch.empty(7), value)

@@ -274,7 +274,8 @@ def test_a_server_that_is_killed_before_it_answers_is_followed_by_another(node: 
 
 def has_socket(pid: int) -> bool:
     """Whether a process has opened a socket."""
-    return any(os.readlink(descriptor).startswith("socket:") for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+    # A descriptor may be closed while the folder is read: what it leads to is its own path then.
+    return any("socket:" in os.path.realpath(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def test_who_goes_away_before_it_asks_does_not_end_the_server(node: Node) -> None:
@@ -314,7 +315,7 @@ def test_a_server_without_children_ends(node: Node) -> None:
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
 def test_how_long_a_server_is_idle_is_a_number_of_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IDLE_SECONDS, text)
-    rule = f"^{IDLE_SECONDS}='{text}' must be a number of seconds from 0 to 1000000: 60 would do$"
+    rule = f"^{IDLE_SECONDS}='{text}' must be a number of seconds from 0 to 1000000: use 60$"
     with pytest.raises(ValueError, match=rule):
         idle_seconds()
 
@@ -340,11 +341,11 @@ def test_the_folder_of_nodes_is_this_user_s_alone(monkeypatch: pytest.MonkeyPatc
     folder = node_folder()
     assert folder == node_folder() and folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o770)
-    with pytest.raises(PermissionError, match="that nobody else can enter: remove it"):
+    with pytest.raises(PermissionError, match="remove it"):
         node_folder()
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(PermissionError, match="that nobody else can enter: remove it"):
+    with pytest.raises(PermissionError, match="remove it"):
         node_folder()
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from twinkle_mesh import DeviceGroup
 from twinkle_ray.forkserver.forked import _OF_A_FORK
-from twinkle_remote import on, remote_class, remote_function
+from twinkle_remote import initialize, on, remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,13 @@ PROGRAM = """
     assert sys.executable == executable
 """
 
+AGAIN = """
+    twinkle.shutdown()
+    twinkle.initialize("ray", groups=groups, lazy_collect=False)
+    worker = Worker(remote_group="group")
+    report("again", states)
+"""
+
 
 @pytest.fixture(scope="module")
 def started(programs: Callable[..., Program]) -> Program:
@@ -83,6 +91,7 @@ def started(programs: Callable[..., Program]) -> Program:
     print(input(), flush=True)
     """,
         COLOUR="green",
+        RAY_worker_niceness="3",
     )
 
 
@@ -92,7 +101,7 @@ def test_they_are_forks_with_what_the_driver_has_loaded(started: Program) -> Non
     assert len({state["parent"] for state in states}) == 1 and len({state["pid"] for state in states}) == 3
     assert all(state["threads"] == 1 and state["group"] and state["colour"] == "green" for state in states)
     assert all("/twinkle-" not in state["executable"] for state in states)
-    assert all(state["nice"] > 0 for state in states)
+    assert all(state["nice"] == 3 for state in states)
 
 
 def test_a_killed_one_is_told_of_and_comes_back_as_a_fork(started: Program) -> None:
@@ -124,20 +133,9 @@ def test_spawn_starts_each_by_itself(program: Callable[..., Program]) -> None:
     spawned.finish(60)
 
 
-def test_an_unknown_way_is_refused(program: Callable[..., Program]) -> None:
-    refused = program(
-        """
-        import twinkle_remote as twinkle
-        from program_tools import report
-        from twinkle_mesh import DeviceGroup
-        try:
-            twinkle.initialize("ray", groups=[DeviceGroup("group", 1, "CPU")], start_method="fork")
-        except ValueError as error:
-            print("refused", error, flush=True)
-        """
-    )
-    assert refused.line("refused", 60) == "start_method='fork' must be 'forkserver' or 'spawn'"
-    refused.finish(30)
+def test_an_unknown_way_is_refused() -> None:
+    with pytest.raises(ValueError, match="forkserver"):
+        initialize("ray", groups=[DeviceGroup("group", 1, "CPU")], start_method="fork")  # type: ignore[call-overload]  # what is tested
 
 
 def test_a_node_by_command_forks_the_workers_of_who_joins(program: Callable[..., Program]) -> None:
@@ -157,11 +155,11 @@ def test_a_node_by_command_forks_the_workers_of_who_joins(program: Callable[...,
         RAY_AUTH_MODE="disabled",
     )
     address = head.line("address ", 90)
-    for _ in range(2):
-        joined = program(PROGRAM, RAY_ADDRESS=address, RAY_AUTH_MODE="disabled")
-        states = joined.report("started ", 60)["value"]
+    joined = program(PROGRAM + AGAIN, RAY_ADDRESS=address, RAY_AUTH_MODE="disabled")
+    for name in ("started ", "again "):
+        states = joined.report(name, 60)["value"]
         assert all(state["forked"] and state["loaded"] == ["numpy", "torch"] for state in states)
-        joined.finish(60)
+    joined.finish(60)
     head.end()
     shutil.rmtree(folder)
 

@@ -66,7 +66,7 @@ for number in range(1000):
 """
 ECHO = """
 import socket
-from twinkle_ray.cluster.retransmission import send_again_soon
+from twinkle_ray.weights.rendezvous.store import send_again_soon
 server = socket.create_server(("", 7003))
 print("ready", flush=True)
 connection = server.accept()[0]
@@ -76,7 +76,7 @@ while part := connection.recv(100):
 """
 BEAT = """
 import socket, sys
-from twinkle_ray.cluster.retransmission import send_again_soon
+from twinkle_ray.weights.rendezvous.store import send_again_soon
 connection = socket.create_connection((sys.argv[1], 7003), 10)
 print("can" if send_again_soon(connection) else "cannot", flush=True)
 while line := sys.stdin.readline():

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 
-HEAD = """
+PROGRAM = """
     import os, signal
     import numpy as np
     import twinkle_remote as twinkle
-    from program_tools import raylets, report, start_cluster
+    from program_tools import raylets, report
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -39,11 +39,7 @@ HEAD = """
     def send(pids, number):
         for pid in pids:
             os.kill(pid, number)
-"""
 
-OWN = (
-    HEAD
-    + """
     if __name__ == "__main__":
         twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "CPU")])
         maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))
@@ -61,28 +57,6 @@ OWN = (
         send(stopped, signal.SIGSTOP)
         report("ENDED", lambda: twinkle.shutdown(0))
 """
-)
-
-FAR = (
-    HEAD
-    + """
-    if __name__ == "__main__":
-        cluster = start_cluster(num_cpus=2)
-        cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
-        twinkle.initialize("ray", groups=[DeviceGroup("maker", 2, "far")], address=cluster.address)
-        maker = Maker(remote_group="maker", device_mesh=DeviceMesh.from_sizes(dp_size=2))
-        stopped = [*raylets("127.0.0.2"), *maker.pid().result()]
-        made, soon = maker.make(), maker.make_soon()
-        made.wait(), soon.wait()
-        send(stopped, signal.SIGSTOP)
-        report("LIMIT", lambda: len(made.result(2)))
-        report("DEADLINE", lambda: len(soon.result()))
-        send(stopped, signal.SIGCONT)
-        report("AGAIN", lambda: len(made.result(60)))
-        twinkle.shutdown()
-        cluster.shutdown()
-"""
-)
 
 
 def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
@@ -95,7 +69,7 @@ def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
 
 
 def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Callable[..., Any]) -> None:
-    running = program(OWN)
+    running = program(PROGRAM)
     check_late(running.report("LIMIT", 110), 2, "Maker.make")
     check_late(running.report("DEADLINE", 110), 4, "Maker.make_soon")
     taken = running.report("TAKEN", 110)
@@ -107,13 +81,4 @@ def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Calla
     ended = running.report("ENDED", 110)
     assert ended["kind"] == "" and ended["seconds"] < 20
     running.finish(30)
-    assert running.left_over(10) == []
-
-
-def test_reads_of_a_silent_node_of_a_joined_cluster_keep_their_time(program: Callable[..., Any]) -> None:
-    running = program(FAR)
-    check_late(running.report("LIMIT", 110), 2, "Maker.make")
-    check_late(running.report("DEADLINE", 110), 4, "Maker.make_soon")
-    assert running.report("AGAIN", 110)["value"] == 2
-    running.finish(60)
     assert running.left_over(10) == []

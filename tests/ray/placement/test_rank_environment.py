@@ -5,7 +5,10 @@ import os
 import pytest
 
 from twinkle_ray.collective.launcher import device_index, launched
+from twinkle_ray.placement.actor_set import rank_order
 from twinkle_ray.placement.rank_environment import local_ranks, threads
+from twinkle_ray.placement.reservation import Reserved
+from twinkle_ray.workers import rank_actor
 from twinkle_ray.workers.rank_actor import WorkerLocation, first_environment
 
 
@@ -54,3 +57,41 @@ def test_the_first_environment_is_that_before_any_change(monkeypatch: pytest.Mon
     monkeypatch.setenv("TWINKLE_IS_NOT_THERE", "1")
     assert "TWINKLE_IS_NOT_THERE" not in first_environment()
     assert first_environment()["PATH"] and os.environ["TWINKLE_IS_NOT_THERE"] == "1"
+
+
+NAMES = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-0a", "MIG-7d5e", "MIG-GPU-1b/3/0"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names", "numbers"),
+    [
+        (None, ["3"], (3,)),
+        ("", ["3", "1"], (3, 1)),
+        ("4,5", ["5"], (1,)),
+        ("7, 2", ["7", "2"], (0, 1)),
+        (",".join(NAMES), NAMES[::-1], (3, 2, 1, 0)),
+        (",".join(NAMES), ["MIG-7d5e"], (2,)),
+        (None, ["GPU-0a"], None),
+        ("4,5", ["6"], (6,)),
+    ],
+)
+def test_devices_are_numbered_as_their_node_counts_them(
+    visible: str | None, names: list[str], numbers: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    monkeypatch.setattr(rank_actor, "first_environment", lambda: first)
+    assert rank_actor.device_numbers("GPU", names) == numbers
+    assert rank_actor.device_numbers("accel", names) is None
+
+
+def test_ranks_go_by_the_numbers_of_devices_whatever_their_names() -> None:
+    at = [
+        WorkerLocation("a", "a", "", 1, ("GPU-a",), numbers=(1,)),
+        WorkerLocation("a", "a", "", 1, ("GPU-b",), numbers=(0,)),
+        WorkerLocation("b", "b", "", 1, ("10",), numbers=(10,)),
+        WorkerLocation("b", "b", "", 1, ("9",), numbers=(9,)),
+        WorkerLocation("c", "c", "", 1, ("GPU-d",)),  # where a node does not tell its numbers, by name
+        WorkerLocation("c", "c", "", 1, ("GPU-c",)),
+    ]
+    reserved = [Reserved(None, 0, node, "", {}) for node in (0, 0, 1, 1, 2, 2)]
+    assert rank_order(at, reserved) == [1, 0, 3, 2, 5, 4]

@@ -11,7 +11,7 @@ import pytest
 
 import twinkle_remote
 from twinkle_mesh import DeviceGroup
-from twinkle_ray.placement import first_answers, start_progress
+from twinkle_ray.placement import first_replies, start_progress
 from twinkle_ray.placement.start_progress import StartProgress
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_session_shows_its_start_unless_it_is_switched_off(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_answers, "_LOOK_SECONDS", 0.001)  # two workers may be ready within one look
+    monkeypatch.setattr(first_replies, "_LOOK_SECONDS", 0.001)  # two workers may be ready within one look
     groups = [DeviceGroup("late", 2, "CPU")]
     with twinkle_remote.session("ray", groups=groups):
         pass

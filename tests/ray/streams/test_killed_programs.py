@@ -55,7 +55,7 @@ PROGRAM = """
         loader = DataLoader(np.arange(ROWS), batch_size=16, shuffle=True, seed=5)
         saved = folder / "state"
         state = json.loads(saved.read_text()) if saved.exists() else {"seen": []}
-        options = {"rows": 5, "ahead": 40, "order": "arrival", "spool": folder / "spool"}
+        options = {"rows": 5, "ahead": 40, "order": "arrival", "spool": folder / "spool", "chunk": 1}
         with twinkle.stream(loader, makers.make, **options) as batches:
             if "stream" in state:
                 batches.load_state_dict(state["stream"])

@@ -28,7 +28,7 @@ def test_a_token_is_taken_off_the_line_that_it_ends() -> None:
     logs._tokens["token"] = 2
     logs.add_labels({("host", "1"): "g[0/1]"})
     shown: list[tuple[str, str]] = []
-    logs._fold.add = lambda label, line, is_error: shown.append((label, line))  # type: ignore[method-assign]
+    logs._fold.add = lambda label, line, is_error: shown.append((label, line))  # type: ignore[method-assign]  # the test notes what is shown
     logs._take({"ip": "host", "pid": "1", "is_err": False, "lines": ["no endtoken", "token"]})
     logs.close()
     assert shown == [("g[0/1]", "no end")] and logs._tokens["token"] == 0

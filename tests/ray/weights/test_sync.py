@@ -134,7 +134,7 @@ def test_the_source_goes_on_while_buckets_travel(
         actor.run(refill, version)
         under_way = sync.start()
         actor.run(refill, 77)
-        with pytest.raises(WeightSyncError, match="call its result\\(\\) first"):
+        with pytest.raises(WeightSyncError, match="result"):
             sync()
         before = sampler.run(versions)
         assert before == [list(range(1, version))] * 2
@@ -310,7 +310,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
 
 
 def test_a_component_without_weights_is_told_what_to_have() -> None:
-    with pytest.raises(TypeError, match=r"object is the source of a weight sync and has no method weights\(\)"):
+    with pytest.raises(TypeError, match=r"weights\(\)"):
         WeightSync(object(), Named({}))()
 
 
@@ -346,7 +346,7 @@ def test_a_checksum_finds_a_changed_byte(process_workers: Callable[..., Any]) ->
     sync()
     actor.run(refill, 4)
     sampler.call(1, corrupt)
-    with pytest.raises(WeightSyncError, match=r"reached target rank .* with other bytes than it was sent"):
+    with pytest.raises(WeightSyncError, match="other bytes"):
         sync()
     assert sampler.run(holds, 0) == [[]] * 2
     assert sync.version == 1

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.long]
 COMPONENTS = """
     import ctypes, json, os, signal, sys, time
     import twinkle_remote as twinkle
-    from program_tools import outcome, start_cluster
+    from program_tools import outcome
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
     @twinkle.remote_class()
@@ -172,46 +172,6 @@ def test_an_ended_driver_leaves_nothing(program: Callable[..., Any], signal_name
     until = time.monotonic() + 20
     while folder.exists():
         assert time.monotonic() < until
-
-
-def test_a_lost_node_is_told_and_the_rest_goes_on(program: Callable[..., Any]) -> None:
-    running = program(
-        COMPONENTS
-        + """
-    if __name__ == "__main__":
-        cluster = start_cluster(num_cpus=2)
-        second = cluster.add_node(num_cpus=0, resources={"far": 2})
-        groups = [DeviceGroup("near", 2, "CPU"), DeviceGroup("far", 2, "far")]
-        twinkle.initialize("ray", groups=groups, address=cluster.address, lazy_collect=False, restart="group")
-        near, far = (Victim(remote_group=name, device_mesh=MESH) for name in ("near", "far"))
-        lazy = twinkle.submit(far.run, "", 0.0)
-        print("BEFORE", outcome(lambda: lazy.result(20)), flush=True)
-        lazy = twinkle.submit(far.run, "hang", 600.0)
-        cluster.remove_node(second, allow_graceful=False)
-        print("LOST", outcome(lambda: lazy.result(40)), flush=True)
-        print("NEAR", outcome(lambda: near.run("")), flush=True)
-        import twinkle_ray
-        print("RESTART", outcome(lambda: twinkle_ray.restart("far")), flush=True)
-        cluster.add_node(num_cpus=0, resources={"far": 2})
-        print("AGAIN", outcome(lambda: twinkle_ray.restart("far")), flush=True)
-        print("AFTER", outcome(lambda: far.run("")), flush=True)
-        twinkle.shutdown(0)
-        cluster.shutdown()
-    """,
-        RAY_health_check_initial_delay_ms="1000",
-        RAY_health_check_period_ms="1000",
-        RAY_health_check_failure_threshold="3",
-    )
-    assert running.report("BEFORE", 110)["value"] == [1, 1]
-    lost = running.report("LOST", 45)
-    assert lost["kind"] == "WorkerDiedError"
-    assert "node" in lost["text"].splitlines()[0]
-    assert running.report("NEAR", 20)["value"] == [1, 1]
-    assert "infeasible" in running.report("RESTART", 40)["text"]
-    assert running.report("AGAIN", 60)["kind"] == ""
-    assert running.report("AFTER", 20)["value"] == [1, 1]
-    running.finish(40)
-    assert running.left_over(30) == []  # a worker that was starting looks for its raylet for ten seconds
 
 
 def test_a_group_is_rebuilt_on_request(joined_program: Callable[..., Any]) -> None:

@@ -52,3 +52,42 @@ def test_what_is_in_flight_is_done_and_a_failure_is_the_exit_status(
     running.line("KeyError: Actor.step failed on actor[1/2]", 10)
     running.line("  no caller had waited for this call when the session ended", 10)
     assert running.left_over(30) == []
+
+
+SESSIONS = """
+    import gc
+    import ray
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup
+
+    KEPT = []
+
+    @twinkle.remote_class()
+    class Actor:
+        @twinkle.remote_function(dispatch="all")
+        def step(self):
+            return 1
+
+        @twinkle.remote_function(dispatch="all")
+        async def later(self, value):
+            return value
+
+    def ours():
+        with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], progress=False):
+            actor = Actor(remote_group="actor")
+            KEPT.append([actor, actor.step(), actor.later(actor.step()), twinkle.submit(actor.later, 1)])
+            twinkle.get(KEPT[-1][1:])
+
+    if __name__ == "__main__":
+        for _ in range(2):
+            ours()
+        handles = [one for one in gc.get_objects() if isinstance(one, ray.actor.ActorHandle)]
+        print("HANDLES", len(KEPT), len(handles), flush=True)
+"""
+
+
+def test_no_handle_of_an_actor_outlives_its_session_though_its_results_do(joined_program: Callable[..., Any]) -> None:
+    running = joined_program(SESSIONS)
+    # For each handle, Ray keeps a connection to the driver.
+    assert running.line("HANDLES", 120) == "2 0"
+    running.finish(60)

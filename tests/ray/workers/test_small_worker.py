@@ -14,20 +14,22 @@ START = {
         context launch rules rules.checks rules.messages rules.rule_error
     """,
     "twinkle_ray": """
-        cluster cluster.places cluster.raylet forkserver forkserver.forked objects objects.arrays
+        cluster cluster.places cluster.raylet forkserver forkserver.forked objects
         objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling objects.tensors
-        objects.time_limit objects.wire telemetry telemetry.whole_lines telemetry.worker_output
-        workers workers.groups_here workers.loop_calls workers.rank_actor workers.shown_waits workers.stack_dump
-        workers.withdrawn
+        objects.time_limit objects.wire ray_internals replies replies.withdrawn telemetry telemetry.whole_lines
+        workers workers.groups_here workers.loop_calls workers.rank_actor workers.shown_waits
+        workers.stack_dump
     """,
     "twinkle_remote": """
-        backends backends.support call call.alive_lazies component component.construct component.constructor
-        component.decorated component.method context errors failures failures.bare failures.ends failures.reraise
+        backends backends.support call call.lazy_values call.lazy_values.alive_lazies component component.construct
+        component.constructor component.decorated component.method context errors failures failures.bare failures.ends
+        failures.reraise
         protocol protocol.backend protocol.component protocol.defaults protocol.failure protocol.marks protocol.messages
-        protocol.spec protocol.targets protocol.waiting sessions sessions.current sessions.flag sessions.forked values
-        values.attributes values.columns values.numbered values.registered_splitters values.rows values.sequences
-        values.tree values.unknown worker worker.failure_saver worker.inputs worker.loop_tasks worker.open_generators
-        worker.running worker.seeding worker.thread_state worker.worker
+        protocol.spec protocol.targets protocol.waiting running sessions sessions.current sessions.flag sessions.forked
+        sessions.seeding values
+        values.attributes values.columns values.costs values.registered_splitters values.rows values.sequences
+        values.runs values.tree values.type_names values.unknown worker worker.failure_saver worker.inputs
+        worker.loop_tasks worker.open_generators worker.thread_state worker.waiting_tasks worker.worker
     """,
 }
 """The modules of each package that it may load, beside the package itself."""

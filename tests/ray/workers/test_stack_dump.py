@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinkle_ray.workers.stack_dump import is_there, read_stack
+from twinkle_ray.workers.stack_dump import is_alive, read_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def descriptor_of(process: subprocess.Popen[str]) -> int:
 def test_a_process_that_runs_no_task_says_so(process: subprocess.Popen[str]) -> None:
     descriptor = descriptor_of(process)
     assert read_stack(process.pid, descriptor, timeout=20).startswith("it runs nothing: it waits for")
-    assert is_there(process.pid, descriptor)
+    assert is_alive(process.pid, descriptor)
 
 
 def test_a_process_that_is_stopped_gone_or_another_is_told_as_such(process: subprocess.Popen[str]) -> None:
@@ -50,11 +50,11 @@ def test_a_process_that_is_stopped_gone_or_another_is_told_as_such(process: subp
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     assert read_stack(process.pid, descriptor).startswith(f"process {process.pid} is stopped (SIGSTOP)")
-    assert is_there(process.pid, descriptor)
+    assert is_alive(process.pid, descriptor)
     process.kill()
     process.wait(30)
     assert read_stack(process.pid, descriptor) == f"process {process.pid} is gone"
-    assert not is_there(process.pid, descriptor)
+    assert not is_alive(process.pid, descriptor)
     with open(os.devnull) as other:
         assert "offers no stack" in read_stack(os.getpid(), other.fileno())
 

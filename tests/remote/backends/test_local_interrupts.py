@@ -10,7 +10,7 @@ from tests.remote.signals import interrupted_at_step
 
 import twinkle_remote
 from twinkle_remote import current_worker, remote_class, remote_function
-from twinkle_remote.worker.running import running_worker
+from twinkle_remote.running import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import torch
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import current_worker, on, remote_class, remote_function, session
 from twinkle_remote.backends import turns
-from twinkle_remote.backends.draw_warnings import DrawWarnings
+from twinkle_remote.backends.rng_warnings import RngWarnings
 from twinkle_remote.worker.generators import Generators
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def test_what_is_drawn_while_a_thread_stands_still_is_not_its_own(
 ) -> None:
     monkeypatch.setattr(turns, "_IDLE_SECONDS", 0.1)
     taken, go = threading.Event(), threading.Event()
-    shared = turns.Turns(DrawWarnings(), patience=60)
+    shared = turns.Turns(RngWarnings(), patience=60)
 
     def stands_still() -> None:
         with shared.taken(Generators(SEED), "Waits.__init__"):

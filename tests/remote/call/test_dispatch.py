@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.remote.made_calls import made_call
 
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
-from twinkle_remote.call.collect import combine, combine_rule, ranks_read
+from twinkle_remote.call.collect import combine, combined_by, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.rows import rows_of, take
@@ -23,14 +25,13 @@ if TYPE_CHECKING:
 
 def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int], value: Any) -> tuple[list[Any], Any]:
     """What each rank is given, and what is collected when each gives it back."""
-    shares = dispatch(spec, ["value"], (value,), {}, ranks=ranks, mesh=mesh, put=Memory().put, name="Echo.rows")
+    shares = dispatch(made_call("Echo.rows", spec, ranks, mesh, value=value), Memory().put)
     given = [shares.arguments[index][0][0] for index in shares.of_rank]
     read = ranks_read(spec, ranks, mesh, each=bool(shares.each))
     back = combine(
-        combine_rule(spec, ranks),
+        combined_by(spec, ranks, mesh)._replace(columns_unknown=False),
         [given[ranks.index(rank)] for rank in read],
         name="Echo.rows",
-        mesh=mesh,
         rows=shares.real if spec.uneven == "pad" else None,
     )
     return given, back
@@ -98,9 +99,10 @@ def test_uneven_rows_are_padded_or_dropped(
 )
 def test_what_cannot_be_divided_says_why(spec: FunctionSpec, args: tuple[Any, ...], message: str) -> None:
     with pytest.raises(DispatchError, match=message):
-        dispatch(spec, ["a", "b"], args, {}, ranks=[0, 1], mesh=None, put=Memory().put, name="f")
+        dispatch(made_call("f", spec, [0, 1], a=args[0], b=args[1]), Memory().put)
 
 
 def test_what_nobody_divides_is_one_share() -> None:
-    shares = dispatch(FunctionSpec(), ["a"], (5,), {"b": "x"}, ranks=range(8), mesh=None, put=Memory().put, name="f")
+    call = replace(made_call("f", FunctionSpec(), range(8), a=5), kwargs={"b": "x"})
+    shares = dispatch(call, Memory().put)
     assert shares.of_rank == [0] * 8 and shares.arguments == [((5,), {"b": "x"})] and shares.count is None

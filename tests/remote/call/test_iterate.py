@@ -62,7 +62,7 @@ class Ahead:
 def test_ranks_that_end_at_different_steps_are_an_error() -> None:
     steps = on("two").create(Steps, uneven=True)
     seen: list[list[int]] = []
-    with pytest.raises(CollectError, match=r"Steps.__next__: ranks \[0\] are at their end .* same number of steps"):
+    with pytest.raises(CollectError, match=r"Steps\.__next__: ranks \[0\]"):
         seen.extend(list(step) for step in steps)
     assert seen == [[1, 1], [2, 2], [3, 3]]
 

@@ -24,7 +24,7 @@ class Actor:
 
 
 def shown(value: object) -> str:
-    return str(DisplayFormatter().format(value)[0]["text/html"])  # type: ignore[no-untyped-call]
+    return str(DisplayFormatter().format(value)[0]["text/html"])  # type: ignore[no-untyped-call]  # IPython's own gap
 
 
 def test_a_handle_shows_its_functions_and_its_mesh() -> None:

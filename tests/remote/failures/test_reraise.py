@@ -157,7 +157,7 @@ def test_every_way_to_raise_keeps_it() -> None:
         ways: list[Callable[[str], object]] = [
             lambda name: get(raising.plain(name)),
             lambda name: get(raising.coroutine(name)),
-            lambda name: list(map(get, raising.items(name))),  # type: ignore[call-overload]
+            lambda name: list(map(get, raising.items(name))),  # type: ignore[call-overload]  # typed as a sequence
             lambda name: on("one").create(Failing, name),
         ]
         for name in KINDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,9 @@ from twinkle_remote import RemoteCallError
 from twinkle_remote.conformance.subjects.faults import FieldsError, LockedError, NeedyError
 from twinkle_remote.failures.reraise import combined_error
 from twinkle_remote.failures.travel import error_to_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class CodeError(Exception):
@@ -34,6 +37,36 @@ class StateError(Exception):
 
     def __reduce__(self) -> Any:
         return StateError, self.both
+
+
+class ExtraError(CodeError):
+    """Its own way forgets an attribute."""
+
+    def __reduce__(self) -> Any:
+        return ExtraError, (self.code,)
+
+
+class PlacedError(ExtraError):
+    """Has a slot; its own way cannot pickle."""
+
+    __slots__ = ("slot",)
+
+    def __reduce__(self) -> Any:
+        return (lambda: PlacedError(0)), ()
+
+
+class CopiedError(Exception):
+    """Says by `__reduce_ex__` how it is pickled, with a state."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return CopiedError, ("copied",), {"state": 1}
+
+
+class PairError(ExceptionGroup):
+    """A group with its own way."""
+
+    def __reduce__(self) -> Any:
+        return PairError, (self.message, list(self.exceptions))
 
 
 def journey(error: BaseException) -> Any:
@@ -85,3 +118,61 @@ def test_a_type_that_cannot_travel_gives_nothing() -> None:
     assert error_to_bytes(LocalError("x")) == b""
     assert error_to_bytes(ExceptionGroup("several", [LocalError("x")])) == b""
     assert isinstance(journey(ValueError(threading.Lock)), ValueError)
+
+
+MAKERS: list[Callable[[], Exception]] = [
+    lambda: ValueError("plain"),
+    lambda: CodeError(7),
+    lambda: StateError(1, 2),
+    lambda: ExtraError(7),
+    lambda: PlacedError(7),
+    lambda: CopiedError("given"),
+    lambda: PairError("pair", [ValueError("one"), ExtraError(2)]),
+    lambda: NeedyError(7, detail="why"),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("inner", [MAKERS[0], MAKERS[3], MAKERS[5]])
+@pytest.mark.parametrize("explicit", [True, False])
+def test_notes_attributes_and_what_it_came_from_arrive(
+    make: Callable[[], Exception], inner: Callable[[], Exception], explicit: bool
+) -> None:
+    error, before = make(), inner()
+    for one in (error, before):
+        cast("Any", one).later = [type(one).__name__]
+        one.add_note("where it was")
+    try:
+        try:
+            raise before
+        except Exception as caught:
+            raise error from (caught if explicit else None)
+    except Exception as caught:
+        found = journey(journey(caught))
+    for here, there in ((error, found), (before, found.__context__)):
+        assert type(there) is type(here) and cast("Any", there).later == [type(here).__name__]
+        assert there.__notes__ == ["where it was"]
+        assert {name: repr(value) for name, value in vars(here).items()} == {
+            name: repr(value) for name, value in vars(there).items() if name != "state"
+        }
+    assert (found.__cause__ is found.__context__) == explicit and found.__suppress_context__
+
+
+def test_a_slot_arrives_with_an_exception_that_says_itself_how_it_pickles() -> None:
+    error: Any = PlacedError(7)
+    error.slot = 9
+    assert journey(error).slot == 9 and journey(error).code == 7
+
+
+def test_long_chains_end() -> None:
+    error: Exception = ExtraError(0)
+    for number in range(60):
+        try:
+            try:
+                raise error
+            except Exception:
+                raise ExtraError(number)  # noqa: B904 - the context is what is meant
+        except Exception as caught:
+            error = caught
+    found = journey(error)
+    assert (found.code, found.__context__.code, found.__context__.__context__.code) == (59, 58, 57)

@@ -72,7 +72,7 @@ def test_a_call_that_finds_no_room_in_its_time_is_not_sent(service: Service) -> 
     until = threading.Event()
     for _ in range(LIMIT):
         submit(service.serve, until)
-    with pytest.raises(CallTimeoutError, match=r"Service.impatient was not sent within 0.1 s: 4 calls to group 'one'"):
+    with pytest.raises(CallTimeoutError, match=r"Service\.impatient .*0\.1 s: 4 calls"):
         service.impatient()
     until.set()
     assert submit(service.work).result() == 1
@@ -111,5 +111,5 @@ def test_in_an_event_loop_waiting_says_that_the_loop_is_blocked(
 
 @pytest.mark.parametrize("limit", [0, -1, True, 2.0, None])
 def test_a_limit_is_a_number_of_calls(limit: Any) -> None:
-    with pytest.raises(ValueError, match=r"max_in_flight=.* is a number of calls, at or above 1"):
+    with pytest.raises(ValueError, match=r"max_in_flight=.* 1"):
         untyped("threads", groups=GROUPS, max_in_flight=limit)

@@ -86,7 +86,7 @@ def test_twice_the_same_is_nothing_and_other_arguments_show_the_difference() -> 
         with session("threads", groups=GROUPS):
             assert running() is before
         assert running() is before
-        with pytest.raises(AlreadyInitializedError, match=r"mode: 'threads' before, 'local' now.*shutdown\(\) first"):
+        with pytest.raises(AlreadyInitializedError, match=r"'threads' before, 'local' now.*shutdown\(\)"):
             initialize("local", groups=GROUPS)
         with pytest.raises(AlreadyInitializedError, match=r"start_timeout: None before, 3\.0 now"):
             initialize("threads", groups=GROUPS, start_timeout=3.0)
@@ -159,7 +159,7 @@ def test_a_call_past_its_deadline_is_not_waited_for_and_is_an_error() -> None:
     event = threading.Event()
     began = time.monotonic()
     with (
-        pytest.raises(CallTimeoutError, match=r"Slow.late on four\[4\] is not done after 0.05 s"),
+        pytest.raises(CallTimeoutError, match=r"Slow\.late on four\[4\].*0\.05 s"),
         session("threads", groups=GROUPS, close_timeout=0.05),
     ):
         on("four").create(Slow).late(event)
@@ -212,7 +212,7 @@ def test_a_drain_that_is_over_is_an_error() -> None:
     event = threading.Event()
     initialize("threads", groups=GROUPS, close_timeout=0.05)
     submit(on("one").create(Slow).wait_for, event)
-    with pytest.raises(CallTimeoutError, match=r"1 call \(Slow.wait_for\) was not done after 0.1 s, and given up"):
+    with pytest.raises(CallTimeoutError, match=r"1 call \(Slow\.wait_for\).*0\.1 s"):
         shutdown(drain=0.1)
     event.set()
 
@@ -260,7 +260,7 @@ def test_waiting_ends_when_another_thread_shuts_down() -> None:
 
 def test_a_worker_cannot_shut_down() -> None:
     with session("threads", groups=GROUPS):
-        with pytest.raises(TwinkleError, match=r"shutdown\(\) is for the program that called initialize"):
+        with pytest.raises(TwinkleError, match=r"shutdown\(\)"):
             submit(on("one").create(Slow).shut).result()
         assert active() is not None
 
@@ -302,7 +302,7 @@ def test_failures_that_no_caller_has_seen_are_logged_once_and_the_first_is_raise
 def test_a_failure_that_a_consumer_raised_is_seen() -> None:
     with session("threads", groups=GROUPS):
         slow, other = on("four").create(Slow), on("one").create(Slow)
-        with pytest.raises(KeyError, match=r"did not run, because the call that makes its argument failed: Slow.fail"):
+        with pytest.raises(KeyError, match=r"did not run.*Slow\.fail"):
             submit(other.takes, submit(slow.fail)).result()
         failed = submit(slow.fail)
         with pytest.raises(KeyError):

@@ -11,8 +11,9 @@ import pytest
 from tests.remote.signals import interrupted_at_step
 
 from twinkle_remote import get, on, remote_class, remote_function, submit
-from twinkle_remote.call.lazy import call_of
+from twinkle_remote.call.lazy_values.lazy import call_of
 from twinkle_remote.call.start import start
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
 from twinkle_remote.protocol.spec import FunctionSpec
@@ -20,7 +21,7 @@ from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.pending_calls import names_of
 
 if TYPE_CHECKING:
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -89,7 +90,8 @@ def test_a_failure_before_the_caller_waits_for_it_is_logged_only_without_one(
 ) -> None:
     component = component_of(on("two").create(Service))
     assert component is not None
-    call = start(component, "method", "fails", "Service.fails", FunctionSpec(dispatch="all"), held=held)
+    spec = FunctionSpec(dispatch="all")
+    call = start(Call("method", component, "fails", "Service.fails", spec, "here"), held=held)
     while not call.done():
         running().backend.wait([call.reply(0), call.reply(1)], 60)
     assert ["no caller waited for it" in record.getMessage() for record in caplog.records] == [True] * (not held)

@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 
-PROGRAM = "from twinkle_remote.backends.support import tell_start; tell_start('placing actor')"
+PROGRAM = "from twinkle_remote.backends.support import report_start; report_start('placing actor')"
 
 
 def test_a_terminal_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import tracemalloc
 
 import pytest
@@ -62,14 +63,14 @@ def test_sums_are_those_of_the_answers(given_: list[Outcome], cut: int, forgotte
 def test_the_latest_calls_keep_figures_by_rank() -> None:
     stats = Stats(limit=5, answers=10)
     for number in range(8):
-        record = stats.open(f"A.{number}", "a", 4)
+        record = stats.open(f"A.{number}", "a", 4, 1.0)
         for rank in range(4):
             record.add([Outcome(rank, produced=1)])
     kept = stats.records()
     assert [record.method for record in kept] == ["A.3", "A.4", "A.5", "A.6", "A.7"]
     assert [len(record.produced) for record in kept] == [0, 0, 0, 4, 4]
     assert [record.bytes_produced for record in kept] == [4] * 5
-    wide = stats.open("A.wide", "a", 100)
+    wide = stats.open("A.wide", "a", 100, 1.0)
     wide.add([Outcome(7, produced=1)])
     assert wide.produced == {7: 1}, "the latest call keeps them, however many its workers are"
 
@@ -83,7 +84,7 @@ def test_the_figures_of_ten_thousand_calls_take_less_than_ten_megabytes(workers:
     tracemalloc.start()
     try:
         for _ in range(1_000):
-            record = stats.open("A.b", "a", workers)
+            record = stats.open("A.b", "a", workers, 1.0)
             record.add(outcomes)
         grown = tracemalloc.get_traced_memory()[0]
     finally:
@@ -106,3 +107,38 @@ def test_records_print_a_row_for_each_method(threads: None) -> None:
 
 def test_no_records_print_a_head() -> None:
     assert str(CallRecords()).startswith("method")
+
+
+@given(
+    given_=st.lists(st.tuples(st.sampled_from(["own", "a", "b"]), st.integers(1, 4)), max_size=40),
+    told=st.lists(st.integers(0, 40), max_size=4),
+    limit=st.integers(1, 12),
+    answers_=st.integers(1, 20),
+)
+def test_records_of_workers_are_the_latest_ones_by_the_same_limits(
+    given_: list[tuple[str, int]], told: list[int], limit: int, answers_: int
+) -> None:
+    by_process = {name: Stats(limit, answers_) for name in ("own", "a", "b")}
+    driver = by_process["own"]
+    for at, (name, workers) in enumerate(given_):
+        if at in told:
+            driver.take({key: by_process[key].own(driver.since) for key in ("a", "b")})
+        by_process[name].open(f"A.m{at}", "a", workers, submitted=float(at + 1))
+    driver.take({"a": by_process["a"].own(driver.since)})
+    driver.take({"b": by_process["b"].own(driver.since)})  # "a" tells nothing now
+    shown = [f"A.m{at}" for at in range(len(given_))][-limit:]
+    assert [record.method for record in driver.records()] == shown
+    own = [f"A.m{at}" for at, (name, _) in enumerate(given_) if name == "own"]
+    assert [record.method for record in driver.own()] == own[-limit:]
+    kept = [record for records in driver._of_workers.values() for record in records]
+    assert len(kept) <= limit
+    assert sum(record.workers for record in kept if record._answers is not None) <= answers_
+
+
+def test_records_travel_between_processes() -> None:
+    record = CallRecord("A.b", "a", 2, submitted=1000.0)
+    record.add([Outcome(0, started=1001.0, seconds=2.0, produced=7), Outcome(1, started=1002.0, seconds=2.0)])
+    assert pickle.loads(pickle.dumps(record)).seconds == record.seconds == {0: 2.0, 1: 2.0}
+    assert pickle.loads(pickle.dumps(record)).skew_seconds == 1.0
+    empty = CallRecord("A.b", "a", 2)
+    assert pickle.loads(pickle.dumps(empty)).skew_seconds == 0.0

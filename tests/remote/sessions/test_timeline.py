@@ -111,7 +111,7 @@ def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
 def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
     with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
         sampler = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Sampler)
-        with stream([[0.01] * 12], sampler.sample, sampler.grade, rows=4, ahead=8, at_once=3) as batches:
+        with stream([[0.01] * 12], sampler.sample, sampler.grade, rows=4, ahead=8, chunk=1, at_once=3) as batches:
             for batch in batches:
                 get(batch)
                 began = time.time()

@@ -28,13 +28,13 @@ class Counting:
     def step(self, done: Sequence[Reply]) -> None:
         self.steps += 1
 
-    def told(self) -> bool:
+    def loop_ready(self) -> bool:
         return False
 
     def waiting_for(self) -> Sequence[Reply]:
         return ()
 
-    def broke(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         self.error = error
 
 

@@ -157,6 +157,7 @@ KNOWN: dict[str, Callable[[Numbers], Any]] = {
     "tensors": lambda n: [torch.tensor([i] * (i % 3 + 1)) for i in n],
     "array": lambda n: np.array(n, "int32"),
     "floats": lambda n: np.array([[i, i / 2] for i in n], "float16").reshape(len(n), 2),
+    "other order of bytes": lambda n: np.array(n, ">i4"),
     "texts": lambda n: np.array([f"row {i}" for i in n], "<U8"),
     "objects": lambda n: np.array([{"row": i} for i in n] + [None], dtype=object)[:-1],
     "times": lambda n: np.array(n, "M8[s]"),
@@ -167,6 +168,7 @@ KNOWN: dict[str, Callable[[Numbers], Any]] = {
     "halves": lambda n: torch.tensor([[i, i + 1] for i in n], dtype=torch.bfloat16).reshape(len(n), 2),
     "marked": lambda n: _with(torch.tensor(n, dtype=torch.int64).as_subclass(Marked), unit="kg"),
     "parameter": lambda n: torch.nn.Parameter(torch.tensor(n, dtype=torch.float32)),
+    "of a graph": lambda n: torch.tensor(n, dtype=torch.float32).requires_grad_() * 2,
     "sparse": lambda n: torch.tensor([[i, 0] for i in n], dtype=torch.float32).reshape(len(n), 2).to_sparse(),
     "jagged": lambda n: _jagged(n, 1),
     "jagged, dim 2": lambda n: _jagged(n, 2),
@@ -268,7 +270,7 @@ def same(left: Any, right: Any) -> bool:
         fills = getattr(left, "fill_value", 0) == getattr(right, "fill_value", 0)
         return bool(left.dtype == right.dtype and left.tolist() == right.tolist() and fills)
     if isinstance(left, MutableMapping | types.MappingProxyType):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left.keys())  # noqa: SIM118
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left.keys())  # noqa: SIM118  its iterator gives something else
     if dataclasses.is_dataclass(left):
         return all(same(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(left))
     if isinstance(left, list | tuple):

@@ -118,7 +118,7 @@ def test_what_cannot_be_reduced_says_why(values: list[Any], message: str) -> Non
 
 
 def test_weights_below_zero_are_refused() -> None:
-    with pytest.raises(CollectError, match=r"at or above 0 and not all 0, got \[1.0, -1.0\]"):
+    with pytest.raises(CollectError, match=r"got \[1\.0, -1\.0\]"):
         reduce("sum", [1, 2], [1.0, -1.0], "result")
 
 
@@ -160,7 +160,7 @@ def test_a_reducible_splitter_reduces_and_compares_its_values() -> None:
 @pytest.mark.parametrize("name", ["equal", "reduce"])
 def test_a_splitter_with_half_of_the_optional_methods_is_refused(name: str) -> None:
     half = type("Half", (), {n: vars(DegreesSplitter)[n] for n in ("length", "slice", "concat", name)})
-    with pytest.raises(TypeError, match=f"Half has {name}, but a splitter has both equal and reduce"):
+    with pytest.raises(TypeError, match=f"Half has {name}.*equal and reduce"):
         register_splitter(Degrees, half())
 
 
@@ -192,5 +192,5 @@ class RaggedSplitter:
 
 def test_a_dataclass_with_a_splitter_is_reduced_by_it() -> None:
     register_splitter(Ragged, RaggedSplitter())
-    with pytest.raises(CollectError, match="ragged rows have no mean"):
+    with pytest.raises(CollectError, match="ragged"):
         reduce("mean", [Ragged([1, 2], [2]), Ragged([3, 4], [2])], None, "result")

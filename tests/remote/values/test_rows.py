@@ -92,7 +92,7 @@ def test_masks_and_types_of_arrays_stay() -> None:
     [
         (["a", "b"], "result: flatten joins rows, and str has none"),
         ([{"a": [1], "s": 1}, {"a": [2], "s": 2}], r"result\['s'\]: flatten joins rows, and int has none"),
-        ([{"a": [1]}, {"b": [1]}], "dict of a, another dict of b"),
+        ([{"a": [1]}, {"b": np.array([2])}], "None stands for what is missing"),
         ([{"a": [1]}, None], "dict of a, another NoneType"),
         ([[1], (2,)], "values of one type, got list and tuple"),
         ([[1], None], "values of one type, got list and NoneType"),

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.remote.made_calls import made_call
 
 from twinkle_mesh import plan_transfer
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
-from twinkle_remote.call.hand_over import plan_for_task
+from twinkle_remote.call.tables.hand_over import plan_for_task
 from twinkle_remote.protocol import HandedSlot, HandOver, Outcome, Share, Task
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.values.join import join
@@ -86,10 +87,10 @@ def test_lazy_and_eager_give_each_rank_the_same(
         with pytest.raises(DispatchError) as lazily:
             share(parts, 0, count, Memory(), uneven=uneven)
         with pytest.raises(DispatchError) as eagerly:
-            dispatch(spec, ["a"], (whole,), {}, ranks=range(count), mesh=None, put=Memory().put, name="Sink.take")
+            dispatch(made_call("Sink.take", spec, range(count), a=whole), Memory().put)
         assert str(lazily.value) == str(eagerly.value)
         return
-    eager = dispatch(spec, ["a"], (join(parts),), {}, ranks=range(count), mesh=None, put=Memory().put, name="Sink.take")
+    eager = dispatch(made_call("Sink.take", spec, range(count), a=join(parts)), Memory().put)
     for index in range(count):
         store = Counting()
         assert same(share(parts, index, count, store, uneven=uneven), eager.arguments[index][0][0])
@@ -123,5 +124,5 @@ def test_slice_divides_lists_alone() -> None:
 
 
 def test_lengths_have_to_agree() -> None:
-    with pytest.raises(DispatchError, match=r"Sink.take: .* a lazy argument has 3 and another argument 5; .*Replicate"):
+    with pytest.raises(DispatchError, match=r"Sink\.take.* 3 .* 5; .*Replicate"):
         share([[1, 2], [3]], 0, 2, Memory(), total=5)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "twinkle/engines"))
+sys.path.append(str(Path(__file__).parents[2] / "engines"))
 from tiny_engine import ENGINE
 from tiny_models import sgd
 

@@ -22,7 +22,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What determines the order of samples; two runs have the same order exactly when these are equal.
+    """The arguments that determine the order of samples; two runs have the same order exactly when these are equal.
 
     Attributes:
         algorithm: Name and version of the rule that orders the samples.
@@ -39,7 +39,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What `state_dict` saves: an identity, a cursor and the bad samples.
+    """The value that `state_dict` saves: an identity, a cursor and the bad samples.
 
     Attributes:
         identity: The order of samples that the cursor belongs to.

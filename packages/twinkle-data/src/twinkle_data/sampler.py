@@ -13,7 +13,7 @@ from twinkle_data.loading.data_shard import mesh_here, shard_here
 from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
-from twinkle_data.reading.generators import GlobalGenerators, find_draws
+from twinkle_data.reading.generators import GlobalGenerators, find_rng_use
 from twinkle_data.sources.fingerprint import fingerprint_of
 from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.parts import check_undivided
@@ -229,7 +229,7 @@ class DeviceMeshSampler:
             one.generator = _generator(derive(self._seed, epoch, number))
         self._states = saved(self._generators) if _have_states(self._generators) else None
         within = self._within_group(begin)
-        with find_draws() as drew:
+        with find_rng_use() as drew:
             iterator: Iterator[Any] = iter(self.sampler)
             first = list(islice(iterator, 1))
         self._drew = drew

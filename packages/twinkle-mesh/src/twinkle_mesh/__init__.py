@@ -6,7 +6,7 @@ from .context import ask_for_rank, current_rank, use_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .balance import Slices, balanced_slice
+    from .balance import Slices, balanced_rows, balanced_slice
     from .group import DeviceGroup
     from .launch import LaunchedProcess, launched
     from .layout.ranks import Groups, Ranks
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .show.explain import DimReport, MeshExplanation
     from .show.picture import Picture
     from .transfer import Piece, plan_transfer
+    from .unknown_names import check_known_names, instead_of, with_known_names
 
     Explanation = MeshExplanation
 
@@ -37,12 +38,16 @@ __all__ = [
     "Ranks",
     "Slices",
     "ask_for_rank",
+    "balanced_rows",
     "balanced_slice",
+    "check_known_names",
     "create_device_mesh",
     "current_rank",
+    "instead_of",
     "launched",
     "plan_transfer",
     "use_rank",
+    "with_known_names",
 ]
 
 # A worker without a mesh needs none of these.
@@ -61,10 +66,14 @@ _LAZY = {
     "Piece": "transfer",
     "Ranks": "layout.ranks",
     "Slices": "balance",
+    "balanced_rows": "balance",
     "balanced_slice": "balance",
+    "check_known_names": "unknown_names",
     "create_device_mesh": "recipes",
+    "instead_of": "unknown_names",
     "launched": "launch",
     "plan_transfer": "transfer",
+    "with_known_names": "unknown_names",
 }
 _OLD_NAMES = {"Explanation": "MeshExplanation"}
 

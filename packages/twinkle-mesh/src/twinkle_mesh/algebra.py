@@ -1,190 +1,330 @@
-"""Operations that make a mesh from a mesh."""
+"""Operations that make a mesh from a mesh: the bodies of the verbs of `DeviceMesh`."""
 
 from __future__ import annotations
 
-from .attributes import check_alike
-from .data_parallel import DataParallel
-from .derived import rebuilt, selected, siblings, views_renamed, views_within
-from .layout.data_dims import DATA_DIMS, SAME_DATA
+from itertools import product as coordinates
+
+from .layout.data_dims import DATA_DIMS, SAME_DATA, follow_names
 from .layout.data_layout import DataLayout
 from .layout.layout import Layout
 from .rules.checks import check_names
+from .rules.order import large_dims
 from .rules.sizes import fill_sizes
+from .value import TRAITS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
+    from collections.abc import Mapping, Sequence
+    from typing import Any, TypeVar
 
-    from .coordinates import Dims
+    from .data_parallel import DataParallel
+    from .nodes import Nodes
+    from .value import Dims, Views
 
+    Mesh = TypeVar("Mesh", bound=DataParallel)
+    Renamed = tuple[DataParallel, Mapping[str, str]]
 
 _set = object.__setattr__
 
 
-class Algebra(DataParallel):
-    """Operations that return a new mesh.
+def rebuilt(
+    mesh: Mesh,
+    layout: Layout,
+    names: tuple[str, ...],
+    data: DataLayout | tuple[str, ...],
+    *,
+    views: Views,
+    ulysses: int | None = None,
+    fresh: Sequence[str] = (),
+    splits: bool = True,
+    nodes: Nodes | None = None,
+    renamed: Renamed | None = None,
+) -> Mesh:
+    """Build a mesh with those attributes of `mesh` whose dims the new mesh has.
 
-    Each rank sees the same samples as before. Where ranks are left out, the data ranks are numbered anew from 0.
-
-    Only a new name can change what a rank sees. A dim that `rename` or `unflatten` names dp_replicate, dp, dp_shard or
-    fsdp splits the data. Ranks along a dim that gets the name pp, cp, tp, ep or etp see the same samples; a warning
-    says how many data ranks are lost.
-
-    Ulysses, experts, virtual stages, sequence parallelism and views stay where their dims stay, and are dropped where
-    a dim that they need is dropped.
+    Args:
+        mesh: The mesh to take attributes from.
+        layout: The ranks of the new one.
+        names: The dims of the new one.
+        data: The position in data order of each coordinate, or the dims over which they are row-major.
+        views: The views of the new one.
+        ulysses: The ulysses size of the new one; that of `mesh` when None.
+        fresh: Names that dims get by this operation.
+        splits: Whether a dim splits the data once it has the name of a data dim.
+        nodes: The nodes of the new one; those of `mesh` when None.
+        renamed: The mesh that `mesh` was before its dims were renamed, and the name there of each dim of the new one.
     """
+    if renamed is None and set(names) == set(mesh.dim_names):
+        renamed = mesh._renamed
+    peers = mesh.ulysses_size if ulysses is None else ulysses
+    known = [name for name in fresh if name in SAME_DATA or (splits and name in DATA_DIMS)]
+    if known:
+        assert isinstance(data, DataLayout)
+        check_names(names)
+        before = data.count // peers
+        data, peers = follow_names(data, peers, names, known, splits=splits)
+        if data.count // peers < before:
+            _warn_of_lost_data(fresh, before, data.count // peers)
+    made = type(mesh)(
+        layout,
+        names,
+        device_type=mesh.device_type,
+        ulysses_size=peers,
+        **_traits(*(renamed or (mesh, {})), layout, names),
+        views=views,
+        data_dims=data if isinstance(data, tuple) else None,
+        data_layout=data if isinstance(data, DataLayout) else None,
+        nodes=nodes or mesh.nodes,
+    )
+    _set(made, "_renamed", renamed)
+    _set(made, "_parts_of", mesh._parts_of)
+    return made
 
-    __slots__ = ()
 
-    def submesh(self, dims: Dims, rank: int | None = None) -> Self:
-        """Return the mesh of `dims` that holds `rank`: `mesh.submesh(("dp", "tp"), 5)`.
+def _traits(begun: DataParallel, was: Mapping[str, str], layout: Layout, names: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes of pp, tp and experts that a mesh derived from `begun` keeps.
 
-        Args:
-            dims: Names of dims or views, in the order that the new mesh is to have; a view becomes a dim.
-            rank: Any rank of the new mesh; None is the rank of the running worker.
-        """
-        names = check_names((dims,) if isinstance(dims, str) else dims)
-        parts = {name: self._parts(name) for name in names}
-        flat = [dim for part in parts.values() for dim in part]
-        if len(set(flat)) != len(flat):
-            raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim can stand in one place")
-        return selected(self, parts, self._coords(rank))
+    Args:
+        begun: The mesh whose attributes they are.
+        was: The name there of each dim that was renamed.
+        layout: The ranks of the new mesh.
+        names: Its dims.
+    """
+    # A dim has the attributes of its name only if it had that name when they were given.
+    sizes = {name: size for name, size in zip(names, layout.shape, strict=True) if was.get(name, name) == name}
+    pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
+    same_stage = layout.size // pp == begun.world_size // begun.pp_size
+    order = begun.expert_order
+    experts = same_stage and (begun.ep_size > 1 or begun._etp is not None)
+    return {
+        "ep_size": begun.ep_size if experts else 1,
+        "etp_size": begun.etp_size if experts else None,
+        "vpp_size": begun.vpp_size if pp == begun.pp_size else 1,
+        "sequence_parallel": begun.sequence_parallel and tp == begun.tp_size,
+        "expert_order": order if same_stage and len(large_dims(order, begun.expert_sizes)) > 1 else None,
+    }
 
-    @property
-    def siblings(self) -> tuple[Self, ...]:
-        """The submeshes that the ranks of the whole mesh get by the same operations, this one too, by first rank."""
-        return siblings(self)
 
-    def __getitem__(self, dims: Dims) -> Self:
-        """Return the submesh that holds the mesh's first rank: `mesh["dp", "tp"]`."""
-        return self.submesh(dims, self.ranks[0])
+def submesh(mesh: Mesh, dims: Dims, rank: int | None = None) -> Mesh:
+    """Return the mesh of `dims` that holds a rank; see `DeviceMesh.submesh`."""
+    names = check_names((dims,) if isinstance(dims, str) else dims)
+    parts = {name: mesh._parts(name) for name in names}
+    flat = [dim for part in parts.values() for dim in part]
+    if len(set(flat)) != len(flat):
+        raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim can stand in one place")
+    return selected(mesh, parts, mesh._coords(rank))
 
-    def at(self, **coords: int) -> Self:
-        """Return the mesh of the other dims at the given coordinates: `mesh.at(pp=1)`."""
-        places = self._given_coords(coords)
-        kept = {self.dim_names[dim]: (dim,) for dim, place in enumerate(places) if place is None}
-        return selected(self, kept, [place or 0 for place in places])
 
-    def flatten(self, dims: Dims | None = None, name: str | None = None) -> Self:
-        """Join dims into one, row-major as listed: `mesh.flatten(("dp", "cp"))`.
+def flatten(mesh: Mesh, dims: Dims | None, name: str | None) -> Mesh:
+    """Join dims into one; see `DeviceMesh.flatten`."""
+    joined = check_names(mesh.dim_names if dims is None else (dims,) if isinstance(dims, str) else dims)
+    if not joined:
+        raise ValueError(f"flatten needs at least one dim; the dims are {mesh._sizes()}")
+    new = "_".join(joined) if name is None else name
+    first = min(mesh._dim(dim) for dim in joined)
+    parts: dict[str, tuple[int, ...]] = {}
+    for dim, old in enumerate(mesh.dim_names):
+        if dim == first:
+            parts[new] = tuple([mesh._dim(each) for each in joined])
+        elif old not in joined:
+            if old == new:
+                raise ValueError(f"name={new!r} is the name of a dim that stays; dim names must differ")
+            parts[old] = (dim,)
+    runs = list(parts.values())
+    return rebuilt(
+        mesh,
+        mesh.layout.flattened(runs),
+        tuple(parts),
+        mesh.data_positions.flattened(runs),
+        views=_views_within(mesh, parts),
+        fresh=[] if joined == (new,) else [new],
+        splits=False,
+    )
 
-        The new dim stands where the first of the joined dims stood.
 
-        Args:
-            dims: Names of dims; all of them when None.
-            name: The new dim's name; the old ones joined by "_" when None.
-        """
-        joined = check_names(self.dim_names if dims is None else (dims,) if isinstance(dims, str) else dims)
-        if not joined:
-            raise ValueError(f"flatten needs at least one dim; the dims are {self._sizes()}")
-        new = "_".join(joined) if name is None else name
-        first = min(self._dim(dim) for dim in joined)
-        parts: dict[str, tuple[int, ...]] = {}
-        for dim, old in enumerate(self.dim_names):
-            if dim == first:
-                parts[new] = tuple([self._dim(each) for each in joined])
-            elif old not in joined:
-                if old == new:
-                    raise ValueError(f"name={new!r} is the name of a dim that stays; dim names must differ")
-                parts[old] = (dim,)
-        runs = list(parts.values())
-        return rebuilt(
-            self,
-            self._layout.flattened(runs),
-            tuple(parts),
-            self._data_by_coordinate().flattened(runs),
-            views=views_within(self, parts),
-            fresh=[] if joined == (new,) else [new],
-            splits=False,
+def unflatten(mesh: Mesh, dim: str, sizes: Mapping[str, int]) -> Mesh:
+    """Cut a dim into several; see `DeviceMesh.unflatten`."""
+    place = mesh._dim(dim)
+    new = fill_sizes(dim, mesh.shape[place], sizes)
+    pieces = list(new.values())
+    return rebuilt(
+        mesh,
+        mesh.layout.unflattened(place, pieces),
+        (*mesh.dim_names[:place], *new, *mesh.dim_names[place + 1 :]),
+        mesh.data_positions.unflattened(place, pieces),
+        views=_views_renamed(mesh, {dim: tuple(new)}),
+        fresh=[name for name in new if name != dim or len(pieces) > 1],
+    )
+
+
+def rename(mesh: Mesh, new: Mapping[str, str]) -> Mesh:
+    """Give dims new names; see `DeviceMesh.rename`."""
+    for old in new:
+        mesh._dim(old)
+    begun, was = mesh._renamed or (mesh, {name: name for name in mesh.dim_names})
+    now = tuple([new.get(name, name) for name in mesh.dim_names])
+    return rebuilt(
+        mesh,
+        mesh.layout,
+        now,
+        mesh.data_positions,
+        views=_views_renamed(mesh, {old: (name,) for old, name in new.items()}),
+        fresh=[name for old, name in new.items() if old != name],
+        renamed=(begun, {new.get(name, name): old for name, old in was.items()}),
+    )
+
+
+def transpose(mesh: Mesh, dims: Sequence[str]) -> Mesh:
+    """Reorder the dims; see `DeviceMesh.transpose`."""
+    wanted = check_names(dims) or mesh.dim_names[::-1]
+    indices = [mesh._dim(name) for name in wanted]
+    if len(indices) != len(mesh.dim_names):
+        missing = [name for name in mesh.dim_names if name not in wanted]
+        raise ValueError(f"transpose{wanted} leaves out {missing}; name every dim once")
+    origin = [0] * len(indices)
+    data = mesh.data_positions.select(indices, origin)
+    return rebuilt(mesh, mesh.layout.select(indices, origin), wanted, data, views=mesh.views)
+
+
+def concat(meshes: Sequence[Mesh], dim: str) -> Mesh:
+    """Put meshes one after the other; see `DeviceMesh.concat`."""
+    first, others = meshes[0], tuple(meshes[1:])
+    for other in others:
+        _check_alike(first, other)
+    layout = Layout.stacked([mesh.layout for mesh in meshes])
+    if layout is None:
+        shared = next(rank for mesh in meshes for rank in mesh.ranks if sum(rank in each for each in meshes) > 1)
+        raise ValueError(f"concat needs disjoint ranks, but rank {shared} is in several of the {len(meshes)} meshes")
+    names = first.dim_names
+    at = names.index(dim) if dim in names else None
+    held = [mesh.data_positions for mesh in meshes]
+    by_name = dim in DATA_DIMS and (at is None or first.shape[at] == 1)
+    splits = by_name or (at is not None and held[0].step(at) > 0)
+    if dim in SAME_DATA and any(data.key != held[0].key for data in held):
+        raise ValueError(
+            f"concat along {dim} needs meshes with the same data ranks, not {first!r} and {tuple(others)!r}"
         )
+    data = DataLayout.concatenated(held, None if by_name else at, splits=splits, ulysses=first.ulysses_size)
+    if at is None:
+        names = (dim, *names)
+    else:
+        runs = [[0, part + 1] if part == at else [part + 1] for part in range(len(names))]
+        layout, data = layout.flattened(runs), data.flattened(runs)
+    grown = rebuilt(first, layout, names, data, views=first.views, fresh=[dim] if by_name else [])
+    _set(grown, "_parts_of", ())
+    return grown
 
-    def unflatten(self, dim: str, sizes: Mapping[str, int]) -> Self:
-        """Cut a dim into several, outermost first: `mesh.unflatten("dp", {"dp_replicate": 2, "dp_shard": -1})`.
 
-        Raises:
-            ValueError: when the sizes, of which one may be -1, do not multiply to the dim's size.
-        """
-        place = self._dim(dim)
-        new = fill_sizes(dim, self.shape[place], sizes)
-        pieces = list(new.values())
-        return rebuilt(
-            self,
-            self._layout.unflattened(place, pieces),
-            (*self.dim_names[:place], *new, *self.dim_names[place + 1 :]),
-            self._data_by_coordinate().unflattened(place, pieces),
-            views=views_renamed(self, {dim: tuple(new)}),
-            fresh=[name for name in new if name != dim or len(pieces) > 1],
-        )
+def with_views(mesh: Mesh, views: Mapping[str, Dims]) -> Mesh:
+    """Add names for flattened dims; see `DeviceMesh.with_views`."""
+    more = tuple([(name, (dims,) if isinstance(dims, str) else tuple(dims)) for name, dims in views.items()])
+    return rebuilt(mesh, mesh.layout, mesh.dim_names, mesh.data_positions, views=(*mesh.views, *more))
 
-    def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Self:
-        """Give dims new names: `mesh.rename(dp="replica")` or `mesh.rename({"dp": "replica"})`.
 
-        Attributes of a dim, such as `sequence_parallel` of tp, come back with its name.
-        """
-        new = {**(names or {}), **more}
-        for old in new:
-            self._dim(old)
-        begun, was = self._renamed or (self, {name: name for name in self.dim_names})
-        now = tuple([new.get(name, name) for name in self.dim_names])
-        return rebuilt(
-            self,
-            self._layout,
-            now,
-            self._data_by_coordinate(),
-            views=views_renamed(self, {old: (name,) for old, name in new.items()}),
-            fresh=[name for old, name in new.items() if old != name],
-            renamed=(begun, {new.get(name, name): old for name, old in was.items()}),
-        )
+def selected(mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[int]) -> Mesh:
+    """Build the mesh of some dims, with all others fixed at coordinates.
 
-    def transpose(self, *dims: str) -> Self:
-        """Reorder the dims; without arguments, reverse them. Each rank keeps its coordinates."""
-        wanted = check_names(dims) or self.dim_names[::-1]
-        indices = [self._dim(name) for name in wanted]
-        if len(indices) != len(self.dim_names):
-            missing = [name for name in self.dim_names if name not in wanted]
-            raise ValueError(f"transpose{wanted} leaves out {missing}; name every dim once")
-        origin = [0] * len(indices)
-        data = self._data_by_coordinate().select(indices, origin)
-        return rebuilt(self, self._layout.select(indices, origin), wanted, data, views=self.views)
+    Args:
+        mesh: The mesh that the new one is a part of.
+        parts: The dims of the new mesh, each with the dims of `mesh` that it joins.
+        coords: A coordinate in every dim of `mesh`.
+    """
+    flat = [dim for part in parts.values() for dim in part]
+    gone = [dim for dim in range(len(mesh.shape)) if dim not in flat]
+    part = _selected(mesh, parts, coords, flat, gone)
+    if any(mesh.shape[dim] > 1 for dim in gone):
+        _set(part, "_parts_of", ((mesh.layout, tuple(gone)), *mesh._parts_of))
+    return part
 
-    def concat(self, *others: Self, dim: str) -> Self:
-        """Put meshes of equal shapes and disjoint ranks one after the other: `a.concat(b, dim="dp")`.
 
-        Meshes see different samples along a dim that splits the data. A new dim, or one of size 1, splits the data if
-        its name is dp_replicate, dp, dp_shard or fsdp.
+def _selected(
+    mesh: Mesh, parts: Mapping[str, tuple[int, ...]], coords: Sequence[int], flat: Sequence[int], gone: Sequence[int]
+) -> Mesh:
+    layout = mesh.layout.select(flat, coords)
+    if mesh.ulysses_size == 1 and mesh.data_layout is None and len(flat) == len(parts):
+        names = tuple([name for name in mesh.data_dims if name in parts])
+        return rebuilt(mesh, layout, tuple(parts), names, views=_views_within(mesh, parts))
+    data, ulysses = mesh.data_positions.without(gone, mesh.ulysses_size, coords)
+    data = data.select(flat, [0] * len(mesh.shape))
+    joined = [name for name, part in parts.items() if len(part) > 1]
+    if joined:
+        starts = [sum(map(len, list(parts.values())[:count])) for count in range(len(parts))]
+        runs = [range(start, start + len(part)) for start, part in zip(starts, parts.values(), strict=True)]
+        layout, data = layout.flattened(runs), data.flattened(runs)
+    return rebuilt(
+        mesh,
+        layout,
+        tuple(parts),
+        data,
+        ulysses=ulysses,
+        views=_views_within(mesh, parts),
+        fresh=[name for name in joined if name in SAME_DATA],
+    )
 
-        Args:
-            others: Meshes that differ from this one in their ranks only.
-            dim: A dim of the meshes, which grows, or a new one, which becomes the outermost.
-        """
-        meshes = (self, *others)
-        for other in others:
-            check_alike(self, other)
-        layout = Layout.stacked([mesh._layout for mesh in meshes])
-        if layout is None:
-            shared = next(rank for mesh in meshes for rank in mesh.ranks if sum(rank in each for each in meshes) > 1)
-            raise ValueError(
-                f"concat needs disjoint ranks, but rank {shared} is in several of the {len(meshes)} meshes"
-            )
-        names = self.dim_names
-        at = names.index(dim) if dim in names else None
-        held = [mesh._data_by_coordinate() for mesh in meshes]
-        by_name = dim in DATA_DIMS and (at is None or self.shape[at] == 1)
-        splits = by_name or (at is not None and held[0].step(at) > 0)
-        if dim in SAME_DATA and any(data.key != held[0].key for data in held):
-            raise ValueError(f"concat along {dim} needs meshes with the same data ranks, not {self!r} and {others!r}")
-        data = DataLayout.concatenated(held, None if by_name else at, splits=splits, ulysses=self.ulysses_size)
-        if at is None:
-            names = (dim, *names)
-        else:
-            runs = [[0, part + 1] if part == at else [part + 1] for part in range(len(names))]
-            layout, data = layout.flattened(runs), data.flattened(runs)
-        grown = rebuilt(self, layout, names, data, views=self.views, fresh=[dim] if by_name else [])
-        _set(grown, "_parts_of", ())
-        return grown
 
-    def with_views(self, **views: Dims) -> Self:
-        """Add names for flattened dims, readable as `mesh["dp"]`: `with_views(dp=("dp_replicate", "dp_shard"))`."""
-        more = tuple([(name, (dims,) if isinstance(dims, str) else tuple(dims)) for name, dims in views.items()])
-        return rebuilt(self, self._layout, self.dim_names, self._data_by_coordinate(), views=(*self.views, *more))
+def siblings(mesh: Mesh) -> tuple[Mesh, ...]:
+    """Return the parts that other ranks have by the operations that made a mesh, itself too, by first rank."""
+    if not mesh._parts_of:
+        return (mesh,)
+    held = [list(mesh.ranks)]
+    for layout, gone in mesh._parts_of:
+        held = [other for ranks in held for other in _parallel(layout, gone, ranks)]
+    data = mesh.data_positions
+    return tuple(
+        [
+            rebuilt(mesh, Layout.of_ranks(ranks, mesh.shape), mesh.dim_names, data, views=mesh.views)
+            for ranks in sorted(held)
+        ]
+    )
+
+
+def _parallel(layout: Layout, gone: Sequence[int], ranks: Sequence[int]) -> list[list[int]]:
+    """Return ranks, and those at the same coordinates but for the dims that are gone."""
+    found: list[list[int]] = []
+    coords = [layout.coords(rank) or [] for rank in ranks]
+    for place in coordinates(*(range(layout.shape[dim]) for dim in gone)):
+        fixed = dict(zip(gone, place, strict=True))
+        found.append([layout.rank([fixed.get(dim, own) for dim, own in enumerate(each)]) for each in coords])
+    return found
+
+
+def _views_renamed(mesh: DataParallel, swap: Mapping[str, tuple[str, ...]]) -> Views:
+    """Return the views after some dims were replaced by others."""
+
+    def exchange(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple([new for old in names for new in swap.get(old, (old,))])
+
+    return tuple([(view, exchange(parts)) for view, parts in mesh.views])
+
+
+def _views_within(mesh: DataParallel, parts: Mapping[str, tuple[int, ...]]) -> Views:
+    """Return the views whose dims all stay as they are."""
+    stay = {name for name, part in parts.items() if [mesh.dim_names[dim] for dim in part] == [name]}
+    return tuple([(view, dims) for view, dims in mesh.views if view not in parts and stay.issuperset(dims)])
+
+
+def _check_alike(mesh: DataParallel, other: DataParallel) -> None:
+    """Raise ValueError unless the attributes of two meshes differ in their ranks only."""
+    differ = [name for name in ("shape", *TRAITS) if getattr(mesh, name) != getattr(other, name)]
+    orders = [large_dims(each.expert_order, each.expert_sizes) for each in (mesh, other)]
+    if not differ and mesh._expert_order != other._expert_order and orders[0] != orders[1]:
+        differ = ["expert_order"]
+    if differ:
+        name = "etp_size" if differ[0] == "_etp" else differ[0]
+        found = f"{name} is {getattr(mesh, name)!r} in {mesh!r} and {getattr(other, name)!r} in {other!r}"
+        raise ValueError(f"concat needs meshes that differ in their ranks only, but {found}")
+
+
+def _warn_of_lost_data(fresh: Sequence[str], before: int, after: int) -> None:
+    import warnings
+    from inspect import currentframe
+
+    level, frame = 0, currentframe()
+    while frame is not None and frame.f_globals["__name__"].startswith("twinkle_mesh."):
+        level, frame = level + 1, frame.f_back
+    taken = " and ".join([name for name in fresh if name in SAME_DATA])
+    message = (
+        f"ranks along {taken} see the same samples: data_world_size={before} becomes {after}; "
+        "another name for the dim would keep their samples apart"
+    )
+    warnings.warn(message, stacklevel=level + 1)

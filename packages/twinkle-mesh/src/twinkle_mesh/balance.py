@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _collections_abc import Sequence  # the same class; importing collections.abc costs milliseconds
+from heapq import heapreplace
 
 from .rules.checks import at_least_one, whole_number
 
@@ -30,12 +31,39 @@ def balanced_slice(total: int, parts: int, index: int) -> slice:
         whole_number("index", index),
     )
     if total < 0:
-        raise ValueError(f"total_length={total} must be at least 0; 0 would do")
+        raise ValueError(f"total_length={total} must be at least 0; use 0")
     if not 0 <= index < parts:
         raise ValueError(f"index={index} is outside [0, {parts - 1}], the {parts} parts")
     share, longer = divmod(total, parts)
     start = index * share + min(index, longer)
     return slice(start, start + share + (index < longer))
+
+
+def balanced_rows(costs: Sequence[float], parts: int) -> list[list[int]]:
+    """Return the rows of each part, ascending, so that the sums of their costs are even.
+
+    The dearest row goes first, each to the part that costs least until then; of equal parts, to the one with fewer
+    rows, then to the first. Each part gets a row where there are enough. Rows of one cost follow each other, as
+    `balanced_slice` cuts them. It is the greedy rule of R. L. Graham, "Bounds on multiprocessing timing anomalies".
+
+    Args:
+        costs: The cost of each row, finite and at or above 0.
+        parts: Number of parts, at least 1.
+    """
+    parts = at_least_one("parts", parts)
+    first = costs[0] if costs else 0
+    if all(cost == first for cost in costs):
+        slices = [balanced_slice(len(costs), parts, index) for index in range(parts)]
+        return [list(range(part.start, part.stop)) for part in slices]
+    rows: list[list[int]] = [[] for _ in range(parts)]
+    heap = [(0.0, 0, part) for part in range(parts)]
+    for row in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        cost, count, part = heap[0]
+        rows[part].append(row)
+        heapreplace(heap, (cost + costs[row], count + 1, part))
+    for part_rows in rows:
+        part_rows.sort()
+    return rows
 
 
 class Slices(Sequence[slice]):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeVar
 
-    from .attributes import Attributes
+    from .value import MeshValue
 
-    Mesh = TypeVar("Mesh", bound=Attributes)
+    Mesh = TypeVar("Mesh", bound=MeshValue)
 
 _DIMS = {"fsdp_size": "fsdp", "pp_size": "pp", "dp_size": "dp", "cp_size": "cp", "tp_size": "tp"}
 
@@ -82,7 +82,7 @@ def _flat(ranks: object) -> tuple[list[int], tuple[int, ...]]:
         if len(lists) != len(level) or len(widths) > 1:
             raise ValueError(f"ranks is ragged at depth {len(shape)}: every list there must have the same length")
         if widths == [0]:
-            raise ValueError("ranks is empty; a list of at least one rank would do")
+            raise ValueError("ranks is empty; use a list of at least one rank")
         shape.append(widths[0])
         level = [child for item in lists for child in item]
     if not shape:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .balance import Slices, balanced_slice
-from .coordinates import Coordinates
 from .layout.data_layout import DataLayout
 from .layout.factors import merged, product, split
 from .layout.ranks import Ranks
 from .rules.checks import whole_number
+from .value import MeshValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .layout.factors import Factors
 
 
-class DataParallel(Coordinates):
+class DataParallel(MeshValue):
     """Data ranks. Ranks of one data rank see the same samples; tp, pp, cp and ulysses peers have one data rank."""
 
     __slots__ = ()
@@ -24,7 +24,7 @@ class DataParallel(Coordinates):
     @property
     def data_world_size(self) -> int:
         """Number of data ranks, which is the number of shares of a batch: dp * fsdp / ulysses."""
-        return self._data_positions // self.ulysses_size
+        return self.position_count // self.ulysses_size
 
     def data_rank(self, rank: int | None = None) -> int:
         """Return the data rank of a rank: (dp_rank * fsdp_size + fsdp_rank) // ulysses_size.
@@ -58,19 +58,19 @@ class DataParallel(Coordinates):
         coords = self._coords(rank)
         place = self._data_position(coords)
         share = place // self.ulysses_size
-        axes = self._data_factors({})
+        axes = self.data_factors({})
         cut = axes and split(axes[0], self.ulysses_size)
         if axes and cut:
             shares, peers = cut
-            start = self._layout.place(coords) - Ranks(axes[0], 0)[place] + Ranks(shares, 0)[share]
+            start = self.layout.place(coords) - Ranks(axes[0], 0)[place] + Ranks(shares, 0)[share]
             return Ranks(merged(sorted(peers, key=lambda factor: -factor[1])), start)
-        if self._data_layout is None:
+        if self.data_layout is None:
             return self._ranks_of_share(
                 share, {dim: coord for dim, coord in enumerate(coords) if dim not in self._data}
             )
         # Arithmetic cannot pair the peers here. The n-th rank of one position is the peer of the n-th of the next.
         equals = self._ranks_by_position({}, 1)
-        among = equals[place].index(self._layout.rank(coords))
+        among = equals[place].index(self.layout.rank(coords))
         first = share * self.ulysses_size
         return Ranks.of(sorted([equals[peer][among] for peer in range(first, first + self.ulysses_size)]))
 
@@ -78,11 +78,11 @@ class DataParallel(Coordinates):
     def collect_ranks(self) -> Ranks:
         """One rank for each data rank, by data rank: the lowest one on the last pipeline stage."""
         last = self._stage(self.pp_size - 1)
-        axes = self._data_factors(last)
+        axes = self.data_factors(last)
         cut = axes and split(axes[0], self.ulysses_size)
         if cut:
             return Ranks(cut[0], self._free(last)[1])
-        if self._data_layout is not None:
+        if self.data_layout is not None:
             held = self._ranks_by_position(last, self.ulysses_size)
             return Ranks.of([held[share][0] for share in range(self.data_world_size)])
         return Ranks.of([self._ranks_of_share(share, last)[0] for share in range(self.data_world_size)])
@@ -90,12 +90,12 @@ class DataParallel(Coordinates):
     @property
     def pp_first_ranks(self) -> Ranks:
         """The ranks of the first pipeline stage, ascending. Without pp these are all ranks."""
-        return self._layout.ascending(*self._free(self._stage(0)))
+        return self.layout.ascending(*self._free(self._stage(0)))
 
     @property
     def pp_last_ranks(self) -> Ranks:
         """The ranks of the last pipeline stage, ascending. Without pp these are all ranks."""
-        return self._layout.ascending(*self._free(self._stage(self.pp_size - 1)))
+        return self.layout.ascending(*self._free(self._stage(self.pp_size - 1)))
 
     def _stage(self, stage: int) -> dict[int, int]:
         return {self.dim_names.index("pp"): stage} if "pp" in self.dim_names else {}
@@ -103,37 +103,38 @@ class DataParallel(Coordinates):
     def _free(self, fixed: Mapping[int, int]) -> tuple[list[int], int]:
         """Return the dims that are not fixed, and the place at which their coordinates are 0."""
         dims = range(len(self.shape))
-        place = self._layout.place([fixed.get(dim, 0) for dim in dims])
+        place = self.layout.place([fixed.get(dim, 0) for dim in dims])
         return [dim for dim in dims if dim not in fixed], place
 
-    def _data_by_coordinate(self) -> DataLayout:
-        """Return the position in data order of each coordinate."""
-        return self._data_layout or DataLayout.of_dims(self.shape, self._data)
+    @property
+    def data_positions(self) -> DataLayout:
+        """The position in data order of each coordinate."""
+        return self.data_layout or DataLayout.of_dims(self.shape, self._data)
 
     def _data_position(self, coords: Sequence[int]) -> int:
         """Return the position in data order of coordinates."""
-        if self._data_layout is not None:
-            return self._data_layout.rank(coords)
-        shape = self._layout.shape
+        if self.data_layout is not None:
+            return self.data_layout.rank(coords)
+        shape = self.layout.shape
         place = 0
         for dim in self._data:
             place = place * shape[dim] + coords[dim]
         return place
 
-    def _data_factors(self, fixed: Mapping[int, int]) -> tuple[Factors, Factors] | None:
+    def data_factors(self, fixed: Mapping[int, int]) -> tuple[Factors, Factors] | None:
         """Return the factors along which the samples differ, in data order, and the other factors that are not fixed.
 
         Returns None where they cannot be separated by arithmetic.
         """
-        layout = self._layout
+        layout = self.layout
         if layout.table is not None:
             return None
-        if self._data_layout is None:
+        if self.data_layout is None:
             data = [factor for dim in self._data for factor in layout.factors[dim]]
             known = {*self._data, *fixed}
             rest = [factor for dim, held in enumerate(layout.factors) if dim not in known for factor in held]
             return merged(data), tuple(rest)
-        pieces = self._data_layout.common_factors(layout)
+        pieces = self.data_layout.common_factors(layout)
         if pieces is None:
             return None
         ordered = sorted([(data, size, stride) for _, size, stride, data in pieces if data], reverse=True)
@@ -142,16 +143,16 @@ class DataParallel(Coordinates):
 
     def _ranks_of_share(self, share: int, fixed: Mapping[int, int]) -> Ranks:
         """Return the ranks of one data rank at fixed coordinates of some other dims, ascending."""
-        axes = self._data_factors(fixed)
+        axes = self.data_factors(fixed)
         cut = axes and split(axes[0], self.ulysses_size)
         if axes and cut:
             shares, peers = cut
             place = self._free(fixed)[1]
             start = Ranks(shares, place)[share] if product(shares) > 1 else place
             return Ranks(merged(sorted([*peers, *axes[1]], key=lambda factor: -factor[1])), start)
-        if self._data_layout is not None:
+        if self.data_layout is not None:
             return Ranks.of(self._ranks_by_position(fixed, self.ulysses_size)[share])
-        layout = self._layout
+        layout = self.layout
         known = {**dict.fromkeys(self._data, 0), **fixed}
         free, _ = self._free(known)
         held: list[int] = []
@@ -164,7 +165,7 @@ class DataParallel(Coordinates):
     def _ranks_by_position(self, fixed: Mapping[int, int], neighbours: int) -> dict[int, list[int]]:
         """Return the ranks of each position in data order, ascending; `neighbours` positions count as one."""
         held: dict[int, list[int]] = {}
-        for rank in sorted(self._layout.values()):
+        for rank in sorted(self.layout.values()):
             coords = self._coords(rank)
             if all(coords[dim] == coord for dim, coord in fixed.items()):
                 held.setdefault(self._data_position(coords) // neighbours, []).append(rank)

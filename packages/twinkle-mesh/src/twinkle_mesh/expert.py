@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from .attributes import Attributes
     from .layout.factors import Factors
+    from .value import MeshValue
 
-    Mesh = TypeVar("Mesh", bound=Attributes)
+    Mesh = TypeVar("Mesh", bound=MeshValue)
 
 
 def expert_view(mesh: Mesh) -> Mesh:
@@ -42,7 +42,7 @@ def expert_view(mesh: Mesh) -> Mesh:
         return by_order.derive(lambda found: Layout(tuple([found.factors[place] for place in places]), found.offset))
 
     return type(mesh)(
-        mesh._layout.derive(view),
+        mesh.layout.derive(view),
         ("pp", *EXPERT_DIMS),
         device_type=mesh.device_type,
         vpp_size=mesh.vpp_size,

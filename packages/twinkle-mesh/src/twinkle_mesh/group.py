@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .rules.checks import at_least_one, check_divides, whole_number
 from .rules.messages import preview
 from .rules.rule_error import RuleError
+from .unknown_names import with_known_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ class DeviceGroup:
     gpus_per_worker: int = 1
     nodes: int | None = None
 
+    @with_known_names
     def __init__(
         self,
         name: str,

@@ -74,5 +74,5 @@ def _variable(name: str, least: int) -> int | None:
         return None
     if not value.isdecimal() or int(value) < least:
         what = "a rank" if name == "RANK" else "a number of processes"
-        raise ValueError(f"the environment's {name}={value!r} is not {what}; a whole number from {least} on would do")
+        raise ValueError(f"the environment's {name}={value!r} is not {what}; use a whole number from {least} on")
     return int(value)

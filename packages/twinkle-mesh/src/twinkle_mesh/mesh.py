@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .algebra import Algebra
+from . import algebra
 from .builders import from_ranks, from_sizes
+from .data_parallel import DataParallel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,22 +15,31 @@ if TYPE_CHECKING:
         DeviceMesh as TorchDeviceMesh,
     )
 
-    from .coordinates import Dims
     from .layout.ranks import Ranks
     from .nodes import Nodes
     from .show.explain import MeshExplanation
     from .show.picture import Picture
+    from .value import Dims
 
 
-class DeviceMesh(Algebra):
+class DeviceMesh(DataParallel):
     """The layout of ranks over named parallel dims: an immutable, hashable value.
 
     Build one with `from_sizes` or `from_ranks`. The cost of a mesh does not grow with its number of ranks, except for
     explicit ranks that follow no arithmetic rule.
 
-    Its methods are defined in five modules: dims and their sizes in `named_dims.py`, other attributes in
-    `attributes.py`, ranks, coordinates and groups in `coordinates.py`, data ranks and slices in `data_parallel.py`,
-    operations that return a new mesh in `algebra.py`.
+    Its dims, attributes, coordinates and groups are those of `MeshValue`, its data ranks and slices those of
+    `DataParallel`.
+
+    Operations return a new mesh. Each rank sees the same samples as before. Where ranks are left out, the data ranks
+    are numbered anew from 0.
+
+    Only a new name can change what a rank sees. A dim that `rename` or `unflatten` names dp_replicate, dp, dp_shard or
+    fsdp splits the data. Ranks along a dim that gets the name pp, cp, tp, ep or etp see the same samples; a warning
+    says how many data ranks are lost.
+
+    Ulysses, experts, virtual stages, sequence parallelism and views stay where their dims stay, and are dropped where
+    a dim that they need is dropped.
     """
 
     __slots__ = ()
@@ -71,7 +81,7 @@ class DeviceMesh(Algebra):
                 outermost first, fsdp, pp, dp, cp, tp.
 
         Raises:
-            ValueError: naming the size, the rule, the values and the nearest sizes that would do.
+            ValueError: naming the size, the rule, the values and the nearest sizes to use.
         """
         fields = {
             "world_size": world_size,
@@ -107,7 +117,7 @@ class DeviceMesh(Algebra):
         """Build a mesh from explicit ranks.
 
         Ranks along a dim see different samples or the same ones. The field's names say which; other names, of which a
-        warning tells, count as the same ones.
+        warning says, count as the same ones.
 
         Args:
             ranks: A nested sequence or an array of ranks, with one dim for each name.
@@ -169,7 +179,7 @@ class DeviceMesh(Algebra):
         """Return the node that a rank is on."""
         from .topology import nodes_of
 
-        return nodes_of(self).of(self._layout.rank(self._coords(rank)))
+        return nodes_of(self).of(self.layout.rank(self._coords(rank)))
 
     def nodes_spanned(self, dims: Dims) -> tuple[int, int]:
         """Return the fewest and the most nodes that one group along `dims` spans."""
@@ -182,6 +192,76 @@ class DeviceMesh(Algebra):
         from .topology import crossing_groups
 
         return crossing_groups(self, dims)
+
+    def submesh(self, dims: Dims, rank: int | None = None) -> Self:
+        """Return the mesh of `dims` that holds `rank`: `mesh.submesh(("dp", "tp"), 5)`.
+
+        Args:
+            dims: Names of dims or views, in the order that the new mesh is to have; a view becomes a dim.
+            rank: Any rank of the new mesh; None is the rank of the running worker.
+        """
+        return algebra.submesh(self, dims, rank)
+
+    @property
+    def siblings(self) -> tuple[Self, ...]:
+        """The submeshes that the ranks of the whole mesh get by the same operations, this one too, by first rank."""
+        return algebra.siblings(self)
+
+    def __getitem__(self, dims: Dims) -> Self:
+        """Return the submesh that holds the mesh's first rank: `mesh["dp", "tp"]`."""
+        return self.submesh(dims, self.ranks[0])
+
+    def at(self, **coords: int) -> Self:
+        """Return the mesh of the other dims at the given coordinates: `mesh.at(pp=1)`."""
+        places = self._given_coords(coords)
+        kept = {self.dim_names[dim]: (dim,) for dim, place in enumerate(places) if place is None}
+        return algebra.selected(self, kept, [place or 0 for place in places])
+
+    def flatten(self, dims: Dims | None = None, name: str | None = None) -> Self:
+        """Join dims into one, row-major as listed: `mesh.flatten(("dp", "cp"))`.
+
+        The new dim stands where the first of the joined dims stood.
+
+        Args:
+            dims: Names of dims; all of them when None.
+            name: The new dim's name; the old ones joined by "_" when None.
+        """
+        return algebra.flatten(self, dims, name)
+
+    def unflatten(self, dim: str, sizes: Mapping[str, int]) -> Self:
+        """Cut a dim into several, outermost first: `mesh.unflatten("dp", {"dp_replicate": 2, "dp_shard": -1})`.
+
+        Raises:
+            ValueError: when the sizes, of which one may be -1, do not multiply to the dim's size.
+        """
+        return algebra.unflatten(self, dim, sizes)
+
+    def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Self:
+        """Give dims new names: `mesh.rename(dp="replica")` or `mesh.rename({"dp": "replica"})`.
+
+        Attributes of a dim, such as `sequence_parallel` of tp, come back with its name.
+        """
+        return algebra.rename(self, {**(names or {}), **more})
+
+    def transpose(self, *dims: str) -> Self:
+        """Reorder the dims; without arguments, reverse them. Each rank keeps its coordinates."""
+        return algebra.transpose(self, dims)
+
+    def concat(self, *others: Self, dim: str) -> Self:
+        """Put meshes of equal shapes and disjoint ranks one after the other: `a.concat(b, dim="dp")`.
+
+        Meshes see different samples along a dim that splits the data. A new dim, or one of size 1, splits the data if
+        its name is dp_replicate, dp, dp_shard or fsdp.
+
+        Args:
+            others: Meshes that differ from this one in their ranks only.
+            dim: A dim of the meshes, which grows, or a new one, which becomes the outermost.
+        """
+        return algebra.concat((self, *others), dim)
+
+    def with_views(self, **views: Dims) -> Self:
+        """Add names for flattened dims, readable as `mesh["dp"]`: `with_views(dp=("dp_replicate", "dp_shard"))`."""
+        return algebra.with_views(self, views)
 
     def explain(self, *, bytes: int = 2**30) -> MeshExplanation:  # noqa: A002 - the unit is the name
         """Return, for each dim, the number of groups, the nodes that one spans and the bytes that one collective moves.

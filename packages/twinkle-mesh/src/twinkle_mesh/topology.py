@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
 
-from .derived import rebuilt
+from .algebra import rebuilt
 from .layout.factors import expand, merged
 from .nodes import Nodes
 from .rules.checks import at_least_one, whole_number
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeVar
 
-    from .coordinates import Coordinates, Dims
     from .data_parallel import DataParallel
     from .layout.layout import Layout
     from .layout.ranks import Ranks
+    from .value import Dims, MeshValue
 
     Mesh = TypeVar("Mesh", bound=DataParallel)
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str) -> Mesh:
     """Return the mesh with its nodes; see `DeviceMesh.with_nodes`."""
     if tp_crossing not in ("warn", "refuse", "allow"):
-        raise ValueError(f"tp_crossing={tp_crossing!r} must be one of three; 'warn', 'refuse' or 'allow' would do")
+        raise ValueError(f"tp_crossing={tp_crossing!r} must be one of three; use 'warn', 'refuse' or 'allow'")
 
     def build(fields: Mapping[str, object]) -> tuple[Mesh, str | None]:
         held = _checked(mesh, fields["nodes"], fields["ranks_per_node"])
-        placed = rebuilt(mesh, mesh._layout, mesh.dim_names, mesh._data_by_coordinate(), views=mesh.views, nodes=held)
+        placed = rebuilt(mesh, mesh.layout, mesh.dim_names, mesh.data_positions, views=mesh.views, nodes=held)
         crossed = None if tp_crossing == "allow" else tp_crossing_message(placed)
         if crossed and tp_crossing == "refuse":
             raise ValueError(crossed)
@@ -49,13 +49,13 @@ def on_nodes(mesh: Mesh, nodes: object, ranks_per_node: object, tp_crossing: str
     return placed
 
 
-def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
+def _checked(mesh: MeshValue, nodes: object, ranks_per_node: object) -> Nodes:
     """Return the nodes; raise where they do not hold all ranks of the mesh."""
     if (nodes is None) == (ranks_per_node is None):
         raise ValueError("with_nodes needs either nodes= or ranks_per_node=")
     if nodes is None:
         return Nodes(at_least_one("ranks_per_node", ranks_per_node))
-    ranks = mesh._layout.highest + 1
+    ranks = mesh.layout.highest + 1
     if not isinstance(nodes, (Nodes, Iterable)):
         count = at_least_one("nodes", nodes)
         if ranks % count:
@@ -69,17 +69,17 @@ def _checked(mesh: Coordinates, nodes: object, ranks_per_node: object) -> Nodes:
     if sizes and sum(sizes) < ranks:
         raise ValueError(
             f"nodes=({preview(sizes)}) hold {sum(sizes)} ranks, but the mesh's highest rank is {ranks - 1}; "
-            f"nodes with {ranks} ranks in all would do"
+            f"use nodes with {ranks} ranks in all"
         )
     return nodes if isinstance(nodes, Nodes) else Nodes(sizes=sizes)
 
 
-def tp_crossing_message(mesh: Coordinates) -> str | None:
+def tp_crossing_message(mesh: MeshValue) -> str | None:
     """Return the message about a tensor parallel group that crosses nodes; None where no group does."""
     if mesh.tp_size == 1 or nodes_spanned(mesh, "tp")[1] == 1:
         return None
     group = crossing_groups(mesh, "tp")[0]
-    nodes, layout, dim = nodes_of(mesh), mesh._layout, mesh._dim("tp")
+    nodes, layout, dim = nodes_of(mesh), mesh.layout, mesh._dim("tp")
     remedy = "" if layout.factors[dim][-1][1] == 1 else "put tp innermost, or "
     fits: list[int] = []
     for size in divisors(mesh.tp_size)[-2::-1]:
@@ -92,9 +92,9 @@ def tp_crossing_message(mesh: Coordinates) -> str | None:
     )
 
 
-def nodes_spanned(mesh: Coordinates, dims: Dims) -> tuple[int, int]:
+def nodes_spanned(mesh: MeshValue, dims: Dims) -> tuple[int, int]:
     """Return the fewest and the most nodes that one group along `dims` spans."""
-    return nodes_spanned_in(mesh._layout, mesh._dims_in(dims), nodes_of(mesh))
+    return nodes_spanned_in(mesh.layout, mesh._dims_in(dims), nodes_of(mesh))
 
 
 def nodes_spanned_in(layout: Layout, dims: Sequence[int], nodes: Nodes) -> tuple[int, int]:
@@ -107,16 +107,16 @@ def nodes_spanned_in(layout: Layout, dims: Sequence[int], nodes: Nodes) -> tuple
     return min(counts), max(counts)
 
 
-def crossing_groups(mesh: Coordinates, dims: Dims) -> Sequence[Ranks]:
+def crossing_groups(mesh: MeshValue, dims: Dims) -> Sequence[Ranks]:
     """Return the groups along `dims` that span more than one node, ascending by first rank."""
     nodes = nodes_of(mesh)
-    even = _evenly(mesh._layout, mesh._dims_in(dims), nodes)
+    even = _evenly(mesh.layout, mesh._dims_in(dims), nodes)
     if even is None:
         return tuple([group for group in mesh.groups(dims) if nodes.spanned(group) > 1])
     return mesh.groups(dims) if even > 1 else ()
 
 
-def nodes_of(mesh: Coordinates) -> Nodes:
+def nodes_of(mesh: MeshValue) -> Nodes:
     """Return the nodes of a mesh; raise where they are unknown."""
     if mesh.nodes is None:
         raise ValueError("the mesh has no nodes; mesh.with_nodes(nodes=...) would add them")
@@ -124,7 +124,7 @@ def nodes_of(mesh: Coordinates) -> Nodes:
 
 
 def _evenly(layout: Layout, chosen: Sequence[int], nodes: Nodes) -> int | None:
-    """Return the number of nodes that every group spans, if arithmetic can tell; else None."""
+    """Return the number of nodes that every group spans, if arithmetic can find it; else None."""
     per_node = nodes.ranks_per_node
     if per_node is None or layout.table is not None:
         return None

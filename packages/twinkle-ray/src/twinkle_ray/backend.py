@@ -8,31 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.by_node.choice import check_calls, renew_ranks, start_tree
+from twinkle_ray.by_node.choice import check_calls, reconnect_ranks, start_tree
 from twinkle_ray.cluster.cluster import Cluster
+from twinkle_ray.cluster.node_actors import ATTEMPTS
 from twinkle_ray.cluster.node_monitor import NodeMonitor
-from twinkle_ray.cluster.nodes import alive_nodes
-from twinkle_ray.cluster.places import HEAD, places_of
+from twinkle_ray.cluster.places import HEAD, addresses_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.forkserver.interpreter import chosen_start_method
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
-from twinkle_ray.placement.actor_set import ATTEMPTS, ActorSet, check_unique
-from twinkle_ray.placement.colocate import check_colocate
-from twinkle_ray.placement.first_answers import get_within
+from twinkle_ray.placement.actor_set import ActorSet, check_unique
+from twinkle_ray.placement.colocate import check_colocate, nodes_to_keep
+from twinkle_ray.placement.first_replies import get_within
 from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.placement.start_progress import StartProgress
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
 from twinkle_ray.workers.groups import RayGroups
-from twinkle_ray.workers.node_agent import start_agents, tell_agents
-from twinkle_ray.workers.replay import rebuild
-from twinkle_remote.backends.support import tell_start
-from twinkle_remote.errors import PlacementError, TwinkleError
+from twinkle_ray.workers.node_agent import report_to_agents, start_agents
+from twinkle_ray.workers.records import RecordsOfWorkers
+from twinkle_ray.workers.replay import catch_up
+from twinkle_remote.backends.support import report_start
+from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol import SessionDefaults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.by_node.agent_tree import AgentTree
@@ -40,10 +41,12 @@ if TYPE_CHECKING:
     from twinkle_ray.forkserver.interpreter import StartMethod
     from twinkle_ray.workers.group import RayGroup
     from twinkle_ray.workers.member import Member
+    from twinkle_remote import CallRecord
     from twinkle_remote.protocol import Outcome, Reply
 
 
 _UNCONNECTED = "workers did not connect to the groups"
+_OTHER_AGENTS = 5.0  # seconds that a restart waits for agents that were there before; one of them may have ended
 _LAST_LINES = 0.5  # seconds that the end of a session waits for the last lines of its workers
 
 
@@ -57,7 +60,7 @@ class RayBackend:
             of its own.
         placement_timeout: Seconds to wait for the resources of the groups; 0 tries once.
         start_timeout: Seconds that workers, and later constructors, may take to start; above 0.
-        env_allow: Names of environment variables that workers of a joined cluster get beside the harmless ones of
+        env_allow: Names of environment variables that workers of a joined cluster get with the harmless ones of
             `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Workers of a cluster of its own inherit all.
         colocate: Sets of names of groups; the groups of a set are placed on the same nodes, each with its part.
         restart: "group" keeps what `restart` needs to rebuild a group; None does not.
@@ -70,7 +73,7 @@ class RayBackend:
             what the driver has loaded of numpy, torch, FSDP, DTensor, pipelining and transformers, once, and makes
             every worker a fork of that process; "spawn" starts each by itself. None is "forkserver" where all groups
             are of CPUs, and "spawn" where one has devices. The nodes of a cluster that is joined start workers as they
-            were told to.
+            were asked to.
         ray_options: Further arguments of `ray.init`.
 
     Raises:
@@ -110,12 +113,14 @@ class RayBackend:
         self._tree: AgentTree | None = None
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
+        self._made: dict[str, RayGroup] = {}
         self._agents: dict[str, Any] = {}
         self._defaults = SessionDefaults()
         self._end_waiting: Callable[[], None] = lambda: None
         self._logs: WorkerLogs | None = None
         self._monitor: NodeMonitor | None = None
         self._exporter: Exporter | None = None
+        self._records = RecordsOfWorkers()
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         how = chosen_start_method(start_method, (group.device_type for group in groups))
         self._cluster = Cluster(address, num_cpus=cpus, seed=seed, start_method=how, options=ray_options)
@@ -130,13 +135,13 @@ class RayBackend:
 
     def _start(self, groups: Sequence[DeviceGroup]) -> RayGroups:
         listed = ", ".join(f"{group.name} ({group.num_workers} x {group.device_type})" for group in groups)
-        tell_start(f"placing {listed}")
+        report_start(f"placing {listed}")
         progress = StartProgress(sum(group.num_workers for group in groups), shown=self._progress)
         try:
             self._reservation = Reservation(groups, self._placement_timeout, self._colocate, progress.waiting)
             here = ray.get_runtime_context().get_node_id()
             nodes = sorted({here, *(at.node_id for places in self._reservation.places.values() for at in places)})
-            self._monitor = NodeMonitor(places_of(nodes), tell=partial(tell_agents, self._agents))
+            self._monitor = NodeMonitor(addresses_of(nodes), report=partial(report_to_agents, self._agents))
             for group in groups:
                 self._actor_sets[group.name] = self._actors_of(group)
             for actor_set in self._actor_sets.values():
@@ -145,15 +150,14 @@ class RayBackend:
             progress.close()
         check_unique(list(self._actor_sets.values()))
         ready = [self._assign_ranks(actor_set) for actor_set in self._actor_sets.values()]
-        if len(nodes) > 1:
-            start_agents(nodes, self._agents)
-        self._connect_all(ready)
+        agents = start_agents(nodes, self._agents) if len(nodes) > 1 else {}
+        self._connect_all(ready, agents)
         running = RayGroups(ready, RayStore(), self._agents, self._monitor, self._agents.get(here))
         self._end_waiting = running.close
         self._tree = start_tree(ready, self._calls, self.start_timeout, self._monitor)
         workers = sum(len(group.members) for group in ready)
         count = len({member.node for group in ready for member in group.members})
-        tell_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
+        report_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
         return running
 
     def _actors_of(self, group: DeviceGroup) -> ActorSet:
@@ -171,18 +175,19 @@ class RayBackend:
         environment = self._cluster.environment(self._env_allow)
         if self._logs is not None:
             self._logs.add_labels(actor_set.labels())
-        return actor_set.assign_ranks(
+        group = self._made[actor_set.group.name] = actor_set.assign_ranks(
             seed=self._seed, environment=environment, timeout=self.start_timeout, replay=self._can_restart
         )
+        return group
 
-    def _connect_all(self, groups: Sequence[RayGroup]) -> None:
-        """Connect every worker to every group."""
+    def _connect_all(self, groups: Sequence[RayGroup], agents: Mapping[str, Any]) -> None:
+        """Connect every worker to every group; the agents' answers, by node id, are waited for meanwhile."""
         members = [member for group in groups for member in group.members]
         stored = ray.put(list(groups))
-        self._wait_for(members, [self._connect(member, stored) for member in members])
+        connecting = [self._connect(member, stored) for member in members]
+        self._wait_for([*(member.node for member in members), *agents], [*connecting, *agents.values()])
 
-    def _wait_for(self, members: Sequence[Member], answers: Sequence[Any]) -> None:
-        nodes = [member.node for member in members]
+    def _wait_for(self, nodes: Sequence[str], answers: Sequence[Any]) -> None:
         get_within(answers, self.start_timeout, _UNCONNECTED, nodes, self._monitor)
 
     def _connect(self, member: Member, groups: ray.ObjectRef[list[RayGroup]]) -> Any:
@@ -196,7 +201,7 @@ class RayBackend:
         self._defaults = defaults
         members = [member for group in self._groups.all() for member in group.members]
         asked = [member.actor.configure.options(max_task_retries=ATTEMPTS).remote(defaults) for member in members]
-        self._wait_for(members, asked)
+        self._wait_for([member.node for member in members], asked)
 
     def restart(self, name: str) -> None:
         """Rebuild a group: start new workers, construct its components again, and call their `restore()`.
@@ -219,51 +224,34 @@ class RayBackend:
         if why is not None:
             raise TwinkleError(f"group {name!r} cannot be restarted: {why}; shutdown() and initialize() start anew")
         actor_set = self._actor_sets[name]
-        at = self._nodes_to_keep(name)
+        at = nodes_to_keep(name, self._colocate, actor_set.locations, self._lost())
         for actor in actor_set.actors:
             ray.kill(actor, no_restart=True)
         self._reservation.free([name])
         self._reservation.take([actor_set.group], self._placement_timeout, at)
         if self._monitor is not None:
-            self._monitor.watch(places_of({place.node_id for place in self._reservation.places[name]}))
+            self._monitor.watch(addresses_of({place.node_id for place in self._reservation.places[name]}))
         fresh = self._actor_sets[name] = self._actors_of(actor_set.group)
         fresh.locate(self.start_timeout)
         group = self._assign_ranks(fresh)
         self._groups.replace(group)
         self._add_agents(group)
-        renew_ranks(group, old, range(group.size), self._tree, self.start_timeout, self._monitor)
+        reconnect_ranks(group, old, range(group.size), self._tree, self.start_timeout, self._monitor)
         everyone = self._groups.all()
         stored = ray.put(list(everyone))
         connecting = {other.name: [self._connect(member, stored) for member in other.members] for other in everyone}
         # The other groups need no wait: their actors run this before any later call.
-        self._wait_for(group.members, connecting[name])
-        rebuild(self._groups, group, old.created, self.start_timeout)
+        self._wait_for([member.node for member in group.members], connecting[name])
+        catch_up(self._groups, group, old.created, self.start_timeout)
 
-    def _nodes_to_keep(self, name: str) -> Sequence[str]:
-        """The nodes of a group that shares them with others by `colocate`; empty for any other group.
-
-        Raises:
-            PlacementError: One of them is lost.
-        """
-        others = next(([other for other in names if other != name] for names in self._colocate if name in names), [])
-        if not others:
-            return ()
-        at = [location.node_id for location in self._actor_sets[name].locations]
-        lost = {} if self._monitor is None else self._monitor.all_lost()
-        there = {node.id for node in alive_nodes()} - lost.keys()
-        gone = sorted({one.host for one in self._actor_sets[name].locations if one.node_id not in there})
-        if gone:
-            raise PlacementError(
-                f"group {name!r} cannot be restarted alone: colocate places it on the nodes of "
-                f"{', '.join(map(repr, others))}, and {', '.join(gone)} is lost; shutdown() and initialize() place "
-                "them together anew"
-            )
-        return at
+    def _lost(self) -> Mapping[str, str]:
+        """The reasons of the lost nodes by node id."""
+        return {} if self._monitor is None else self._monitor.all_lost()
 
     def _add_agents(self, group: RayGroup) -> None:
         """Start agents on the nodes that a restart has added, and leave out those of lost nodes."""
         here = ray.get_runtime_context().get_node_id()
-        lost = {} if self._monitor is None else self._monitor.all_lost()
+        lost = self._lost()
         if self._tree is not None:
             for node in lost:
                 self._tree.lose_node(node)
@@ -272,16 +260,19 @@ class RayBackend:
             added |= {here, *(member.node for one in self._groups.all() for member in one.members)}
         if not added or (not self._agents and len(added) == 1):
             return
-        start_agents(sorted(added), self._agents)
-        tell_agents(self._agents, lost)
+        connecting = start_agents(sorted(added), self._agents, lost)
+        self._wait_for(sorted(added), [connecting.pop(node) for node in sorted(added)])
+        if connecting:
+            ray.wait([*connecting.values()], num_returns=len(connecting), timeout=_OTHER_AGENTS)
+        report_to_agents(self._agents, lost)
         self._groups.take_agent(self._agents[here])
 
     @property
-    def can_revive(self) -> bool:
+    def can_restart(self) -> bool:
         """Whether `initialize` was given `restart="group"`."""
         return self._can_restart
 
-    def revive(self, name: str, ranks: Sequence[int]) -> None:
+    def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
         """Start other workers in the places of some ranks of a group, and construct its components on them again.
 
         The other workers of the group go on. No call is repeated.
@@ -295,11 +286,11 @@ class RayBackend:
             RemoteCallError: A constructor or a `restore` raised.
         """
         group, actor_set = self.group(name), self._actor_sets[name]
-        group.renew(actor_set.renew(ranks, self.start_timeout))
+        group.restart(actor_set.restart(ranks, self.start_timeout))
         if self._logs is not None:
             self._logs.add_labels(actor_set.labels())
         self._groups.replace(group)
-        renew_ranks(group, group, ranks, self._tree, self.start_timeout, self._monitor)
+        reconnect_ranks(group, group, ranks, self._tree, self.start_timeout, self._monitor)
         everyone = self._groups.all()
         stored = ray.put(list(everyone))
         connecting = {
@@ -307,12 +298,12 @@ class RayBackend:
             for other in everyone
             for member in other.members
         }
-        self._wait_for([group.members[rank] for rank in ranks], [connecting[name, rank] for rank in ranks])
+        self._wait_for([group.members[rank].node for rank in ranks], [connecting[name, rank] for rank in ranks])
         created = {
             instance: {rank: made for rank, made in by_rank.items() if rank in ranks}
             for instance, by_rank in group.created.items()
         }
-        rebuild(self._groups, group, {name: made for name, made in created.items() if made}, self.start_timeout)
+        catch_up(self._groups, group, {name: made for name, made in created.items() if made}, self.start_timeout)
 
     @property
     def store(self) -> RayStore:
@@ -339,6 +330,12 @@ class RayBackend:
         """All groups: every worker is a process with calls of its own."""
         return self._groups.all()
 
+    def records_of_workers(
+        self, since: float, busy: Collection[tuple[str, int]]
+    ) -> Mapping[Hashable, Sequence[CallRecord]]:
+        """The figures of the calls that workers made since then."""
+        return self._records.ask(self._groups.all(), since, busy)
+
     def after_fork(self) -> bool:
         """Leave the cluster, and the connection to it, to the parent process."""
         return self._groups.after_fork()
@@ -351,16 +348,30 @@ class RayBackend:
         if ray.is_initialized():
             self._end_logs()
             self._end_waiting()
-            for actor in [
-                *(actor for actor_set in self._actor_sets.values() for actor in actor_set.actors),
-                *self._agents.values(),
-                *(() if self._tree is None else self._tree.agents),
-            ]:
-                ray.kill(actor, no_restart=True)
+            self._kill_all()
             self._free()
-        self._actor_sets, self._reservation, self._agents, self._tree = {}, None, {}, None
+        self._leave_actors()
+        self._actor_sets, self._reservation, self._tree = {}, None, None
         self._cluster.close()
         forget_raylet()
+
+    def _kill_all(self) -> None:
+        for actor in [
+            *(actor for actor_set in self._actor_sets.values() for actor in actor_set.actors),
+            *self._agents.values(),
+            *(() if self._tree is None else self._tree.agents),
+        ]:
+            ray.kill(actor, no_restart=True)
+
+    def _leave_actors(self) -> None:
+        """Let go of every handle: Ray takes none back when the cluster has ended, and keeps a connection for each."""
+        for group in self._made.values():
+            group.leave()
+        for actor_set in self._actor_sets.values():
+            actor_set.actors.clear()
+        self._agents.clear()
+        if self._tree is not None:
+            self._tree.agents = ()
 
     def _free(self) -> None:
         """Free what was reserved; without the cluster's head this would hang."""

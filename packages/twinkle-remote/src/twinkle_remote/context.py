@@ -58,7 +58,7 @@ def current_worker() -> WorkerContext:
     """The place of the caller, also in threads and executors that a worker starts; on the driver the rank is None.
 
     Raises:
-        UnknownWorkerError: The ranks of the session are threads of this process, and nothing tells which of them
+        UnknownWorkerError: The ranks of the session are threads of this process, and nothing says which of them
             started the calling thread.
     """
     known = _known()
@@ -66,12 +66,12 @@ def current_worker() -> WorkerContext:
         return known
     raise UnknownWorkerError(
         f"thread {threading.current_thread().name!r} was started by the program, by one of the ranks or by the driver, "
-        "which are all threads of this process, and Python does not tell by which: start it with "
+        "which are all threads of this process, and Python does not say by which: start it with "
         "contextvars.copy_context().run, as asyncio.to_thread does"
     )
 
 
-def is_told() -> bool:
+def has_own_context() -> bool:
     """Whether the calling thread or task itself knows whose it is; otherwise its process answers for it."""
     return _current.get() is not None
 
@@ -159,7 +159,7 @@ def leaves_running() -> bool:
 
 
 class leaving_running:  # noqa: N801 - as `working_as`
-    """A block whose async calls in this process run beside it."""
+    """A block whose async calls in this process run at the same time."""
 
     __slots__ = ("_token",)
 

@@ -30,6 +30,21 @@ class DispatchError(TwinkleError, ValueError):
     """The arguments of a call cannot be divided over its workers."""
 
 
+class RowIndexError(DispatchError, IndexError):
+    """A table has no row of this number."""
+
+
+class ColumnError(DispatchError, KeyError):
+    """A table has no column of this name."""
+
+    def __str__(self) -> str:  # KeyError shows the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class NoTableError(DispatchError, TypeError):
+    """A value has no rows, or no columns, and rows or columns of it were asked for."""
+
+
 class CollectError(TwinkleError, ValueError):
     """The results of a call do not have the shape that its collect needs."""
 
@@ -39,7 +54,7 @@ class PlacementError(TwinkleError):
 
 
 class UnknownWorkerError(TwinkleError, RuntimeError):
-    """Nothing tells which worker the running code belongs to, or whether it belongs to the driver."""
+    """The running code belongs to a worker or the driver, and which one is not known."""
 
 
 class RemoteAttributeError(TwinkleError, AttributeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_mesh import current_rank, launched
-from twinkle_remote.context import current_worker, is_told
+from twinkle_remote.context import current_worker, has_own_context
 from twinkle_remote.errors import UnknownWorkerError
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def current_place(maker: Place | None = None) -> Place:
         maker: The place in which an object was made that asks for its own; it counts in helper threads.
 
     Raises:
-        UnknownWorkerError: In a thread of which nothing tells whose it is.
+        UnknownWorkerError: In a thread whose owner is not known.
         ValueError: The process group and the variables disagree, or a variable is no rank or size.
     """
-    if maker is not None and maker.worker is not None and not is_told():
+    if maker is not None and maker.worker is not None and not has_own_context():
         return maker
     try:
         worker = current_worker()

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twinkle_ray.weights.planning.box_plan import SizedBox
 from twinkle_ray.weights.planning.buckets import Bucket
 from twinkle_ray.weights.planning.schedule import make_rounds
-from twinkle_ray.weights.planning.transfer_plan import SizedBox
 from twinkle_ray.weights.shards.box import Box
 
 if TYPE_CHECKING:
-    from twinkle_ray.weights.planning.transfer_plan import Distance
+    from twinkle_ray.weights.planning.box_plan import Distance
 
 FAR: list[Distance] = ["host", "far"]
 

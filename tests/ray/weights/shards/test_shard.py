@@ -117,7 +117,7 @@ def test_a_strided_dtensor_is_several_blocks() -> None:
 @pytest.mark.usefixtures("fake_world")
 def test_a_partial_dtensor_is_refused() -> None:
     mesh = init_device_mesh("cpu", (8,))
-    with pytest.raises(ValueError, match="'w': a weight needs Shard or Replicate placements, got Partial"):
+    with pytest.raises(ValueError, match="Partial"):
         hold({"w": DTensor.from_local(torch.zeros(2), mesh, [Partial()], run_check=False)})
     with pytest.raises(ValueError, match="is it padded"):
         hold(
@@ -185,9 +185,7 @@ def test_what_is_no_weight_is_refused(weights: object, kind: type[Exception], me
 
 
 def test_a_shard_lies_inside_its_tensor() -> None:
-    with pytest.raises(
-        ValueError, match="a Shard of shape \\(3,\\) at offset \\(2,\\) leaves its global_shape \\(4,\\)"
-    ):
+    with pytest.raises(ValueError, match="global_shape"):
         Shard(torch.zeros(3), (4,), (2,))
     with pytest.raises(ValueError, match="as many dimensions"):
         Shard(torch.zeros(3), (4, 1), (0, 0))

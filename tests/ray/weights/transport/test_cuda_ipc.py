@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from twinkle_ray.weights.planning.box_plan import SizedBox
 from twinkle_ray.weights.planning.buckets import Bucket
-from twinkle_ray.weights.planning.transfer_plan import SizedBox
 from twinkle_ray.weights.shards.box import Box
 from twinkle_ray.weights.transport import block_store_for, cuda_ipc
 from twinkle_ray.weights.transport.cuda_ipc import CudaBlockStore, DeviceMemory

@@ -11,8 +11,8 @@ import pytest
 import ray
 import torch
 
+from twinkle_ray.weights.planning.box_plan import SizedBox
 from twinkle_ray.weights.planning.buckets import Bucket
-from twinkle_ray.weights.planning.transfer_plan import SizedBox
 from twinkle_ray.weights.shards.box import Box
 from twinkle_ray.weights.transport.object_store import RayBlockStore
 

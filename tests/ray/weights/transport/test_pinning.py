@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.fake_cuda import fake_cuda
 
+from twinkle_ray.weights.planning.box_plan import SizedBox
 from twinkle_ray.weights.planning.buckets import Bucket
-from twinkle_ray.weights.planning.transfer_plan import SizedBox
 from twinkle_ray.weights.shards.box import Box
 from twinkle_ray.weights.transport import shared
 from twinkle_ray.weights.transport.shared import SharedBlockStore

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from twinkle_ray.weights.planning.box_plan import SizedBox
 from twinkle_ray.weights.planning.buckets import Bucket
-from twinkle_ray.weights.planning.transfer_plan import SizedBox
 from twinkle_ray.weights.shards.box import Box
 from twinkle_ray.weights.transport.shared import Segment, SharedBlockStore
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from twinkle_remote.streams.rules import StreamRules
-from twinkle_remote.streams.schedule.load import Load, SimulatedRun
-from twinkle_remote.streams.schedule.simulation import simulate
+from twinkle_remote.streams.schedule.intake import Intake
+from twinkle_remote.streams.schedule.simulated.load import Load, SimulatedRun
+from twinkle_remote.streams.schedule.simulated.simulation import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SLOTS, BATCH, FAR = 64, 32, 10**6
 
@@ -93,3 +97,37 @@ def test_stages_on_the_same_workers_wait_for_one_another() -> None:
     run = simulate(rules, [1], [0, 0], Load(lambda row, stage: (1.0, 3.0)[stage], [0.0], 10))
     assert run.seconds == pytest.approx(40.0)
     assert run.busy == pytest.approx([0.25, 0.75])
+
+
+DRAWS: dict[str, Callable[[random.Random], float]] = {
+    "constant": lambda draw: 1.0,
+    "uniform": lambda draw: draw.uniform(0.0, 2.0),
+    "lognormal": lambda draw: draw.lognormvariate(0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("lengths", DRAWS)
+@pytest.mark.parametrize(("ranks", "rows"), [(1, 8), (2, 10), (3, 4), (16, 8)])
+@pytest.mark.parametrize("training", [0.01, 0.12])
+@pytest.mark.parametrize("rules", [{"ahead": 3}, {"ahead": 32}, {"ahead": 32, "max_lag": 2}, {"order": "arrival"}])
+def test_a_stream_without_options_is_not_slower_than_the_loop(
+    lengths: str, ranks: int, rows: int, training: float, rules: dict[str, Any]
+) -> None:
+    draw = random.Random(2)
+    seconds = [DRAWS[lengths](draw) for _ in range(20 * rows)]
+    load = Load(lambda row, stage: seconds[row], [training], len(seconds), read=rows, call=max)
+    ahead = StreamRules(**{"ahead": 17, **rules})
+    loop = simulate(StreamRules(), [ranks], [0], load)
+    run = simulate(ahead, [ranks], [0], load)
+    assert run.rows_per_second >= 0.95 * loop.rows_per_second
+
+
+@pytest.mark.parametrize("order", ["arrival", "source"])
+def test_async_stages_gain_most_where_lengths_vary(order: Any) -> None:
+    draw = random.Random(2)
+    seconds = [DRAWS["lognormal"](draw) for _ in range(400)]
+    load = Load(lambda row, stage: seconds[row], [0.01], 400, read=8, call=max)
+    loop = simulate(StreamRules(), [1], [0], load)
+    many = Intake(0, 64, is_shared_out=False)
+    run = simulate(StreamRules(ahead=32, order=order), [1], [0], load, [64], [many])
+    assert run.rows_per_second >= 3 * loop.rows_per_second

@@ -16,7 +16,7 @@ class BadOnRanks:
     def __init__(self, store: Any, loader: str) -> None:
         self._store = store
         self._prefix = f"twinkle/data/bad/{loader}"
-        self._told: frozenset[int] = frozenset()
+        self._reported: frozenset[int] = frozenset()
 
     def count(self, found: frozenset[int]) -> int:
         """The bad samples of all ranks so far.
@@ -24,8 +24,8 @@ class BadOnRanks:
         Args:
             found: Indices of all that this process has found.
         """
-        for index in sorted(found - self._told):
+        for index in sorted(found - self._reported):
             if self._store.add(f"{self._prefix}/{index}", 1) == 1:  # a peer that sees the same rows finds it too
                 self._store.add(f"{self._prefix}/all", 1)
-        self._told |= found
+        self._reported |= found
         return int(self._store.add(f"{self._prefix}/all", 0))

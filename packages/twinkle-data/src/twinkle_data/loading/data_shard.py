@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from twinkle_data.order.steps import DataShard
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import UnknownWorkerError
-from twinkle_remote.backends.support import active, is_told
+from twinkle_remote.backends.support import active, has_own_context
 
 if TYPE_CHECKING:
     from twinkle_remote import Place, WorkerContext
@@ -43,10 +43,10 @@ def _mesh_in_worker(device_mesh: DeviceMesh | None, worker: WorkerContext) -> De
     if device_mesh is None:
         if worker.alone or worker.world_size == 1:
             return None
-        if not is_told():
+        if not has_own_context():
             raise UnknownWorkerError(
                 f"a loader without device_mesh= in a helper thread of a worker of group {worker.group!r}: nothing "
-                "tells which component it belongs to. Pass device_mesh=, make it in a method's own thread, or start "
+                "says which component it belongs to. Pass device_mesh=, make it in a method's own thread, or start "
                 "the thread with contextvars.copy_context().run"
             )
         return worker.mesh or DeviceMesh.from_sizes(dp_size=worker.world_size)

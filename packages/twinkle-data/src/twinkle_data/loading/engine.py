@@ -77,7 +77,7 @@ class IndexedEngine:
         now = self._source.lengths_now()
         if now != self._lengths:
             raise ValueError(
-                f"the dataset had {_told(self._lengths)} samples when its loader was made, and has {_told(now)} now: "
+                f"the dataset had {_shown(self._lengths)} samples when its loader was made, and has {_shown(now)} now: "
                 "some would never be read, or are not there. Make a new DataLoader over it"
             )
 
@@ -190,7 +190,7 @@ def steps_from(plan: StepPlan, position: Position, shard: DataShard, *, endless:
         yield from plan.steps(cursor, shard)
 
 
-def _told(lengths: tuple[int, ...]) -> str:
+def _shown(lengths: tuple[int, ...]) -> str:
     return " + ".join(map(str, lengths[:8])) + (" + ..." if len(lengths) > 8 else "")
 
 

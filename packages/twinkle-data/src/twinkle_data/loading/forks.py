@@ -1,4 +1,4 @@
-"""What does not live in a forked process: the threads of the libraries that the program has used."""
+"""Threads of libraries that the program has used, which do not live in a forked process."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _uses_polars(code: object) -> bool:
 
 def _is_users(home: str) -> bool:
     top = home.partition(".")[0]
-    return top not in ("twinkle_data", "twinkle", "torch", "datasets") and (
+    return top not in ("twinkle_data", "twinkle_engines", "twinkle", "torch", "datasets") and (
         top == "__main__" or top not in sys.stdlib_module_names
     )
 

@@ -35,7 +35,7 @@ _NOTHING = b"-"
 
 
 class _Past:
-    """What this process has compared through a store."""
+    """The comparisons that this process has made through a store."""
 
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()  # by digest
@@ -45,8 +45,8 @@ class _Past:
 _past: WeakKeyDictionary[Any, _Past] = WeakKeyDictionary()
 
 
-class _Wait(NamedTuple):
-    """What a rank waits for: that each data rank reads the same."""
+class _RankWait(NamedTuple):
+    """The wait of a rank until each data rank reads the same."""
 
     round: int  # comparisons that failed before
     key: str
@@ -77,7 +77,7 @@ def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place
     digest = sha256(repr((identity, rows)).encode()).hexdigest()
     past = _past.setdefault(store, _Past())
     # A second loader over the same rows, and what comes after an error, is compared anew.
-    wait = _Wait(past.failed, f"{past.failed}/{digest}/{past.passed[digest]}", identity, rows)
+    wait = _RankWait(past.failed, f"{past.failed}/{digest}/{past.passed[digest]}", identity, rows)
     try:
         _Comparison(store, mesh, place.rank, wait).run()
     except RanksDifferError:
@@ -91,7 +91,7 @@ def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place
 class _Comparison:
     """One process's part in a comparison."""
 
-    def __init__(self, store: Any, mesh: DeviceMesh, rank: int, mine: _Wait) -> None:
+    def __init__(self, store: Any, mesh: DeviceMesh, rank: int, mine: _RankWait) -> None:
         self._store = store
         self._mesh = mesh
         self._rank = rank
@@ -102,14 +102,14 @@ class _Comparison:
 
     def run(self) -> None:
         self._store.set(self._key(self._rank), "1")
-        self._tell(pickle.dumps(self._mine, protocol=5))
+        self._publish(pickle.dumps(self._mine, protocol=5))
         try:
             self._wait()
         except RanksDifferError as error:
             self._store.set(self._failed, str(error))
             raise
         finally:
-            self._tell(_NOTHING)
+            self._publish(_NOTHING)
 
     def _wait(self) -> None:
         seconds = self._store.timeout.total_seconds()
@@ -124,7 +124,7 @@ class _Comparison:
             if not missing and whole is None:
                 whole = now
                 self._mine = self._mine._replace(whole=True)
-                self._tell(pickle.dumps(self._mine, protocol=5))
+                self._publish(pickle.dumps(self._mine, protocol=5))
             if whole is not None and (not self._left or now - whole > _PEERS_SECONDS):
                 return
             self._check_waits(now)
@@ -149,20 +149,20 @@ class _Comparison:
         """Raise where a rank that has not read the same waits for other rows, and goes on waiting."""
         for rank in sorted(self._left):
             key = f"{_PREFIX}/waits/{rank}"
-            told = bytes(self._store.get(key)) if self._store.check([key]) else _NOTHING
-            if told == _NOTHING:
+            published = bytes(self._store.get(key)) if self._store.check([key]) else _NOTHING
+            if published == _NOTHING:
                 self._seen.pop(rank, None)
-            elif self._seen.get(rank, (_NOTHING, 0.0))[0] != told:
-                self._seen[rank] = told, now
+            elif self._seen.get(rank, (_NOTHING, 0.0))[0] != published:
+                self._seen[rank] = published, now
         for rank in sorted(self._left & self._seen.keys()):
-            told, since = self._seen[rank]
-            theirs: _Wait = pickle.loads(told)
+            published, since = self._seen[rank]
+            theirs: _RankWait = pickle.loads(published)
             mine = self._mine
             both_whole = theirs.whole and mine.whole  # other peers read the other rows
             if now - since > _STANDS_SECONDS and theirs.round == mine.round and not both_whole:
                 check_same(mine.identity, mine.rows, theirs.identity, theirs.rows, (self._rank, rank))
 
-    def _tell(self, wait: bytes) -> None:
+    def _publish(self, wait: bytes) -> None:
         self._store.set(f"{_PREFIX}/waits/{self._rank}", wait)
 
     def _key(self, rank: int) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Required, SupportsIndex, TypedD
 
 from twinkle_data.loading.processes import ProcessOptions
 from twinkle_data.order.packing import Packing
+from twinkle_mesh import instead_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,6 +95,18 @@ class RowsByIndex(Protocol[T_co]):
 _PACKING = ("lengths", "max_tokens", "micro_batches")
 
 
+_NAMES = (
+    "dataset",
+    "batch_size",
+    "collate_fn",
+    "num_workers",
+    "device_mesh",
+    "remote_group",
+    *LoaderOptions.__annotations__,
+)
+"""What a user may mean by an unknown name."""
+
+
 def grouped(
     num_workers: int, processes: ProcessOptions | None, packing: Packing | None, options: Mapping[str, Any]
 ) -> tuple[ProcessOptions, Packing | None]:
@@ -106,8 +119,8 @@ def grouped(
     unknown = sorted(options.keys() - LoaderOptions.__annotations__.keys())
     if unknown:
         raise TypeError(
-            f"DataLoader has no option {', '.join(unknown)}; beside those of its signature it takes "
-            f"{', '.join(LoaderOptions.__annotations__)}"
+            f"DataLoader has no option {', '.join(unknown)}: {instead_of(unknown[0], _NAMES)}; with those of its "
+            f"signature it takes {', '.join(LoaderOptions.__annotations__)}"
         )
     own = {name: value for name, value in options.items() if name not in _PACKING}
     packs = {name: value for name, value in options.items() if name in _PACKING and value is not None}

@@ -41,7 +41,15 @@ _SHARED: Final = (ModuleType, CodeType, type, BuiltinFunctionType, Logger, Lazy)
 _LOCKS: Final = ("_thread", "threading", "multiprocessing.synchronize")
 _CONTAINERS: Final = (list, tuple, set, frozenset, dict)
 _LOOKED_AT: Final = 1000  # elements of a container
-_OWN_PACKAGES: Final = ("twinkle", "twinkle_data", "twinkle_mesh", "twinkle_ray", "twinkle_remote")
+_OWN_PACKAGES: Final = (
+    "twinkle",
+    "twinkle_data",
+    "twinkle_engines",
+    "twinkle_http",
+    "twinkle_mesh",
+    "twinkle_ray",
+    "twinkle_remote",
+)
 _INSTALLED: Final = tuple(
     sysconfig.get_paths()[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -142,7 +150,7 @@ def _name(value: Any) -> str:
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-class _Kept:
+class _KeptPart:
     """A value that stays the same object: the globals of a function, or a list of the program's."""
 
     def __init__(self, value: Any) -> None:
@@ -161,7 +169,7 @@ class _Copier(pickle.Pickler):
         if type(value) in (str, int, float, tuple, dict, list):  # most values
             return None
         free = type(value) is FunctionType and not _holds(value, set())
-        if not (free or type(value) is _Kept or _is_shared(value)):
+        if not (free or type(value) is _KeptPart or _is_shared(value)):
             return None
         self._shared.append(value)
         return len(self._shared) - 1
@@ -170,13 +178,13 @@ class _Copier(pickle.Pickler):
         """Take functions and their cells apart; other values are pickled in their own way."""
         if type(value) is CellType:
             contents = _contents(value)
-            kept = tuple(_Kept(part) for part in contents) if _is_inert(contents, set()) else contents
+            kept = tuple(_KeptPart(part) for part in contents) if _is_inert(contents, set()) else contents
             return _new_cell, (), kept, None, None, _fill_cell
         if type(value) is not FunctionType:
             return NotImplemented
         own = {name: value.__globals__[name] for name in _globals_held(value, set())}
         own = {name: held for name, held in own.items() if held is not value}
-        state = (_Kept(value.__globals__), own, value.__defaults__, value.__kwdefaults__, dict(vars(value)))
+        state = (_KeptPart(value.__globals__), own, value.__defaults__, value.__kwdefaults__, dict(vars(value)))
         parts = (value.__code__, value.__name__, value.__qualname__, value.__closure__)
         return _new_function, parts, state, None, None, _fill_function
 
@@ -199,7 +207,7 @@ def _new_cell() -> CellType:
 
 def _fill_cell(cell: CellType, contents: Any) -> None:
     (value,) = contents
-    value = value.value if type(value) is _Kept else value
+    value = value.value if type(value) is _KeptPart else value
     if value is not _EMPTY:
         cell.cell_contents = value
 
@@ -235,7 +243,7 @@ def _holds(function: FunctionType, seen: set[int]) -> bool:
     if id(function) in seen or _is_of_library(function):
         return False
     seen.add(id(function))
-    # A function beside it may write to its closure.
+    # Another function may write to its closure.
     if function.__closure__ or _writes_globals(function.__code__) or _globals_held(function, seen):
         return True
     parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]

@@ -209,11 +209,11 @@ def _end_with_parent() -> None:
 
 def _pickled(content: Delivery | Problem) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(content)
+    _ContentPickler(buffer, pickle.HIGHEST_PROTOCOL).dump(content)
     return buffer.getvalue()
 
 
-class _Pickler(ForkingPickler):
+class _ContentPickler(ForkingPickler):
     """Pickles small tensors into the message, and large ones after the first few."""
 
     def __init__(self, buffer: io.BytesIO, protocol: int) -> None:

@@ -1,4 +1,4 @@
-"""How torch's loader processes are started: recorded, by the thread that asks, and without torch's SIGCHLD handler."""
+"""The start of torch's loader processes: recorded, by the thread that asks, and without torch's SIGCHLD handler."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from twinkle_data.loading.process_messages import Message, StepDataset, StepKey,
 from twinkle_data.loading.process_start import Starter, garbage_kept, in_a_thread, recording_context, unlisted
 from twinkle_data.order.permutation import derive
 from twinkle_data.whole_number import whole_number
+from twinkle_remote.backends.support import unless_ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -153,6 +154,7 @@ class Processes:
         tidy.start()
         tidy.join(_TIDY_S)
 
+    @unless_ending
     def __del__(self) -> None:
         self.close()
 

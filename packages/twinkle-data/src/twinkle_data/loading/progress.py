@@ -54,7 +54,7 @@ class Progress(Generic[B]):
         position: Position of the loader.
         quarantine: Indices of bad samples.
         info: Position and rows of the latest batch; None before the first.
-        owed: The last batch of an epoch was delivered, and neither a loop nor `next(loader)` was told the end.
+        owed: The last batch of an epoch was delivered, and neither a loop nor `next(loader)` knows of the end.
         moves: Number of steps of loops and of jumps; a step of `next(loader)` is not counted.
     """
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class StepReport(NamedTuple):
-    """What a data rank reports to the driver about its rows of a step."""
+    """A data rank's report to the driver about its rows of a step."""
 
     info: BatchInfo
     bad: tuple[int, ...]
@@ -45,7 +45,7 @@ class StepReport(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-    """What a worker reports to the driver about the dataset."""
+    """A worker's report to the driver about the dataset."""
 
     identity: Identity
     plan: StepPlan
@@ -255,7 +255,7 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
         BackendError: The session is a server's.
     """
     runtime = active()
-    if runtime is not None and runtime.whole is not None:
+    if runtime is not None and runtime.served is not None:
         raise BackendError(
             f"DataLoader(remote_group={group!r}): a dataset and its functions do not travel over HTTP. Leave "
             "remote_group out, and batches travel from here; or serve a remote class that has the loader, with "

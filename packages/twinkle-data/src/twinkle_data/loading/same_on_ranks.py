@@ -1,4 +1,4 @@
-"""What must be alike on all ranks that read a dataset: its length, contents and order."""
+"""Checks that a dataset is alike on all ranks that read it: its length, contents and order."""
 
 from __future__ import annotations
 

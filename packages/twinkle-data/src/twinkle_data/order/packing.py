@@ -88,8 +88,8 @@ class PackPlan:
             raise ValueError(
                 "the dataset is empty"
                 if order.length == 0
-                else f'an epoch of {order.length} samples has no full step under tail="drop"; a smaller batch_size or '
-                'max_tokens, or tail="short" would do'
+                else f'an epoch of {order.length} samples has no full step under tail="drop"; use a smaller '
+                'batch_size or max_tokens, or tail="short"'
             )
 
     def normalize(self, cursor: Cursor) -> Cursor:

@@ -36,8 +36,7 @@ def check_batch_size(batch_size: int, data_world_size: int) -> None:
         below = batch_size // data_world_size * data_world_size
         near = " or ".join(str(size) for size in (below, below + data_world_size) if size)
         raise ValueError(
-            f"batch_size={batch_size} is global and must be a multiple of data_world_size={data_world_size}; "
-            f"{near} would do"
+            f"batch_size={batch_size} is global and must be a multiple of data_world_size={data_world_size}; use {near}"
         )
 
 

@@ -84,7 +84,7 @@ class GlobalGenerators:
         if seconds < _CHECK_S and self._steps & (self._steps - 1):
             return
         self._unchecked_s = 0.0
-        with find_draws() as drew:
+        with find_rng_use() as drew:
             time.sleep(max(seconds, _CHECK_S))
         _warn_if_drawn(drew)
 
@@ -105,7 +105,7 @@ class GlobalGenerators:
 
 
 @contextmanager
-def find_draws() -> Iterator[list[str]]:
+def find_rng_use() -> Iterator[list[str]]:
     """Find the libraries whose global generators are drawn from in a block.
 
     Yields:

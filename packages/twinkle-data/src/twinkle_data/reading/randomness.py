@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from twinkle_data.order.permutation import derive, derive_each
-from twinkle_data.reading.generators import GlobalGenerators, find_draws
+from twinkle_data.reading.generators import GlobalGenerators, find_rng_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ def seed_for(*parts: int) -> None:
     """Seed the generators for another sample, which is read before its turn; `seed_again` ends that.
 
     Args:
-        parts: What its seed derives from, beside the loader's seed and the epoch.
+        parts: What its seed derives from, with the loader's seed and the epoch.
     """
     reading = _reading.get()
     if reading is not None:
@@ -228,7 +228,7 @@ class Randomness:
         if self._one_by_one.get(dataset, True) or not left:
             return done + self.each(epoch, left, lambda index: read([index])[0], failed)
         self._generators.seed(derive(self.seed, epoch, left[0]))
-        with find_draws() as drew:
+        with find_rng_use() as drew:
             done += _at_once(left, read, failed)
         if drew:
             self._one_by_one[dataset] = True
@@ -236,7 +236,7 @@ class Randomness:
         return done
 
     def _probe(self, dataset: int, read: Callable[[Sequence[int]], list[Any]], index: int) -> Any:
-        with find_draws() as drew:
+        with find_rng_use() as drew:
             (sample,) = read([index])
         self._one_by_one[dataset] = bool(drew)
         return sample

@@ -42,7 +42,7 @@ class Reader:
         self._collate = collate
         self._randomness = randomness
         self._sharded = sharded
-        self._collates = collate is not None and not _draws_nothing(collate)
+        self._collates = collate is not None and not _uses_no_rng(collate)
         self._some_empty = some_empty
 
     @property
@@ -90,10 +90,10 @@ def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:
 
 
 def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> Any:
-    """What the loop gets for a batch; `collate` runs with generators seeded by the seed and the step."""
+    """Return what the loop gets for a batch; `collate` runs with generators seeded by the seed and the step."""
     if collate is None:
         return batch
-    if _draws_nothing(collate):
+    if _uses_no_rng(collate):
         return collate(batch)
     key = _COLLATE, randomness.seed, step.epoch, step.position, *step.indices[:1]
     try:
@@ -133,7 +133,7 @@ def make_batch(step: Step, samples: list[Any], indices: list[int], valid: list[b
     return Batch(packs, indices=firsts, valid=[any(pack.valid) for pack in packs], **info)
 
 
-def _draws_nothing(collate: Callable[[Batch[Any]], Any]) -> bool:
+def _uses_no_rng(collate: Callable[[Batch[Any]], Any]) -> bool:
     from torch.utils.data import default_collate, default_convert
 
     return collate is default_collate or collate is default_convert

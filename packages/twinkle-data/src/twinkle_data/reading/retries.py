@@ -30,7 +30,7 @@ _REPLACE = 0x7265706C
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to do with samples that cannot be read.
+    """The treatment of samples that cannot be read.
 
     Attributes:
         on_error: `raise`, `skip` (another sample takes the row, which is masked) or `replace` (another sample takes

@@ -38,16 +38,15 @@ def digest(value: object) -> str:
     It is of numbers, texts, bytes, dates, arrays, tensors of every layout, columns and frames of Arrow, pandas and
     polars, images, and of lists, dicts, sets, dataclasses and other objects of these.
     """
-    return _Feed().told(value)
+    return _Feed().digest(value)
 
 
 def fingerprint_of(dataset: object, factory: Callable[[], object] | None = None) -> str:
     """The fingerprint of a dataset or stream whose rows only its own code can read, by what it holds.
 
     Its attribute `fingerprint` counts alone, where it is a text. Else the datasets, lists, arrays, tables and files
-    that it holds count by their contents, in a library's dataset numbers too.
-    In the user's own class numbers and texts do
-    not: they may be a rank, a device or a place.
+    that it holds count by their contents, in a library's dataset numbers too. In the user's own class numbers and
+    texts do not: they may be a rank, a device or a place.
 
     Args:
         dataset: The object.
@@ -58,14 +57,14 @@ def fingerprint_of(dataset: object, factory: Callable[[], object] | None = None)
         own = getattr(dataset, "_fingerprint", None)
     if isinstance(own, str):
         return digest(own)
-    told = _known.get(id(dataset))
-    if told is not None and told[0]() is dataset:
-        return told[1]
+    cached = _known.get(id(dataset))
+    if cached is not None and cached[0]() is dataset:
+        return cached[1]
     found = _Feed().held(dataset, factory)
     # What an object collects while it is read (a cache, a log) does not make it another dataset.
-    key = id(dataset)
+    key, known = id(dataset), _known  # the name of a module is None when the interpreter ends
     with suppress(TypeError):  # it may take no weak reference
-        _known[key] = weakref.ref(dataset, lambda _: _known.pop(key, None)), found
+        known[key] = weakref.ref(dataset, lambda _: known.pop(key, None)), found
     return found
 
 
@@ -75,7 +74,7 @@ _known: dict[int, tuple[weakref.ref[Any], str]] = {}
 class _Feed:
     """One digest in the making.
 
-    `by_value` tells whether a number or a text counts as it is, as in a row. Elsewhere a text that names a file counts
+    `by_value` says whether a number or a text counts as it is, as in a row. Elsewhere a text that names a file counts
     by the file's contents, and any other path by its last part.
     """
 
@@ -87,7 +86,7 @@ class _Feed:
         self._depth = 0
         self._open: set[int] = set()
 
-    def told(self, value: object) -> str:
+    def digest(self, value: object) -> str:
         """The digest of a value."""
         self._feed(value, by_value=True)
         return self._state.hexdigest()

@@ -1,4 +1,4 @@
-"""What a fingerprint looks at in values of each library: a few bytes, rows or elements, evenly spread."""
+"""The parts of values of each library that a fingerprint reads: a few bytes, rows or elements, evenly spread."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def text_of(value: object) -> bytes:
 def size_and_type(value: object) -> bytes:
     """The name of a type, with the shape or length of a value of a library's or of Python's."""
     kind = type(value)
-    told: object = ""
+    size: object = ""
     try:
         if library_of(kind) in ("torch", "numpy"):
-            told = tuple(value.shape)  # type: ignore[attr-defined]  # an array or a tensor, or it is an error
+            size = tuple(value.shape)  # type: ignore[attr-defined]  # an array or a tensor, or it is an error
         elif isinstance(value, (list, tuple, dict, set, frozenset)):
-            told = len(value)
+            size = len(value)
     except Exception:  # it has none
-        told = ""
-    return f"{kind.__qualname__}{told}".encode()
+        size = ""
+    return f"{kind.__qualname__}{size}".encode()
 
 
 def bytes_of_array(value: np.ndarray[Any, Any]) -> bytes:

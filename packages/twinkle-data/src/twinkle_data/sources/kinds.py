@@ -1,4 +1,4 @@
-"""What a dataset or a column is: whether its rows are plain values, and what to use in place of what has no rows."""
+"""Kinds of datasets and columns: whether rows are plain values, and what to use in place of what has no rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 from twinkle_data.sources.parts import library_of
 
 _INSTEAD: Final = {
-    ("pandas", "DataFrame"): 'gives columns; dict(frame), or frame.to_dict("records")',
-    ("polars", "DataFrame"): "gives frames of one row; frame.to_dict(), or frame.to_dicts()",
-    ("polars", "LazyFrame"): "has no rows before it is collected; frame.collect().to_dicts()",
-    ("pyarrow", "Table"): "gives columns; table.to_pylist(), or datasets.Dataset(table)",
-    ("pyarrow", "RecordBatch"): "gives columns; batch.to_pylist()",
-    ("datasets", "DatasetDict"): 'holds splits; one of them, such as dataset["train"]',
-    ("datasets", "IterableDatasetDict"): 'holds splits; one of them, such as dataset["train"]',
+    ("pandas", "DataFrame"): 'gives columns; use dict(frame), or frame.to_dict("records")',
+    ("polars", "DataFrame"): "gives frames of one row; use frame.to_dict(), or frame.to_dicts()",
+    ("polars", "LazyFrame"): "has no rows before it is collected; use frame.collect().to_dicts()",
+    ("pyarrow", "Table"): "gives columns; use table.to_pylist(), or datasets.Dataset(table)",
+    ("pyarrow", "RecordBatch"): "gives columns; use batch.to_pylist()",
+    ("datasets", "DatasetDict"): 'holds splits; use one of them, such as dataset["train"]',
+    ("datasets", "IterableDatasetDict"): 'holds splits; use one of them, such as dataset["train"]',
 }
 
 
@@ -79,7 +79,7 @@ def refuse_frames(dataset: object) -> None:
     for kind in type(dataset).__mro__:
         advice = _INSTEAD.get((library_of(kind), kind.__name__))
         if advice is not None:
-            raise TypeError(f"a loader reads rows by position, and {type(dataset).__name__} {advice} would do")
+            raise TypeError(f"a loader reads rows by position, and {type(dataset).__name__} {advice}")
     if getattr(dataset, "ndim", None) == 0:
         raise TypeError(f"a {type(dataset).__name__} without dimensions has no rows; pass a list of samples")
 

@@ -83,7 +83,7 @@ class OpenShards:
             self._close_oldest()
         return sample
 
-    def goes_on(self, shard: int, offset: int) -> bool:
+    def has_sample(self, shard: int, offset: int) -> bool:
         """Whether a shard has a sample at an offset, where it ought to end; it is closed, since none is asked for."""
         at, samples = self._open.pop(shard, (-1, None))
         try:

@@ -50,7 +50,7 @@ def attributes_of(value: object) -> dict[str, Any]:
 
 
 def held_by_function(value: object) -> list[Any] | None:
-    """What a function has with it: its object, arguments, defaults and closure; None for anything else."""
+    """Values that a function carries: its object, arguments, defaults and closure; None for anything else."""
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, MethodType):

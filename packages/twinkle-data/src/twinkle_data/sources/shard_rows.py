@@ -25,7 +25,7 @@ class ShuffledShards:
     Args:
         shards: The open shards.
         window: Rows of a window.
-        key: What the randomness of a row derives from, beside the seed and the epoch: its shard and offset.
+        key: What the randomness of a row derives from, with the seed and the epoch: its shard and offset.
         share: The share of the rows of a shard that this process takes, in (0, 1].
     """
 

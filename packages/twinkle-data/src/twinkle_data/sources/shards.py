@@ -130,7 +130,7 @@ class ShardedSource:
             raise IndexError(
                 f"shard {shard} ended at {ended.length} samples; its length is given as {length}"
             ) from None
-        if wanted == length - 1 and self._open.goes_on(shard, length):
+        if wanted == length - 1 and self._open.has_sample(shard, length):
             raise IndexError(f"shard {shard} goes on after {length} samples; its length is given as {length}")
         return sample
 

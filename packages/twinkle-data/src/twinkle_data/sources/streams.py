@@ -57,14 +57,14 @@ class IterableStream:
 
     @property
     def fingerprint(self) -> str:
-        """What can be seen of the stream without reading it."""
+        """The fingerprint of what can be seen of the stream without reading it."""
         return fingerprint_of(self.dataset)
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Iterate over an epoch from its start, or from a state on."""
-        tell = getattr(self.dataset, "set_epoch", None)
-        if tell is not None:
-            tell(epoch)
+        set_epoch = getattr(self.dataset, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
         if self.resumable:
             fresh, self._begun = not self._begun, True
             if fresh:

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeVar
 
-    from twinkle_mesh.attributes import Attributes
     from twinkle_mesh.layout.data_layout import DataLayout
     from twinkle_mesh.layout.factors import Factors
+    from twinkle_mesh.value import MeshValue
 
-    Mesh = TypeVar("Mesh", bound=Attributes)
+    Mesh = TypeVar("Mesh", bound=MeshValue)
 
 _VERSION = 1
 
 
-def to_dict(mesh: Attributes) -> dict[str, object]:
+def to_dict(mesh: MeshValue) -> dict[str, object]:
     """Return the mesh as a dict of JSON values. Ordered values are lists, because JSON tools sort keys."""
-    layout = mesh._layout
+    layout = mesh.layout
     state: dict[str, object] = {
         "version": _VERSION,
         "dims": [[name, size] for name, size in zip(mesh.dim_names, mesh.shape, strict=True)],
@@ -46,7 +46,7 @@ def to_dict(mesh: Attributes) -> dict[str, object]:
     }
     state.update({name: value for name, (value, default) in optional.items() if value != default})
     state["data_dims"] = list(mesh.data_dims)
-    data = mesh._data_layout
+    data = mesh.data_layout
     if data is not None:
         steps = [[list(factor) for factor in factors] for factors in data.factors]
         state["data_positions"] = steps if data.table is None else list(data.table)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from twinkle_mesh.algebra import siblings, submesh, with_views
 from twinkle_mesh.builders import from_ranks
 from twinkle_mesh.rules.messages import preview
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
         DeviceMesh as TorchDeviceMesh,
     )
 
-    from twinkle_mesh.algebra import Algebra
-    from twinkle_mesh.coordinates import Dims
+    from twinkle_mesh.data_parallel import DataParallel
+    from twinkle_mesh.value import Dims
 
-    Mesh = TypeVar("Mesh", bound=Algebra)
+    Mesh = TypeVar("Mesh", bound=DataParallel)
 
 _VIEWS = {
     "dp": (("dp_replicate", "dp_shard"),),
@@ -38,7 +39,7 @@ _VIEWS = {
 class _GroupCache:
     """The groups and meshes over one default process group. They end with it.
 
-    Attributes:
+    MeshValue:
         world: That group.
         groups: Groups by their ranks.
         meshes: torch's meshes by ours and its siblings.
@@ -49,15 +50,15 @@ class _GroupCache:
     def __init__(self, world: ProcessGroup) -> None:
         self.world = world
         self.groups: dict[tuple[int, ...], ProcessGroup | int | None] = {}
-        self.meshes: dict[tuple[Algebra, tuple[Algebra, ...]], TorchDeviceMesh] = {}
-        self.compared: set[tuple[Algebra, ...]] = set()
+        self.meshes: dict[tuple[DataParallel, tuple[DataParallel, ...]], TorchDeviceMesh] = {}
+        self.compared: set[tuple[DataParallel, ...]] = set()
         self.talk: ProcessGroup | int | None = None
 
 
 _made: _GroupCache | None = None
 
 
-def to_torch(mesh: Algebra) -> TorchDeviceMesh:
+def to_torch(mesh: DataParallel) -> TorchDeviceMesh:
     """Build torch's mesh over the default process group; see `DeviceMesh.to_torch`."""
     import torch
     import torch.distributed as dist
@@ -68,17 +69,17 @@ def to_torch(mesh: Algebra) -> TorchDeviceMesh:
         raise ValueError("to_torch needs torch's default process group; torch.distributed.init_process_group makes it")
     if not mesh.dim_names:
         raise ValueError("to_torch needs a mesh of at least one dim, but this one has none")
-    if mesh._layout.highest >= world.size():
+    if mesh.layout.highest >= world.size():
         raise ValueError(
-            f"the mesh's highest rank is {mesh._layout.highest}, but torch's world has {world.size()} ranks; "
-            f"a world of at least {mesh._layout.highest + 1} would do"
+            f"the mesh's highest rank is {mesh.layout.highest}, but torch's world has {world.size()} ranks; "
+            f"use a world of at least {mesh.layout.highest + 1}"
         )
     _check_order(mesh)
 
     global _made
     if _made is None or _made.world is not world:
         _made = _GroupCache(world)
-    family = tuple([part for part in mesh.siblings if part._layout.highest < world.size()])
+    family = tuple([part for part in siblings(mesh) if part.layout.highest < world.size()])
     if (mesh, family) in _made.meshes:
         return _made.meshes[mesh, family]
     if family not in _made.compared:
@@ -111,17 +112,18 @@ def from_torch(kind: type[Mesh], torch_mesh: TorchDeviceMesh, data_dims: Dims | 
     # torch has no public list of the flattened dims; without this one the mesh has its dims alone.
     flattened: dict[str, TorchDeviceMesh] = getattr(torch_mesh, "_flatten_mapping", {})
     views = {name: _dims_of(mesh, name, flat.mesh.tolist()) for name, flat in flattened.items()}
-    return mesh.with_views(**views) if views else mesh
+    return with_views(mesh, views) if views else mesh
 
 
-def _check_order(mesh: Algebra) -> None:
+def _check_order(mesh: DataParallel) -> None:
     """Raise for groups whose ranks torch would sort, and for views that it would flatten in another order."""
     for view, dims in mesh.views:
         places = [mesh.dim_names.index(dim) for dim in dims]
         if places != sorted(places):
+            ranks = submesh(mesh, view, mesh.ranks[0]).ranks
             raise ValueError(
-                f"the ranks along {view} do not ascend ({preview(mesh[view].ranks)}): torch flattens dims in the order "
-                f"of the mesh, which is {mesh.dim_names}, not in the order {dims}; with_views in that order would do"
+                f"the ranks along {view} do not ascend ({preview(ranks)}): torch flattens dims in the order "
+                f"of the mesh, which is {mesh.dim_names}, not in the order {dims}; use with_views in that order"
             )
     if not _keeps_order():
         for name in (*mesh.dim_names, *(view for view, _ in mesh.views)):
@@ -129,8 +131,8 @@ def _check_order(mesh: Algebra) -> None:
                 if list(group) != sorted(group):
                     raise ValueError(
                         f"the ranks along {name} do not ascend ({preview(group)}), and this torch sorts the ranks of a "
-                        "group, so its collectives would take another order than the mesh; torch 2.13, or ranks that "
-                        "ascend along each dim, would do"
+                        "group, so its collectives would take another order than the mesh; use torch 2.13, or ranks "
+                        "that ascend along each dim"
                     )
 
 
@@ -175,7 +177,7 @@ def _add_flattened(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], grou
     mesh._flatten_mapping[name] = flat
 
 
-def _compare(made: _GroupCache, family: Sequence[Algebra]) -> None:
+def _compare(made: _GroupCache, family: Sequence[DataParallel]) -> None:
     """Compare the meshes of all ranks, before they make groups of them.
 
     Raises:
@@ -189,19 +191,19 @@ def _compare(made: _GroupCache, family: Sequence[Algebra]) -> None:
         # NCCL would need a device of its own on each rank.
         made.talk = made.world if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
     own = [(list(mesh.ranks), mesh.shape, mesh.dim_names, mesh.views, mesh.device_type) for mesh in family]
-    told = sha256(repr(own).encode()).hexdigest(), preview([repr(mesh) for mesh in family])
-    all_told: list[tuple[str, str]] = [("", "")] * made.world.size()
-    dist.all_gather_object(all_told, told, group=made.talk)
-    other = next((rank for rank, found in enumerate(all_told) if found[0] != all_told[0][0]), None)
+    described = sha256(repr(own).encode()).hexdigest(), preview([repr(mesh) for mesh in family])
+    gathered: list[tuple[str, str]] = [("", "")] * made.world.size()
+    dist.all_gather_object(gathered, described, group=made.talk)
+    other = next((rank for rank, found in enumerate(gathered) if found[0] != gathered[0][0]), None)
     if other is not None:
         raise ValueError(
             "to_torch makes groups, which all ranks make together, but their meshes do not fit together: rank 0 has "
-            f"{all_told[0][1]} and rank {other} {all_told[other][1]}; use the whole mesh on every rank, or submeshes "
+            f"{gathered[0][1]} and rank {other} {gathered[other][1]}; use the whole mesh on every rank, or submeshes "
             "of one mesh by the same dims"
         )
 
 
-def _group(made: _GroupCache, family: Sequence[Algebra], dim: str) -> ProcessGroup | None:
+def _group(made: _GroupCache, family: Sequence[DataParallel], dim: str) -> ProcessGroup | None:
     """Make all groups of a dim or view, in one order on every rank, and return the group of this rank.
 
     Groups made by their members only are matched by the order of the calls: ranks that differ in it wait for ever.
@@ -231,13 +233,13 @@ def _new_group(ranks: list[int], dim: str) -> ProcessGroup | int | None:
     return made
 
 
-def _dims_of(mesh: Algebra, name: str, ranks: list[int]) -> tuple[str, ...]:
+def _dims_of(mesh: DataParallel, name: str, ranks: list[int]) -> tuple[str, ...]:
     """Return the dims that were flattened into `name`: the usual ones of that name if they fit, else the fewest."""
     from itertools import combinations
 
     fewest = [dims for count in range(1, len(mesh.dim_names) + 1) for dims in combinations(mesh.dim_names, count)]
     named = [dims for dims in fewest if "_".join(dims) == name]
     for dims in (*_VIEWS.get(name, ()), *named, *fewest):
-        if all(map(mesh.has_dim, dims)) and list(mesh.submesh(dims, ranks[0]).ranks) == ranks:
+        if all(map(mesh.has_dim, dims)) and list(submesh(mesh, dims, ranks[0]).ranks) == ranks:
             return dims
     raise ValueError(f"the flattened name {name!r} covers ranks ({preview(ranks)}), which no dims of {mesh!r} make up")

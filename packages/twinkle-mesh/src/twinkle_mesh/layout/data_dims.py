@@ -1,8 +1,8 @@
-"""Which dims split the data, by their names."""
+"""Dims that split the data, by their names."""
 
 from __future__ import annotations
 
-from twinkle_mesh.rules.messages import would
+from twinkle_mesh.rules.messages import use_one_of
 
 from .data_layout import DataLayout
 
@@ -28,10 +28,10 @@ def warn_of_unknown(sizes: Mapping[str, int], stacklevel: int) -> None:
         return
     import warnings
 
-    told = " and ".join(map(repr, unknown))
+    names = " and ".join(map(repr, unknown))
     split = data_order(sizes)
     warnings.warn(
-        f"the names {told} do not say whether ranks along them see different samples, so they see the same ones: data "
+        f"the names {names} do not say whether ranks along them see different samples, so they see the same ones: data "
         f"is divided over {split or 'no dim'}; where they divide it, use a name of the field, or "
         f"data_dims={(*unknown[:1], *split)!r} of from_ranks and from_torch",
         stacklevel=stacklevel + 1,
@@ -56,9 +56,9 @@ def check_data_dims(given: Sequence[str], names: Iterable[str]) -> None:
     """Raise for data dims that the mesh does not have, that are named twice, or whose ranks see the same samples."""
     dims = list(names)
     if not set(given) <= set(dims):
-        raise ValueError(f"data_dims={given} names a dim that the mesh does not have; {would(map(repr, dims))}")
+        raise ValueError(f"data_dims={given} names a dim that the mesh does not have; {use_one_of(map(repr, dims))}")
     if len(set(given)) != len(given):
-        raise ValueError(f"data_dims={given} names a dim twice; once would do")
+        raise ValueError(f"data_dims={given} names a dim twice; name it once")
     for name in given:
         if name in SAME_DATA:
             raise ValueError(f"data_dims={given} holds {name!r}, whose ranks see the same samples; leave it out")

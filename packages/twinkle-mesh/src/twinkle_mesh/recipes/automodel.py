@@ -69,7 +69,7 @@ def create_device_mesh(
         ValueError: for sizes that do not make up the world, or that the config cannot have.
     """
     if not isinstance(config, (FSDP2Config, MegatronFSDPConfig, DDPConfig)):
-        raise ValueError(f"config={config!r} is unknown; FSDP2Config, MegatronFSDPConfig or DDPConfig would do")
+        raise ValueError(f"config={config!r} is unknown; use FSDP2Config, MegatronFSDPConfig or DDPConfig")
     fields = {
         "dp_size": dp_size,
         "dp_replicate_size": dp_replicate_size,

@@ -48,3 +48,12 @@ def check_names(names: Iterable[object]) -> tuple[str, ...]:
             raise ValueError(f"dim_names={tuple(checked)} already holds {name!r}; dim names must differ")
         checked.append(name)
     return tuple(checked)
+
+
+def device_kind(device_type: object) -> str:
+    """Return torch's name of a device in lower case; "gpu" is "cuda"."""
+    if not isinstance(device_type, str) or not device_type.strip().isalnum():
+        problem = f"device_type={device_type!r} must be torch's name of a device"
+        raise RuleError(problem, {"device_type": ["cuda", "cpu", "npu"]}, named=False)
+    kind = device_type.strip().lower()
+    return "cuda" if kind == "gpu" else kind

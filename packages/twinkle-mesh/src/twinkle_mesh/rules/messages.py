@@ -32,9 +32,9 @@ def nearest_divisors(number: int, wanted: int) -> list[int]:
     return sorted(divisors(number), key=lambda value: (abs(value - wanted), value))
 
 
-def would(names: Iterable[object]) -> str:
-    """Return `1, 2 or 4 would do`."""
-    return f"{join_or(names)} would do"
+def use_one_of(names: Iterable[object]) -> str:
+    """Return `use 1, 2 or 4`."""
+    return f"use {join_or(names)}"
 
 
 def preview(values: Iterable[object], limit: int = 8) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .messages import would
+from .messages import use_one_of
 from .rule_error import RuleError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 DEFAULT = ("fsdp", "pp", "dp", "cp", "tp")
@@ -35,9 +35,9 @@ def parse(order: str, ep_size: int, given: Iterable[str]) -> tuple[tuple[str, ..
     tokens = order.lower().split("-")
     for token in tokens:
         if token not in _TOKENS:
-            raise ValueError(f"order={order!r} holds {token!r}; {would(_TOKENS)}, joined by '-'")
+            raise ValueError(f"order={order!r} holds {token!r}; {use_one_of(_TOKENS)}, joined by '-'")
         if tokens.count(token) > 1:
-            raise ValueError(f"order={order!r} names {token!r} twice; once would do")
+            raise ValueError(f"order={order!r} names {token!r} twice; name it once")
     needed = [*given, *(["ep"] if ep_size > 1 else [])]
     missing = [name for name in needed if name not in tokens and name != "fsdp"]
     if missing:
@@ -64,3 +64,20 @@ def inferred_expert_order(names: Sequence[str], factors: Sequence[Sequence[tuple
     steps = {name: max([step for _, step in own], default=0) for name, own in zip(names, factors, strict=True)}
     data = next((steps[name] for name in ("dp", "fsdp", "dp_shard", "dp_replicate") if steps.get(name)), 0)
     return ("etp", "ep_shard", "ep") if 0 < data < steps.get("tp", 0) else EXPERT_DIMS
+
+
+def canonical_expert_order(
+    order: tuple[str, ...], inferred: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[str, ...] | None:
+    """Return an expert order with dims of size 1 first; None where the inferred order gives the same view."""
+    if set(order) != set(EXPERT_DIMS):
+        raise ValueError(f"expert_order={order} must name ep_shard, ep and etp, outermost first")
+    given = large_dims(order, sizes)
+    if given == large_dims(inferred, sizes):
+        return None
+    return (*(name for name in EXPERT_DIMS if name not in given), *given)
+
+
+def large_dims(order: Iterable[str], sizes: Mapping[str, int]) -> list[str]:
+    """Return the dims of sizes above 1 in the given order."""
+    return [name for name in order if sizes[name] > 1]

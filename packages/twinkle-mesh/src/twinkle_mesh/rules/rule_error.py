@@ -66,7 +66,7 @@ class RuleError(ValueError):
             return ValueError(f"{self.problem}; {self._offer(found)}")
         changes = _together(build, fields, nested)
         if changes:
-            return ValueError(f"{self.problem}; {' and '.join(_named(*each) for each in changes.items())} would do")
+            return ValueError(f"{self.problem}; use {' and '.join(_named(*each) for each in changes.items())}")
         field, value, problem = first
         return ValueError(f"{self.problem}; with {_named(field, value)} instead, {problem}")
 
@@ -78,7 +78,7 @@ class RuleError(ValueError):
             offer = join_or(_named(field, value) for field, [value] in ordered.items())
         else:
             offer = "; or ".join(f"{field}={join_or(map(_shown, values))}" for field, values in ordered.items())
-        return f"{offer} would do"
+        return f"use {offer}"
 
 
 def _together(

@@ -19,7 +19,7 @@ def infer_sizes(sizes: Mapping[str, object], world_size: object = None) -> dict[
         world_size: Number of ranks; the product of the sizes when None, or when it is 1 and the product is more.
 
     Raises:
-        ValueError: naming the size, the rule, the values and what would do.
+        ValueError: naming the size, the rule, the values and what to use.
     """
     known: dict[str, int] = {}
     open_dims: list[str] = []
@@ -105,8 +105,6 @@ def fill_sizes(dim: str, total: int, sizes: Mapping[str, int]) -> dict[str, int]
         raise ValueError(f"{' and '.join(f'{name}=-1' for name in open_names)}: only one size can be inferred")
     if total % known or (known != total and not open_names) or not filled:
         listed = " * ".join(f"{name}={size}" for name, size in filled.items() if size != -1) or "no sizes"
-        raise ValueError(
-            f"{listed} = {known} does not make up {dim}_size={total}; sizes that multiply to {total} would do"
-        )
+        raise ValueError(f"{listed} = {known} does not make up {dim}_size={total}; use sizes that multiply to {total}")
     filled.update(dict.fromkeys(open_names, total // known))
     return filled

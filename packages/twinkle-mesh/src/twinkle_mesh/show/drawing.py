@@ -91,7 +91,7 @@ def _letters(names: Sequence[str]) -> dict[str, str]:
 
 def _grids(mesh: DataParallel, home: Sequence[int] | None, most_columns: int) -> Iterator[Grid | None]:
     """Yield the grids, and None for folded ones. Dims of size 1 are left out."""
-    layout = mesh._layout
+    layout = mesh.layout
     dims = [dim for dim, size in enumerate(mesh.shape) if size > 1]
     names = [mesh.dim_names[dim] for dim in dims]
     shape = [mesh.shape[dim] for dim in dims]

@@ -82,7 +82,7 @@ def explain(mesh: DataParallel, size: int) -> MeshExplanation:
     """Report on a mesh; see `DeviceMesh.explain`."""
     moved = whole_number("bytes", size)
     if moved < 0:
-        raise ValueError(f"bytes={moved} must be at least 0; 0 would do")
+        raise ValueError(f"bytes={moved} must be at least 0; use 0")
     reports = [_report(mesh, dim, moved) for dim in mesh.dim_names]
     if mesh.ulysses_size > 1:
         reports.append(_figures("ulysses", mesh.ulysses_size, mesh.world_size, _ulysses_nodes(mesh), moved))
@@ -127,10 +127,10 @@ def _ulysses_nodes(mesh: DataParallel) -> tuple[int, int] | None:
     """Return the fewest and the most nodes that one ulysses group spans; None where nodes are unknown."""
     if mesh.nodes is None:
         return None
-    axes = mesh._data_factors({})
+    axes = mesh.data_factors({})
     cut = axes and split(axes[0], mesh.ulysses_size)
     if axes and cut:
-        return nodes_spanned_in(Layout((*cut, axes[1]), mesh._layout.offset), [1], mesh.nodes)
+        return nodes_spanned_in(Layout((*cut, axes[1]), mesh.layout.offset), [1], mesh.nodes)
     counts = [mesh.nodes.spanned(mesh.ulysses_group(rank)) for rank in mesh.ranks]
     return min(counts), max(counts)
 

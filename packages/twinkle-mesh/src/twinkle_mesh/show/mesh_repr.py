@@ -10,13 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_mesh.attributes import Attributes
     from twinkle_mesh.layout.factors import Factors
+    from twinkle_mesh.value import MeshValue
 
 
-def mesh_repr(mesh: Attributes) -> str:
+def mesh_repr(mesh: MeshValue) -> str:
     """Return the sizes of the dims, then all that differs from the defaults. Different meshes have different texts."""
-    layout = mesh._layout
+    layout = mesh.layout
     parts = [f"{name}={size}" for name, size in zip(mesh.dim_names, mesh.shape, strict=True)]
     if layout.table is not None:
         parts.append(f"ranks=[{listed_or_digest(layout.table)}]")
@@ -25,7 +25,7 @@ def mesh_repr(mesh: Attributes) -> str:
             parts.append(f"strides={_strides(layout.factors)}")
         if layout.offset:
             parts.append(f"offset={layout.offset}")
-    data = mesh._data_layout
+    data = mesh.data_layout
     if data is not None:
         places = _strides(data.factors) if data.table is None else f"[{listed_or_digest(data.table)}]"
         parts.append(f"data_positions={places}")

@@ -37,7 +37,7 @@ class Picture(str):
 def describe(mesh: DataParallel, rank: int | None, width: int) -> Picture:
     """Draw a mesh as text; see `DeviceMesh.describe`."""
     width = at_least_one("width", width)
-    digits = len(str(mesh._layout.highest))
+    digits = len(str(mesh.layout.highest))
     most = max(3, (width - 21) // (digits + 4))
     needed = 0
     for columns, detail in [(count, detail) for detail in (2, 1, 0) for count in range(most, 0, -1)]:
@@ -48,7 +48,7 @@ def describe(mesh: DataParallel, rank: int | None, width: int) -> Picture:
         needed = min(needed or widest, widest)
         if widest <= width:
             return _picture(shown, grids, width)
-    raise ValueError(f"width={width} is too narrow for this mesh; {needed} would do")
+    raise ValueError(f"width={width} is too narrow for this mesh; use {needed}")
 
 
 def _picture(shown: Drawing, grids: tuple[tuple[str, str], ...], width: int) -> Picture:
@@ -70,7 +70,7 @@ def _grid_pieces(shown: Drawing, limit: int, detail: int) -> Iterator[tuple[str,
     Args:
         shown: What to draw.
         limit: Columns of text after which titles are wrapped.
-        detail: 2 for names of dims beside the columns, 1 for names above them, 0 for names above and no nodes.
+        detail: 2 for names of dims next to the columns, 1 for names above them, 0 for names above and no nodes.
     """
     beside = detail > 1
     held = [str(rank) for grid in shown.grids if grid for row in grid.ranks for rank in row if rank is not None]

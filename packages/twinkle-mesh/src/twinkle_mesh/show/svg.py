@@ -18,7 +18,7 @@ _WIDTH = 119
 _LABEL = 70
 _LINE = 18
 _FILLS = {"label": "#777", "mark": "#c33", "rank": "#222"}
-# Attributes give the light picture, and a style wins over them. It holds for the whole page that embeds the picture.
+# MeshValue give the light picture, and a style wins over them. It holds for the whole page that embeds the picture.
 _DARK = (
     "@media (prefers-color-scheme: dark) { .twinkle-mesh { fill: #ddd } .twinkle-mesh .ground { fill: #1f1f1f } "
     ".twinkle-mesh .label { fill: #aaa } .twinkle-mesh .chosen { stroke: #fff } }"
@@ -28,9 +28,9 @@ _FONT = "ui-monospace, Menlo, Consolas, monospace"
 
 def svg(mesh: DataParallel, rank: int | None) -> str:
     """Draw a mesh as SVG; see `DeviceMesh.svg`."""
-    shown = drawing(mesh, rank, max(3, _WIDTH // (len(str(mesh._layout.highest)) + 4)))
+    shown = drawing(mesh, rank, max(3, _WIDTH // (len(str(mesh.layout.highest)) + 4)))
     parts: list[str] = []
-    cell = max(_CELL, 10 + 8 * len(str(mesh._layout.highest)))
+    cell = max(_CELL, 10 + 8 * len(str(mesh.layout.highest)))
     width, top = 0, 16 + _LINE
     parts.append(_text(16, top - 4, shown.head, 13, weight="bold"))
     for grid in shown.grids:

@@ -26,7 +26,7 @@ class AgentPlace(NamedTuple):
     part: int = 0
 
 
-def places_of(nodes: Sequence[str], ranks_each: int) -> list[AgentPlace]:
+def agent_slots(nodes: Sequence[str], ranks_each: int) -> list[AgentPlace]:
     """The place of the agent of each rank of a group.
 
     Args:

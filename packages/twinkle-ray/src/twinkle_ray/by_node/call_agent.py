@@ -9,16 +9,16 @@ import ray
 
 from twinkle_ray.by_node.gathering import Gathering
 from twinkle_ray.by_node.message_order import MessageOrder
-from twinkle_ray.by_node.messages import LostAnswers, loop_key
+from twinkle_ray.by_node.messages import LostReplies, loop_key
 from twinkle_ray.by_node.tree import children, next_hop
 from twinkle_ray.cluster.node_actors import options_on
 from twinkle_ray.cluster.remote_once import remote_once
-from twinkle_ray.workers.promises import Promises
+from twinkle_ray.replies.loop_replies import LoopReplies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from twinkle_ray.by_node.messages import NodeAnswer, NodeMessage, NodeTasks
+    from twinkle_ray.by_node.messages import NodeMessage, NodeOutcomes, NodeTasks
 
 _AT_ONCE = 100_000  # calls; each is a few futures, and no thread
 
@@ -37,7 +37,7 @@ class RankHandle(NamedTuple):
     worker: str
 
 
-class CallAgent(Promises):
+class CallAgent(LoopReplies):
     """Hands out the calls of one process.
 
     Args:
@@ -65,7 +65,7 @@ class CallAgent(Promises):
         """Take ranks of this node, which may have had other workers before."""
         self._ranks.setdefault(group, {}).update(ranks)
 
-    async def run(self, number: int, message: NodeMessage) -> NodeAnswer:
+    async def run(self, number: int, message: NodeMessage) -> NodeOutcomes:
         """Hand out the tasks of a call in its turn, and return its first answers.
 
         Args:
@@ -77,18 +77,18 @@ class CallAgent(Promises):
             gathering = self._hand_out(message)
         finally:
             self._order.done(number)
-        return await self._news(gathering)
+        return await self._next_outcomes(gathering)
 
     async def skip(self, number: int) -> None:
         """Do not wait for a message, which was lost."""
         self._order.skip(number)
 
-    async def rest(self, key: str) -> NodeAnswer:
+    async def rest(self, key: str) -> NodeOutcomes:
         """The next answers of a call."""
-        return await self._news(self._gatherings[key])
+        return await self._next_outcomes(self._gatherings[key])
 
-    async def _news(self, gathering: Gathering) -> NodeAnswer:
-        answer = await gathering.news()
+    async def _next_outcomes(self, gathering: Gathering) -> NodeOutcomes:
+        answer = await gathering.next_outcomes()
         if gathering.complete:
             self._gatherings.pop(gathering.key, None)
             return answer
@@ -111,7 +111,7 @@ class CallAgent(Promises):
         return gathering
 
     async def _from_below(
-        self, gathering: Gathering, node: int, number: int, ranks: set[int], ref: ray.ObjectRef[NodeAnswer]
+        self, gathering: Gathering, node: int, number: int, ranks: set[int], ref: ray.ObjectRef[NodeOutcomes]
     ) -> None:
         if not await gathering.from_agent(node, ranks, ref):
             self._below[node].skip.remote(number)
@@ -125,10 +125,10 @@ class CallAgent(Promises):
                 if message.on_loop:
                     self._start_on_loop(message.key, ranks[rank], rank, tasks.wires[index], inputs, gathering)
                     continue
-                run = ranks[rank].actor.run_gated if inputs else ranks[rank].actor.run
+                run = ranks[rank].actor.run_with_inputs if inputs else ranks[rank].actor.run
                 gathering.read(gathering.from_rank(rank, run.remote(tasks.wires[index], *inputs)))
             except ray.exceptions.RayError as error:
-                gathering.lose(LostAnswers((rank,), error))
+                gathering.lose(LostReplies((rank,), error))
 
     def _start_on_loop(
         self, call: str, to: RankHandle, rank: int, wire: Any, inputs: Sequence[Any], gathering: Gathering
@@ -146,9 +146,9 @@ class CallAgent(Promises):
         self, gathering: Gathering, key: str, to: RankHandle, rank: int, started: Sequence[Any]
     ) -> None:
         """Take the answer that a rank delivers."""
-        answer = await self.answer_or_loss(key, to.worker, started)
+        answer = await self.reply_or_loss(key, to.worker, started)
         if isinstance(answer, ray.exceptions.RayError):
-            gathering.lose(LostAnswers((rank,), answer))
+            gathering.lose(LostReplies((rank,), answer))
         else:
             gathering.take(rank, answer)
 
@@ -174,7 +174,7 @@ def connect_call_agents(agents: Sequence[Any], fan_out: int, which: Iterable[int
     Args:
         agents: All agents of the tree.
         fan_out: As in `tree`.
-        which: Indices of the agents that are told.
+        which: Indices of the agents that are connected.
     """
     below = {at: {node: agents[node] for node in children(at, len(agents), fan_out)} for at in which}
     return {at: agents[at].connect.remote(known) for at, known in below.items() if known}

@@ -10,7 +10,7 @@ import ray
 
 from twinkle_ray.by_node.call_agent import RankHandle
 from twinkle_ray.by_node.messages import NodeMessage, NodeTasks, loop_key
-from twinkle_ray.by_node.node_reply import NodeReply, PendingNodeAnswer
+from twinkle_ray.by_node.node_reply import AgentReply, NodeReply
 from twinkle_ray.workers.loop_sender import LoopCall
 from twinkle_ray.workers.lost import reason
 from twinkle_ray.workers.processes import Process, is_known_to_live
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_ray.by_node.agent_tree import AgentPlace, AgentTree
-    from twinkle_ray.workers.reply import ReplyGroup
+    from twinkle_ray.replies.reply import ReplyGroup
     from twinkle_remote.protocol import Task
 
 _Refs = tuple[ray.ObjectRef[Any], ...]
@@ -43,16 +43,16 @@ class CallsByNode:
         self._node_of: list[int | None] = list(map(tree.index, places))
         self._all_known = None not in self._node_of
 
-    def ranks_taken(self, ranks: Sequence[int], renewed: bool = False) -> dict[int, Any]:
+    def ranks_taken(self, ranks: Sequence[int], restarted: bool = False) -> dict[int, Any]:
         """Make ranks known to their agents; returns the answers of the agents by index.
 
         Args:
             ranks: The ranks.
-            renewed: They have other workers than before.
+            restarted: They have other workers than before.
         """
         by_node: dict[int, dict[int, RankHandle]] = {}
         for rank in ranks:
-            if renewed:
+            if restarted:
                 self._generations[rank] = self._generations.get(rank, 0) + 1
             member = self._group.members[rank]
             node = self._node_of[rank]
@@ -123,9 +123,9 @@ class CallsByNode:
         members = self._group.members
 
         def loop_call(rank: int) -> LoopCall:
-            return LoopCall(members[rank].actor, loop_key(key, rank), ref, ())
+            return LoopCall(members[rank], loop_key(key, rank), ref, ())
 
-        answer = PendingNodeAnswer(self, self._group, task, (root, number), ref, loop_call if task.on_loop else None)
+        answer = AgentReply(self, self._group, task, (root, number), ref, loop_call if task.on_loop else None)
         pending = answer.pending
         for there in nodes:
             size = sizes[there.node]
@@ -157,7 +157,7 @@ class CallsByNode:
         member, agents = self._group.members[reply.rank], self._group.agents
         lives = is_known_to_live(Process(member.node, member.info.pid, member.stack), agents)
         which = "the agent of its node" if self._node_of[reply.rank] == node else "an agent on the way to its node"
-        also = "" if lives else "its process is not there either, or its node does not tell; "
+        also = "" if lives else "its process is not there either, or its node does not answer; "
         message = f"{which}, which hands it the call, does not answer: {reason(error)}; {also}"
         failure = Failure(
             label=self._group.label(reply),

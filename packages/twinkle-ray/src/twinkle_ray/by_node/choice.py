@@ -1,4 +1,4 @@
-"""Which groups are called by node, and the start of the agents for them."""
+"""The choice of groups that are called by node, and the start of the agents for them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import ray
 
-from twinkle_ray.by_node.agent_tree import AgentPlace, AgentTree, places_of
+from twinkle_ray.by_node.agent_tree import AgentPlace, AgentTree, agent_slots
 from twinkle_ray.by_node.call_agent import connect_call_agents, start_call_agents
 from twinkle_ray.by_node.calls_by_node import CallsByNode
 from twinkle_ray.by_node.tree import FAN_OUT, above
-from twinkle_ray.placement.first_answers import get_within
+from twinkle_ray.placement.first_replies import get_within
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def _add_places(tree: AgentTree, places: Sequence[AgentPlace], timeout: float, l
     first = len(tree.agents)
     tree.add(fresh, start_call_agents([place.node for place in fresh], FAN_OUT, first))
     upper = {above(index, FAN_OUT) for index in range(first, len(tree.agents))}
-    told = [index for index in upper if index is not None and not tree.is_cut(index)]
-    _wait_for(tree, connect_call_agents(tree.agents, FAN_OUT, told), timeout, lost_nodes)
+    connected = [index for index in upper if index is not None and not tree.is_cut(index)]
+    _wait_for(tree, connect_call_agents(tree.agents, FAN_OUT, connected), timeout, lost_nodes)
 
 
 def _wait_for(tree: AgentTree, asked: Mapping[int, Any], timeout: float, lost_nodes: LostNodes | None) -> None:
@@ -125,10 +125,10 @@ def _wait_for(tree: AgentTree, asked: Mapping[int, Any], timeout: float, lost_no
 
 
 def _places(group: RayGroup) -> list[AgentPlace]:
-    return places_of([member.node for member in group.members], RANKS_OF_AGENT)
+    return agent_slots([member.node for member in group.members], RANKS_OF_AGENT)
 
 
-def renew_ranks(
+def reconnect_ranks(
     group: RayGroup,
     old: RayGroup,
     ranks: Sequence[int],
@@ -156,4 +156,4 @@ def renew_ranks(
         group.by_node = CallsByNode(group, tree, _places(group))
     assert group.by_node is not None
     ranks = [rank for rank in ranks if group.by_node.reaches(rank)]
-    _wait_for(tree, group.by_node.ranks_taken(ranks, renewed=True), timeout, lost_nodes)
+    _wait_for(tree, group.by_node.ranks_taken(ranks, restarted=True), timeout, lost_nodes)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import ray
 
-from twinkle_ray.by_node.messages import LostAnswers, NodeAnswer
+from twinkle_ray.by_node.messages import LostReplies, NodeOutcomes
 from twinkle_ray.objects.wire import outcome_from_wire, outcomes_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from typing import Any
 
-    from twinkle_ray.workers.promises import AnswerWire
+    from twinkle_ray.replies.loop_replies import OutcomeWire
     from twinkle_remote.protocol import Outcome
 
 _TOGETHER_SECONDS = 0.01  # that an answer waits for others, unless it is a failure
@@ -34,7 +34,7 @@ class Gathering:
         self._outcomes: list[Outcome] = []
         self._below: list[bytes] = []
         self._stored: list[tuple[Any, ...]] = []
-        self._lost: list[LostAnswers] = []
+        self._lost: list[LostReplies] = []
         self._fresh: list[int] = []
         self._failed = False
         self._due = asyncio.Event()
@@ -52,14 +52,14 @@ class Gathering:
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
 
-    async def from_rank(self, rank: int, ref: ray.ObjectRef[AnswerWire]) -> None:
+    async def from_rank(self, rank: int, ref: ray.ObjectRef[OutcomeWire]) -> None:
         """Take the answer of a rank."""
         try:
             self.take(rank, await ref)
         except ray.exceptions.RayError as error:
-            self.lose(LostAnswers((rank,), error))
+            self.lose(LostReplies((rank,), error))
 
-    def take(self, rank: int, wire: AnswerWire) -> None:
+    def take(self, rank: int, wire: OutcomeWire) -> None:
         """Take the answer of a rank that has arrived."""
         if isinstance(wire, bytes):
             outcome = outcome_from_wire(wire)
@@ -69,13 +69,13 @@ class Gathering:
             self._stored.append(wire)
         self._arrived((rank,))
 
-    def lose(self, lost: LostAnswers) -> None:
+    def lose(self, lost: LostReplies) -> None:
         """Take that answers cannot arrive."""
         self._lost.append(lost)
         self._failed = True
         self._arrived(lost.ranks)
 
-    async def from_agent(self, node: int, ranks: set[int], ref: ray.ObjectRef[NodeAnswer]) -> bool:
+    async def from_agent(self, node: int, ranks: set[int], ref: ray.ObjectRef[NodeOutcomes]) -> bool:
         """Take the answers of an agent below; returns whether all have come.
 
         Args:
@@ -88,7 +88,7 @@ class Gathering:
             try:
                 answer = await rest
             except ray.exceptions.RayError as error:
-                self.lose(LostAnswers(tuple(sorted(left)), error, node))
+                self.lose(LostReplies(tuple(sorted(left)), error, node))
                 return False
             left.difference_update(answer.ranks)
             self._below += answer.outcomes
@@ -109,7 +109,7 @@ class Gathering:
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TOGETHER_SECONDS, self._due.set)
 
-    async def news(self) -> NodeAnswer:
+    async def next_outcomes(self) -> NodeOutcomes:
         """Wait for answers, and return those that were not returned before."""
         await self._due.wait()
         if self._timer is not None:
@@ -117,7 +117,7 @@ class Gathering:
         self._timer = None
         self._due.clear()
         own = [outcomes_to_wire(self._outcomes)] if self._outcomes else []
-        answer = NodeAnswer(
+        answer = NodeOutcomes(
             tuple(self._fresh), self._failed, (*own, *self._below), tuple(self._stored), tuple(self._lost)
         )
         self._fresh, self._outcomes, self._below, self._stored, self._lost = [], [], [], [], []

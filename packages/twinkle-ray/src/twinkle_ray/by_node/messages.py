@@ -1,4 +1,4 @@
-"""What travels between the caller and the agents of nodes."""
+"""Messages between the caller and the agents of nodes."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class NodeMessage(NamedTuple):
     nodes: tuple[NodeTasks, ...]
 
 
-class LostAnswers(NamedTuple):
-    """Answers that cannot arrive.
+class LostReplies(NamedTuple):
+    """Replies that cannot arrive.
 
     Attributes:
-        ranks: Whose answers.
+        ranks: Their ranks.
         error: The error of Ray.
         agent: Index of the node whose agent was to answer; None if it was the rank itself.
     """
@@ -58,24 +58,24 @@ class LostAnswers(NamedTuple):
     agent: int | None = None
 
 
-class NodeAnswer(NamedTuple):
-    """The answers that have arrived at an agent since its last answer.
+class NodeOutcomes(NamedTuple):
+    """The outcomes that have arrived at an agent since it reported the last ones.
 
     Attributes:
         ranks: The ranks that they are of.
         failed: One of them is a failure.
         outcomes: Outcomes without refs, as `outcomes_to_wire` makes them.
         stored: The wire forms of outcomes with refs, which Ray has to see.
-        lost: The answers that cannot arrive.
-        rest: The next answer of the agent; None if this is the last one.
+        lost: The replies that cannot arrive.
+        rest: The next outcomes of the agent; None if these are the last ones.
     """
 
     ranks: tuple[int, ...]
     failed: bool
     outcomes: tuple[bytes, ...]
     stored: tuple[tuple[Any, ...], ...]
-    lost: tuple[LostAnswers, ...]
-    rest: ray.ObjectRef[NodeAnswer] | None = None
+    lost: tuple[LostReplies, ...]
+    rest: ray.ObjectRef[NodeOutcomes] | None = None
 
 
 def loop_key(call: str, rank: int) -> str:

@@ -1,4 +1,4 @@
-"""The pending answers of the ranks to which one message goes."""
+"""Pending replies of the ranks to which one message goes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
-from twinkle_ray.by_node.messages import LostAnswers
+from twinkle_ray.by_node.messages import LostReplies
 from twinkle_ray.objects.wire import outcomes_from_wire
-from twinkle_ray.workers.reply import named
+from twinkle_ray.replies.reply import named
 from twinkle_remote.backends.support import paused_for
 from twinkle_remote.protocol import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_ray.by_node.messages import NodeAnswer
+    from twinkle_ray.by_node.messages import NodeOutcomes
+    from twinkle_ray.replies.reply import ReplyGroup
     from twinkle_ray.workers.loop_sender import LoopCall
-    from twinkle_ray.workers.reply import ReplyGroup
     from twinkle_remote.protocol import Task
 
 _log = logging.getLogger("twinkle.ray")
 
 
 class AgentRoutes(Protocol):
-    """What an answer asks of the sender of its message."""
+    """The sender of a message, as a reply needs it."""
 
     def nodes_to(self, rank: int) -> Sequence[str]:
         """Ray's ids of the nodes on the way to a rank."""
@@ -57,46 +57,46 @@ class AgentRoutes(Protocol):
 
 
 class NodeReply:
-    """The pending answer of one rank.
+    """The pending reply of one rank.
 
     Args:
         rank: The rank.
         sent: Bytes that were sent for it.
-        answer: The answer that brings it, with those of others.
+        source: The reply of the agent that brings it, with those of others.
     """
 
-    __slots__ = ("__weakref__", "answer", "outcome", "rank", "sent")
+    __slots__ = ("__weakref__", "outcome", "rank", "sent", "source")
 
-    def __init__(self, rank: int, sent: int, answer: PendingNodeAnswer) -> None:
+    def __init__(self, rank: int, sent: int, source: AgentReply) -> None:
         self.rank = rank
         self.sent = sent
-        self.answer = answer
+        self.source = source
         self.outcome: Outcome | None = None
 
     @property
     def instance(self) -> str:
         """Id of the component that was called."""
-        return self.answer.task.instance
+        return self.source.task.instance
 
     @property
     def name(self) -> str:
         """Class.method that was called."""
-        return self.answer.task.name
+        return self.source.task.name
 
     @property
     def died_in(self) -> str | None:
         """The method during which the rank was lost before the call; None if it was not."""
-        return self.answer.deaths.get(self.rank)
+        return self.source.deaths.get(self.rank)
 
     @property
     def nodes(self) -> Sequence[str]:
         """Ray's ids of the nodes without which it cannot arrive."""
-        return self.answer.routes.nodes_to(self.rank)
+        return self.source.routes.nodes_to(self.rank)
 
     @property
     def on_loop(self) -> LoopCall | None:
         """The task of the event loop; None for any other."""
-        return self.answer.loop_call(self.rank)
+        return self.source.loop_call(self.rank)
 
     def lose(self, error: Exception, node: str) -> None:
         """Take that the answer cannot arrive.
@@ -105,23 +105,23 @@ class NodeReply:
             error: An error of Ray.
             node: Ray's id of the lost node.
         """
-        self.answer.routes.node_lost(node)
+        self.source.routes.node_lost(node)
         if self.outcome is None:
-            self.outcome = self.answer.group.lost(self, error)
+            self.outcome = self.source.group.lost(self, error)
 
     def done(self) -> bool:
         """Whether the outcome is there, or the answer is lost."""
-        return self.outcome is not None or self.answer.has(self.rank)
+        return self.outcome is not None or self.source.has(self.rank)
 
     def read(self) -> Outcome:
         """Wait for the outcome."""
         while self.outcome is None:
-            self.answer.read()
+            self.source.read()
         return self.outcome
 
 
-class PendingNodeAnswer:
-    """The pending answer of one agent, for its node and the nodes below; it comes in one part, or in several.
+class AgentReply:
+    """The pending reply of one agent, for its node and the nodes below; it comes in one part, or in several.
 
     Args:
         routes: The sender.
@@ -142,7 +142,7 @@ class PendingNodeAnswer:
         group: ReplyGroup,
         task: Task,
         sent_to: tuple[int, int],
-        first: ray.ObjectRef[NodeAnswer],
+        first: ray.ObjectRef[NodeOutcomes],
         loop_calls: Callable[[int], LoopCall] | None = None,
     ) -> None:
         self.routes, self.group, self.task = routes, group, task
@@ -153,7 +153,7 @@ class PendingNodeAnswer:
         self._loop_calls = loop_calls
         self._lock = threading.Lock()
         self._settling = threading.RLock()
-        self._lost: list[LostAnswers] = []
+        self._lost: list[LostReplies] = []
         self._watchers: dict[int, list[Callable[[], None]]] = {}
         self._follows = False
 
@@ -183,7 +183,7 @@ class PendingNodeAnswer:
                 self._fail(ref, error)
         self.settle()
 
-    def take_part(self, ref: ray.ObjectRef[NodeAnswer], part: NodeAnswer) -> None:
+    def take_part(self, ref: ray.ObjectRef[NodeOutcomes], part: NodeOutcomes) -> None:
         """Take a part of the answer; a second time it does nothing.
 
         Args:
@@ -193,7 +193,7 @@ class PendingNodeAnswer:
         self._take(ref, part)
         self.settle()
 
-    def _take(self, ref: ray.ObjectRef[NodeAnswer], part: NodeAnswer) -> None:
+    def _take(self, ref: ray.ObjectRef[NodeOutcomes], part: NodeOutcomes) -> None:
         with self._lock, paused_for(len(part.ranks)):
             if ref is not self.ref or not self.pending:
                 return
@@ -203,8 +203,10 @@ class PendingNodeAnswer:
             self._lost += part.lost
             if part.rest is not None:
                 self.ref = part.rest
-            told = [notify for rank in part.ranks for notify in self._watchers.pop(rank, ())] if self._watchers else ()
-        for notify in told:
+            notified = (
+                [notify for rank in part.ranks for notify in self._watchers.pop(rank, ())] if self._watchers else ()
+            )
+        for notify in notified:
             notify()
 
     def _arrive(self, outcomes: Sequence[Outcome]) -> None:
@@ -216,16 +218,16 @@ class PendingNodeAnswer:
                 if outcome.rank in self.deaths:  # it is there again: its node's link was down
                     self.group.deaths.pop(outcome.rank, None)
 
-    def _fail(self, ref: ray.ObjectRef[NodeAnswer], error: Exception) -> None:
+    def _fail(self, ref: ray.ObjectRef[NodeOutcomes], error: Exception) -> None:
         """The agent does not answer."""
         with self._lock:
             if ref is not self.ref or not self.pending:
                 return
-            self._lost.append(LostAnswers(tuple(self.pending), error, self._sent_to[0]))
-            told = [notify for watchers in self._watchers.values() for notify in watchers]
+            self._lost.append(LostReplies(tuple(self.pending), error, self._sent_to[0]))
+            notified = [notify for watchers in self._watchers.values() for notify in watchers]
             self._watchers.clear()
         self.routes.message_lost(*self._sent_to, error)
-        for notify in told:
+        for notify in notified:
             notify()
 
     def settle(self) -> None:
@@ -248,7 +250,7 @@ class PendingNodeAnswer:
                         )
                     self.pending.pop(rank, None)
 
-    def tell(self, reply: NodeReply, notify: Callable[[], None]) -> None:
+    def when_done(self, reply: NodeReply, notify: Callable[[], None]) -> None:
         """Call a function when a reply is done, in any thread; at once if it is done."""
         with self._lock:
             waits = reply.outcome is None and not any(reply.rank in lost.ranks for lost in self._lost)
@@ -271,7 +273,9 @@ class PendingNodeAnswer:
                 try:
                     self._fail(ref, error)
                 except Exception:  # nobody waits for this callback
-                    _log.exception("who waits for the answers of node %d was not told of their loss", self._sent_to[0])
+                    _log.exception(
+                        "the loss of the replies of node %d was not reported to who waits for them", self._sent_to[0]
+                    )
             with self._lock:
                 self._follows = bool(self._watchers)
                 again = self._follows

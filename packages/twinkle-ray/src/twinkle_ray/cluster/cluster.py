@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.cluster.disconnect import check_disconnected, disconnect
 from twinkle_ray.cluster.environment import HASH_SEED, carried, hash_seed, left_behind, warn_left_behind
 from twinkle_ray.cluster.forks import check_not_forked
-from twinkle_ray.cluster.leaving import check_left, leave_ray
 from twinkle_ray.cluster.raylet import raylet_variable
 from twinkle_ray.cluster.reachable import check_reachable
-from twinkle_ray.cluster.start_errors import memory_limits, start_errors
-from twinkle_ray.cluster.starting import marked_children, on_loopback, private_folder, quiet
-from twinkle_ray.cluster.token import make_token, tighten_token
+from twinkle_ray.cluster.starting import (
+    make_token,
+    marked_children,
+    memory_limits,
+    private_folder,
+    start_errors,
+    tighten_token,
+)
 from twinkle_ray.cluster.watchdog import Watchdog
 from twinkle_ray.forkserver.interpreter import SHARED, forking, node_folder
-from twinkle_remote.backends.support import tell_start
+from twinkle_ray.ray_internals import on_loopback, quiet_token
+from twinkle_remote.backends.support import report_start
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ class Cluster:
 
     Args:
         address: Address of a cluster; "local" for one of this session's own; None for RAY_ADDRESS, or one of its own.
-        num_cpus: Logical CPUs of a cluster that is started, beside those that are left for tasks of the program.
+        num_cpus: Logical CPUs of a cluster that is started, not counting those that are left for tasks of the program.
         seed: The session's seed, by which workers hash texts, unless the driver has a hash seed.
         start_method: "forkserver" starts the workers of a cluster of its own as forks; "spawn" does not.
         options: Further arguments of `ray.init`.
@@ -67,7 +73,7 @@ class Cluster:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         check_not_forked()
-        check_left()
+        check_disconnected()
         self._watchdog: Watchdog | None = None
         self._folder: Path | None = None
         self._start_method = start_method
@@ -83,12 +89,12 @@ class Cluster:
                 "a machine of the cluster, with its address as host:port, or 'auto'"
             )
         if address != _OWN:
-            tell_start(f"joining the Ray cluster at {address}")
+            report_start(f"joining the Ray cluster at {address}")
             check_reachable(address)
             tighten_token()
             ray.init(address=address, **arguments)
             return
-        tell_start("starting a Ray cluster on this host; it ends with the session")
+        report_start("starting a Ray cluster on this host; it ends with the session")
         make_token()
         own = {
             "num_cpus": num_cpus + min(os.cpu_count() or 1, _MOST_SPARE_CPUS),
@@ -120,7 +126,7 @@ class Cluster:
             "prestart_worker_first_driver": False,  # nobody has asked for those workers
         }
         arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
-        with marked_children(mark, self._hash_seed), on_loopback(), quiet(), self._forking():
+        with marked_children(mark, self._hash_seed), on_loopback(), quiet_token(), self._forking():
             ray.init(address=_OWN, **arguments)
 
     def _forking(self) -> AbstractContextManager[None]:
@@ -135,7 +141,7 @@ class Cluster:
         """Return the variables to set on workers; none if workers inherit those of the driver.
 
         Args:
-            env_allow: Names beside the harmless ones; `*` and `?` are wildcards.
+            env_allow: Names in addition to the harmless ones; `*` and `?` are wildcards.
         """
         if self._watchdog is not None:
             return {}
@@ -158,7 +164,7 @@ class Cluster:
             return
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
-            watchdog.let_go_on()
-        leave_ray()
+            watchdog.resume_stopped()
+        disconnect()
         if watchdog is not None:
             watchdog.close()

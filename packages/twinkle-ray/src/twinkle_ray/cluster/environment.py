@@ -50,7 +50,7 @@ def carried(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dic
 
     Args:
         environment: All variables.
-        patterns: Names beside those of `HARMLESS`, secret ones too; `*` and `?` are wildcards.
+        patterns: Names in addition to those of `HARMLESS`, secret ones too; `*` and `?` are wildcards.
     """
     return {
         name: value

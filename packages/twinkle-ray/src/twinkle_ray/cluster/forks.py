@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
-import gc
 import os
 import sys
 from typing import TYPE_CHECKING
 
 import ray
 
+from twinkle_ray.python_internals import collected_objects, keep_for_good, skip_destructors
 from twinkle_remote.errors import TwinkleError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def leave_to_parent() -> None:
     _keep_objects_of_ray()
     atexit.unregister(ray.shutdown)
     if sys.platform == "linux":
-        _skip_destructors()
+        skip_destructors()
 
 
 def _keep_objects_of_ray() -> None:
@@ -42,17 +41,12 @@ def _keep_objects_of_ray() -> None:
     kinds = {id(kind): kind for kind in map(type, found)}  # by id: a class need not be hashable
     rays = {key for key, kind in kinds.items() if _is_of_ray(kind)}
     kept = [value for value in found if id(type(value)) in rays]
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # a list that the end of the interpreter does not free
+    keep_for_good(kept)
 
 
 def _objects() -> Iterator[object]:
-    """What the collector knows, and what Ray's modules hold beside it."""
-    if gc.get_freeze_count():  # the collector does not list what is frozen
-        gc.unfreeze()
-        yield from gc.get_objects()
-        gc.freeze()
-    else:
-        yield from gc.get_objects()
+    """The objects that the collector knows, and those that Ray's modules hold."""
+    yield from collected_objects()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "ray":
             yield from list(vars(module).values())
@@ -61,17 +55,6 @@ def _objects() -> Iterator[object]:
 def _is_of_ray(kind: type) -> bool:
     # not every class has a string there
     return any(str(base.__module__).partition(".")[0] == "ray" for base in kind.__mro__)
-
-
-def _skip_destructors() -> None:
-    """End the process with its status right after the interpreter: the last handler of on_exit runs first."""
-    libc = ctypes.CDLL(None)
-    try:
-        on_exit, now = libc.on_exit, libc._exit
-    except AttributeError:  # not in every C library
-        return
-    on_exit.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    on_exit(ctypes.cast(now, ctypes.c_void_p), None)
 
 
 def check_not_forked() -> None:

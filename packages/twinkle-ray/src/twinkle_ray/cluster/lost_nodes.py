@@ -1,4 +1,4 @@
-"""What a process that waits asks: which nodes of the cluster are lost."""
+"""The question of a process that waits: which nodes of the cluster are lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class LostNodes(Protocol):
-    """Which nodes are lost."""
+    """The lost nodes, and why."""
 
     def any_lost(self) -> bool:
         """Whether the head or a node is lost."""

@@ -1,10 +1,12 @@
-"""Small actors that belong to one node: agents and gates."""
+"""Small actors that belong to one node: agents and input waiters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
 def options_on(node: str, *, soft: bool = False) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class NodeMonitor:
         places: Host and port of each, by name.
         interval: Seconds between two attempts to connect.
         grace: Seconds for which nothing connects, until a place is lost.
-        tell: Called in that thread with the reasons of all lost places by name, when a place is lost or answers again.
+        report: Called in that thread with the reasons of all lost places by name, when one is lost or answers again.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class NodeMonitor:
         *,
         interval: float = _INTERVAL,
         grace: float = _GRACE,
-        tell: Callable[[Mapping[str, str]], None] = lambda lost: None,
+        report: Callable[[Mapping[str, str]], None] = lambda lost: None,
     ) -> None:
-        self._interval, self._grace, self._tell = interval, grace, tell
+        self._interval, self._grace, self._report = interval, grace, report
         self._selector = selectors.DefaultSelector()
         self._fresh = deque(_Watched(name, address, answered=name == HEAD) for name, address in places.items())
         self._names = set(places)
@@ -148,7 +148,7 @@ class NodeMonitor:
             problem = f"{SILENT} ({SILENT_SECONDS + self._grace:g} s)" if one.problem == SILENT else one.problem
             self._lost[one.name] = f"{what} at {host}:{port} {problem}"
             _log.error("%s: calls of its workers fail", self._lost[one.name])
-            self._tell(dict(self._lost))
+            self._report(dict(self._lost))
 
     def _connect(self, one: _Watched) -> None:
         one.tried = time.monotonic()
@@ -173,7 +173,7 @@ class NodeMonitor:
         self._selector.modify(one.connection, selectors.EVENT_READ, one)
         if self._lost.pop(one.name, None) is not None:
             _log.warning("%s:%s answers again", *one.address)
-            self._tell(dict(self._lost))
+            self._report(dict(self._lost))
 
     def _read(self, one: _Watched) -> None:
         """Read what came over a connection: Ray's greeting, which is of no use here, or its end."""

@@ -42,7 +42,7 @@ class NodeProbe:
         self._closed.set()
 
     def _run(self) -> None:
-        with suppress(ray.exceptions.RayError, OSError):  # the head does not answer: others tell of that
+        with suppress(ray.exceptions.RayError, OSError):  # the head does not answer: others report that
             self._try(_ports(self._node))
 
     def _try(self, places: dict[str, Address]) -> None:

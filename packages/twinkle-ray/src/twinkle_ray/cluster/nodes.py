@@ -5,10 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
+
+from twinkle_ray.ray_internals import free_resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ class Node:
 
 def alive_nodes() -> Sequence[Node]:
     """Return the nodes that are alive, as devices are counted: the head first, then by address and name."""
-    free = import_module("ray._private.state").available_resources_per_node()
+    free = free_resources()
     nodes: Sequence[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
     found = [node for node in nodes if node["Alive"]]
     found.sort(key=_order)

@@ -83,7 +83,7 @@ def _ended(waiting: selectors.BaseSelector, trying: object) -> str | None:
     return None if number == 0 else problem_of(number)
 
 
-def places_of(nodes: Iterable[str]) -> dict[str, Address]:
+def addresses_of(nodes: Iterable[str]) -> dict[str, Address]:
     """Return the host and port of the head and of some nodes of the cluster.
 
     Args:

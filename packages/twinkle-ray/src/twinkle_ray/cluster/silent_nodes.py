@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twinkle_ray.cluster.places import connect_all, places_of
+from twinkle_ray.cluster.places import addresses_of, connect_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def without_silent(nodes: Sequence[Node], answering: set[str]) -> list[Node]:
     untried = [node.id for node in nodes if node.id not in answering]
     if len(nodes) == 1 or not untried:
         return list(nodes)
-    places = {name: place for name, place in places_of(untried).items() if name in untried}
+    places = {name: place for name, place in addresses_of(untried).items() if name in untried}
     problems = {name: problem for name, problem in connect_all(places, _PATIENCE).items() if problem is not None}
     answering.update(places.keys() - problems.keys())
     out = []

@@ -1,23 +1,24 @@
-"""The start of a cluster of the session's own: a private folder, the driver's environment, the loopback device."""
+"""The start of a cluster of the session's own: its folder, environment and token, and why it did not start."""
 
 from __future__ import annotations
 
-import logging
 import os
+import re
+import resource
+import secrets
 import tempfile
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinkle_ray.cluster.environment import HASH_SEED
 from twinkle_ray.cluster.watchdog import MARK
+from twinkle_ray.python_internals import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # has the effect of `on_loopback` in the cluster's processes
-_TOKEN_LOG = "ray._private.authentication.authentication_token_setup"
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # `ray_internals.on_loopback` for the cluster's processes
 _LONGEST = 24  # most bytes of a parent folder: the paths of Ray's sockets inside it have a limit of the system
 
 
@@ -28,30 +29,6 @@ def private_folder() -> Path:
         parent = tempfile.gettempdir()
         parent = parent if len(os.fsencode(parent)) <= _LONGEST else "/tmp"
     return Path(tempfile.mkdtemp(prefix="twinkle-", dir=parent))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence a line that Ray logs at each start, which advises to turn its token off."""
-    logger = logging.getLogger(_TOKEN_LOG)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextmanager
-def on_loopback() -> Iterator[None]:
-    """Make Ray's processes listen on the loopback device alone, as Ray does by default outside of Linux."""
-    constants: Any = import_module("ray._private.ray_constants")
-    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
@@ -69,12 +46,71 @@ def marked_children(mark: str, hash_seed: str) -> Iterator[None]:
         "SPT_NOENV": "1",  # otherwise the titles of Ray's agents overwrite their environment in /proc
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
     }
-    before = {name: os.environ.pop(name, None) for name in (*own, "RAY_ADDRESS")}
-    os.environ.update(own)
-    try:
+    with environment({**own, "RAY_ADDRESS": None}):
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+
+
+def make_token() -> None:
+    """Create the token file if there is none, readable by its owner only."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = _path()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        tighten_token()
+
+
+def tighten_token() -> None:
+    """Make the token file readable by its owner only; Ray makes it readable by everyone."""
+    try:
+        path = _path()
+        if path.stat().st_uid == os.getuid():
+            path.chmod(0o600)
+    except OSError:  # there is no file, or its mode cannot be changed
+        return
+
+
+def _path() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+_LOGS = ("gcs_server.err", "gcs_server.out", "raylet.err", "raylet.out")
+# Errors of Ray's own loggers, of Python and of C++; stacks of C++ are left out.
+_ERRORS = re.compile(r"^\[\d[^\]]* [EFC] .*\] |rror|annot |ailed|bad_alloc")
+_LINES = 4  # of each log
+_WIDTH = 300
+_LIMITS = {
+    "RLIMIT_AS": (
+        resource.RLIMIT_AS,
+        "bytes of address space (`ulimit -v`), of which Ray maps many times what it uses",
+    ),
+    "RLIMIT_DATA": (resource.RLIMIT_DATA, "bytes of data (`ulimit -d`)"),
+}
+
+
+def start_errors(folder: Path) -> str:
+    """The last errors in the logs of a cluster's own processes, on lines of their own; empty without any.
+
+    Args:
+        folder: The cluster's folder.
+    """
+    rows = []
+    for name in _LOGS:
+        for path in folder.glob(f"r/session_2*/logs/{name}"):
+            lines = path.read_text(errors="replace").splitlines()
+            found = [line for line in lines if _ERRORS.search(line) and "(+0x" not in line]
+            rows += [f"  {name}: {line.strip()[:_WIDTH]}" for line in found[-_LINES:]]
+    return "\n".join(["", "its processes wrote:", *rows]) if rows else ""
+
+
+def memory_limits() -> str:
+    """The memory limits of this process and its children, as text; empty without any."""
+    out = []
+    for name, (number, what) in _LIMITS.items():
+        soft, _ = resource.getrlimit(number)
+        if soft != resource.RLIM_INFINITY:
+            out.append(f"{name} is {soft} {what}")
+    return f"; {', and '.join(out)}" if out else ""

@@ -46,7 +46,7 @@ class Watchdog:
                 cwd="/",
             )
 
-    def let_go_on(self) -> None:
+    def resume_stopped(self) -> None:
         """Continue processes that are stopped (SIGSTOP), so that they can end."""
         if self._process is not None:
             for pid in marked(self._mark):

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 
 from twinkle_ray.collective.errors import CollectiveError, CollectiveMismatchError, CollectiveTimeoutError
 from twinkle_ray.collective.operation_log import LOGS, OperationLog, first_difference
+from twinkle_ray.torch_internals import default_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,10 +85,10 @@ class Diagnostics:
         self, group: ProcessGroup, ranks: Sequence[int], rank: int, timeout: timedelta | None, *, debug: bool
     ) -> None:
         self._group, self._ranks, self._rank, self._debug = group, ranks, rank, debug
-        self._seconds = (timeout or distributed_c10d.default_pg_timeout).total_seconds()
-        self._is_gloo = "gloo" in dist.get_backend(group)  # alone, or beside NCCL
+        self._seconds = (timeout or default_pg_timeout).total_seconds()
+        self._is_gloo = "gloo" in dist.get_backend(group)  # alone, or with NCCL
         name = group.group_name
-        self._store: Store = PrefixStore(f"twinkle/collective/{name}", distributed_c10d._get_default_store())
+        self._store: Store = PrefixStore(f"twinkle/collective/{name}", default_store())
         self._log = LOGS.setdefault(group, OperationLog(self._store, rank, len(ranks)))
 
     @contextmanager
@@ -147,7 +147,7 @@ class Diagnostics:
             return CollectiveError(f"{where}: the process of the store is gone: {why} ({first})")
 
     def _judged(self, head: str, number: int) -> CollectiveError:
-        """Wait for the others, `ROLL_CALL_SECONDS` at most; a plain difference is told at once."""
+        """Wait for the others, `ROLL_CALL_SECONDS` at most; a plain difference is reported at once."""
         deadline = time.monotonic() + ROLL_CALL_SECONDS
         everyone = set(range(len(self._ranks)))
         while True:

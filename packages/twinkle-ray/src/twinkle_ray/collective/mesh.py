@@ -65,7 +65,7 @@ class MeshCollective(Collective):
             is then an error on every rank.
 
     Raises:
-        ValueError: Sizes do not divide, or ranks and groups do not fit; the message says which values would do.
+        ValueError: Sizes do not divide, or ranks and groups do not fit; the message says which values to use.
     """
 
     def __init__(

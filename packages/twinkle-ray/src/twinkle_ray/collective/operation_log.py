@@ -1,4 +1,4 @@
-"""What each rank of a process group has entered, in the group's store: after a failure it tells how ranks differ."""
+"""Operations that each rank of a process group has entered, in the group's store: they show how ranks differ."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torch._C._distributed_c10d import Store
-    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 KEPT = 4  # operations of each rank; the source of a broadcast may be some ahead of the others
 
@@ -61,7 +60,7 @@ class OperationLog:
         return {rank: dict(_parsed(text)) for rank, text in self._read("entered").items()}
 
     def given_up(self) -> set[int]:
-        """The ranks that have told of a failed operation, of late."""
+        """The ranks that have reported a failed operation, of late."""
         oldest = self._own[-1][0] - KEPT
         return {rank for rank, text in self._read("down").items() if text and int(text) > oldest}
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import default_pg_timeout
+from torch.distributed.distributed_c10d import PrefixStore, default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def parallel_shape(
     """Sizes of (dp_replicate, dp_shard, tp); without a size, dp_shard fills a node.
 
     Raises:
-        ValueError: With the rule, the values and what would do.
+        ValueError: With the rule, the values and what to use.
     """
     for name, value in (
         ("world_size", world_size),
@@ -64,7 +63,7 @@ def parallel_shape(
         fitting = ", ".join(str(size) for size in _divisors(world_size // tp_size))
         raise ValueError(
             f"sharding_world_size={shard} times tp_size={tp_size} does not divide world_size={world_size}; "
-            f"a sharding_world_size of {fitting} would do"
+            f"use a sharding_world_size of {fitting}"
         )
     return world_size // (shard * tp_size), shard, tp_size
 
@@ -73,14 +72,14 @@ def check_local_rank(rank: int, local_rank: int, local_world_size: int) -> None:
     """Check that a local rank fits the rank.
 
     Raises:
-        ValueError: With the rule, the values and what would do.
+        ValueError: With the rule, the values and what to use.
     """
     if not 0 <= local_rank < local_world_size:
         raise ValueError(f"local_rank={local_rank} is not in [0, local_world_size - 1] = [0, {local_world_size - 1}]")
     if rank % local_world_size != local_rank:
         raise ValueError(
             f"rank={rank} cannot be local_rank={local_rank} where ranks count node by node, "
-            f"{local_world_size} on each: local_rank={rank % local_world_size} would do"
+            f"{local_world_size} on each: use local_rank={rank % local_world_size}"
         )
 
 
@@ -206,9 +205,9 @@ def _compare(groups: Sequence[Sequence[int]], name: str) -> None:
     own = torch.tensor(list(digest), dtype=torch.uint8)
     if "gloo" not in dist.get_backend_config():
         own = own.to(torch.accelerator.current_accelerator())
-    all_told = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(all_told, own)
-    other = next((rank for rank, told in enumerate(all_told) if not torch.equal(told, all_told[0])), None)
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, own)
+    other = next((rank for rank, values in enumerate(gathered) if not torch.equal(values, gathered[0])), None)
     if other is not None:
         raise ValueError(
             f"ranks 0 and {other} would create different groups over {name}, and this rank {list(groups)[:4]}: use the "
@@ -219,7 +218,7 @@ def _compare(groups: Sequence[Sequence[int]], name: str) -> None:
 def _divides(name: str, value: int, whole_name: str, whole: int) -> None:
     if whole % value:
         fitting = ", ".join(str(size) for size in _divisors(whole))
-        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; {fitting} would do")
+        raise ValueError(f"{name}={value} does not divide {whole_name}={whole}; use {fitting}")
 
 
 def _divisors(whole: int) -> list[int]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroupGloo
+from torch.distributed.distributed_c10d import AllreduceOptions, ProcessGroupGloo
+
+from twinkle_ray.torch_internals import gloo_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,8 +75,6 @@ def _refusal(dtype: torch.dtype, op: ReduceOp.RedOpType) -> str:
 
 @cache
 def _alone() -> Any:  # the stub lacks its operations
-    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub spells it Options
-    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    options._threads = 1
-    options._timeout = timedelta(seconds=30)
-    return ProcessGroupGloo(HashStore(), 0, 1, options)
+    device = ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, and not exported
+    return ProcessGroupGloo(store, 0, 1, gloo_options(device, 1, timedelta(seconds=30)))

@@ -1,6 +1,6 @@
 """Start a node of a Ray cluster whose workers are forks: python -m twinkle_ray.forkserver start --head ...
 
-The arguments are those of the command `ray`. The node's server loads numpy and torch beside Ray; the variable
+The arguments are those of the command `ray`. The node's server loads numpy and torch with Ray; the variable
 TWINKLE_FORKSERVER_MODULES names other modules, or none. TWINKLE_FORKSERVER_IDLE_SECONDS=60 is how long the server waits
 for the next worker before it ends.
 """

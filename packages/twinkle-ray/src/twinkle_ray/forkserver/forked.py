@@ -1,4 +1,4 @@
-"""What differs in a process that the fork server has made: its parent is not who asked for it, and torch is loaded."""
+"""Differences of a process that the fork server has made: its parent is not who asked for it, and torch is loaded."""
 
 from __future__ import annotations
 

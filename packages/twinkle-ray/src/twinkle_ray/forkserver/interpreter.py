@@ -14,6 +14,7 @@ from zlib import crc32
 
 from twinkle_ray.cluster.environment import HASH_SEED
 from twinkle_ray.forkserver.server import MODULES
+from twinkle_ray.python_internals import environment, interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,24 +81,15 @@ def forking(folder: Path, modules: Iterable[str]) -> Iterator[None]:
 
     Args:
         folder: A folder that only this user can enter; it stays as long as the node.
-        modules: Names of modules that the server loads beside Ray.
+        modules: Names of modules that the server loads with Ray.
     """
-    interpreter = folder / "python"
+    path = folder / "python"
     command = shlex.join([sys.executable, "-I", "-S", str(_LAUNCHER), str(folder)])
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         file.write(f'#!/bin/sh\nexec {command} "$@"\n')
     os.chmod(file.name, 0o700)
-    os.replace(file.name, interpreter)  # another node may be reading it
+    os.replace(file.name, path)  # another node may be reading it
     seed = os.environ.get(HASH_SEED, "")
     own = {MODULES: ",".join(modules), HASH_SEED: seed if seed.isdecimal() else "0"}
-    before = {name: os.environ.get(name) for name in own}
-    executable, sys.executable = sys.executable, str(interpreter)
-    os.environ.update(own)
-    try:
+    with environment(own), interpreter(path):
         yield
-    finally:
-        sys.executable = executable
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value

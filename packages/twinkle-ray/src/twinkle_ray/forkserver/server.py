@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MODULES = "TWINKLE_FORKSERVER_MODULES"  # what is loaded beside Ray and the worker's own modules, as "numpy,torch"
+MODULES = "TWINKLE_FORKSERVER_MODULES"  # what is loaded with Ray and the worker's own modules, as "numpy,torch"
 IDLE_SECONDS = "TWINKLE_FORKSERVER_IDLE_SECONDS"  # how long a server without a child waits for the next worker
 _OWN_MODULES = ("ray", "twinkle_ray.workers.rank_actor", "twinkle_remote.component.construct")
 # Ray's worker loads these where they are installed, to be able to serialize their objects.
@@ -156,10 +156,10 @@ def idle_seconds() -> float:
         ValueError: What is said is not a number of seconds from 0 to 1000000.
     """
     text = os.environ.get(IDLE_SECONDS, "60")
-    with suppress(ValueError):  # no number: told below with the rule
+    with suppress(ValueError):  # no number: refused below with the rule
         if 0 <= (seconds := float(text)) <= _LONGEST_IDLE:
             return seconds
-    raise ValueError(f"{IDLE_SECONDS}={text!r} must be a number of seconds from 0 to {_LONGEST_IDLE}: 60 would do")
+    raise ValueError(f"{IDLE_SECONDS}={text!r} must be a number of seconds from 0 to {_LONGEST_IDLE}: use 60")
 
 
 def _let_go_of_streams() -> None:
@@ -171,7 +171,7 @@ def _let_go_of_streams() -> None:
 
 
 def _remove_old(path: str) -> None:
-    """Remove what is beside a server's socket of servers that were killed before they could remove it themselves.
+    """Remove files next to a server's socket that are of servers which were killed before they could remove them.
 
     Other containers may have theirs here, too, for processes that cannot be seen from here.
     """
@@ -210,7 +210,7 @@ def _opened_devices() -> list[str]:
 
 
 def _shared(environment: Iterable[bytes]) -> list[bytes]:
-    """What workers of all jobs have in their environment, sorted."""
+    """The variables that workers of all jobs have in their environment, sorted."""
     return sorted(entry for entry in environment if not entry.startswith(_JOB))
 
 

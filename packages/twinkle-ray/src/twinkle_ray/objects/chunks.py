@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import sys
+from bisect import bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote import values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
+
+    from twinkle_remote.protocol import Rows
 
 _CHUNKS = 128
 _SAMPLE = 8
@@ -62,6 +65,21 @@ class Chunks:
                 size += pickled.nbytes
                 out.extend(pickled.open()[max(start - first, 0) : stop - first])
             begin = end
+        return out, size
+
+    def pick(self, rows: Rows) -> tuple[list[Any], int]:
+        """Return rows by their numbers, in their order, and how many bytes were opened for them."""
+        heads = memoryview(self.heads)
+        opened: dict[int, list[Any]] = {}
+        out: list[Any] = []
+        size = 0
+        for row in rows:
+            i = bisect_right(self.bounds, row) - 1
+            if i not in opened:
+                pickled = Pickled(heads[self.ends[i - 1] if i else 0 : self.ends[i]], *self.rests[i])
+                opened[i] = pickled.open()
+                size += pickled.nbytes
+            out.append(opened[i][row - self.bounds[i]])
         return out, size
 
     def cut(self, start: int, stop: int) -> Chunks:
@@ -118,6 +136,31 @@ def cut(value: Any, start: int, stop: int) -> Any:
     return values.map_columns(
         value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, start, stop), values.rebuild
     )
+
+
+def pick(value: Any, rows: Rows | None, names: Sequence[Hashable] | None) -> tuple[Any, int]:
+    """Rows of a stored form by their numbers, and those of these columns that it has: a value, and the opened bytes.
+
+    Args:
+        value: The stored form.
+        rows: The rows; None for all.
+        names: The columns; None for all.
+    """
+    some = value if names is None else values.selected_where_there(value, names)
+    if rows is None:
+        return unfold(some)
+    if isinstance(rows, range) and rows.step == 1:
+        return unfold(some, rows.start, max(rows.start, rows.stop))
+    if isinstance(some, Chunks):
+        return some.pick(rows)
+    if isinstance(some, tensors.ArrayForm):
+        return unfold(replace(some, array=some.array[list(rows)]))
+    parts = None if _has_splitter(some) else values.columns(some)
+    if parts is None:
+        part = values.pick(some, rows)
+        return part, values.size_in_bytes(part)
+    read = [pick(part, rows, None) for part in parts.values()]
+    return values.rebuild(some, [part for part, _ in read]), sum(size for _, size in read)
 
 
 def _has_splitter(value: Any) -> bool:

@@ -17,10 +17,13 @@ from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from ray import ObjectRef
 
     from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.cluster.node_probe import NodeProbe
+    from twinkle_remote.protocol import Rows
 
 ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each receiver
 _LOOK_SECONDS = 1.0
@@ -95,12 +98,18 @@ class RayStore:
             StoreTimeoutError: The time is over.
             WorkerDiedError: The process that held the value has ended, or its node is lost.
         """
+        return self.pick(ref, None if start is None or stop is None else range(start, stop), None, timeout)
+
+    def pick(
+        self, ref: object, numbers: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """Rows of a stored value by their numbers, with those of these columns that it has; see `get`."""
         if isinstance(ref, Inline):
-            return rows.unfold(Pickled(ref.data).open(), start, stop)[0], len(ref.data)
+            return rows.pick(Pickled(ref.data).open(), numbers, columns)[0], len(ref.data)
         if not isinstance(ref, Stored):
-            return rows.unfold(ref, start, stop)[0], 0
+            return rows.pick(ref, numbers, columns)[0], 0
         try:
-            value, size = within(timeout, lambda: self._read(ref, start, stop))
+            value, size = within(timeout, lambda: self._read(ref, numbers, columns))
         except TooLateError:
             raise StoreTimeoutError(
                 f"{ref.nbytes} bytes of {ref.label} did not arrive: its process, or the raylet of a node, does not "
@@ -147,17 +156,18 @@ class RayStore:
             raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
         return Stored(ref, size, self._node, self._id, self._label), size
 
-    def _read(self, stored: Stored, start: int | None, stop: int | None) -> tuple[Any, int]:
+    def _read(self, stored: Stored, numbers: Rows | None, columns: Sequence[Hashable] | None) -> tuple[Any, int]:
         check_raylet()
         none_registered = values.registered_splitters() is None  # an agent does not have these splitters
         cut_there = self.agent is not None and stored.node != self._node and none_registered
-        if cut_there and start is not None and stop is not None:
+        if cut_there and (numbers is not None or columns is not None):
             try:
-                (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, start, stop))
-                return _opened(self._fetched(stored, piece), 0, stop - start)
+                (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, numbers, columns))
+                whole = range(len(numbers)) if numbers is not None and columns is None else None
+                return _opened(self._fetched(stored, piece), whole, None)
             except ray.exceptions.RayTaskError:  # the agent may not have a class that this process has
                 pass
-        return _opened(self._fetched(stored, stored.ref), start, stop)
+        return _opened(self._fetched(stored, stored.ref), numbers, columns)
 
     def _fetched(self, stored: Stored, ref: ObjectRef[Pickled]) -> Pickled:
         """Wait for data of a node for as long as the node is not lost, and can be reached from here."""
@@ -200,6 +210,6 @@ def put(pickled: Pickled) -> ObjectRef[Pickled]:
     return ref
 
 
-def _opened(pickled: Pickled, start: int | None, stop: int | None) -> tuple[Any, int]:
-    value, size = rows.unfold(pickled.open(), start, stop)
+def _opened(pickled: Pickled, numbers: Rows | None, columns: Sequence[Hashable] | None) -> tuple[Any, int]:
+    value, size = rows.pick(pickled.open(), numbers, columns)
     return value, size + len(pickled.head)

@@ -1,6 +1,6 @@
-"""A pickled value in the form that suits Ray: a small head, large buffers beside it, and the object refs in it.
+"""A pickled value in the form that suits Ray: a small head, large buffers out of band, and the object refs in it.
 
-Buffers beside the head go into the object store without a copy on the reader's side. Refs have to be visible to Ray, or
+Buffers out of band go into the object store without a copy on the reader's side. Refs have to be visible to Ray, or
 it would free their objects too early, or never.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import cloudpickle
 
-from twinkle_ray.objects import arrays, arrow, dataset_rows, tensors
+from twinkle_ray.objects import arrow, dataset_rows, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,8 +72,8 @@ _CloudPickler: Any = cloudpickle.CloudPickler  # Ray's copy of cloudpickle is no
 class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
     """Classes of `__main__` by value, arrays read-only, tensors as arrays, slices of tables alone, refs by index."""
 
-    def __init__(self, file: io.BytesIO, refs: list[ray.ObjectRef[Any]], beside: Callable[[Any], bool]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=beside)
+    def __init__(self, file: io.BytesIO, refs: list[ray.ObjectRef[Any]], out_of_band: Callable[[Any], bool]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=out_of_band)
         self._refs = refs
 
     def reducer_override(self, value: Any) -> Any:
@@ -85,7 +85,7 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             reduced = tensors.reduce(value)
             if reduced is not None:
                 return reduced
-        reduced = arrays.reduce(value) or arrow.reduce(value) or dataset_rows.reduce(value) or _slots(value)
+        reduced = _array(value) or arrow.reduce(value) or dataset_rows.reduce(value) or _slots(value)
         return super().reducer_override(value) if reduced is None else reduced
 
 
@@ -117,12 +117,40 @@ def pack(value: object) -> Pickled:
     buffers: list[pickle.PickleBuffer] = []
     refs: list[ray.ObjectRef[Any]] = []
 
-    def beside(buffer: pickle.PickleBuffer) -> bool:
+    def out_of_band(buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes < _BESIDE:
             return True
         buffers.append(buffer)
         return False
 
     with io.BytesIO() as file:
-        _Pickler(file, refs, beside).dump(value)
+        _Pickler(file, refs, out_of_band).dump(value)
         return Pickled(file.getvalue(), buffers, refs)
+
+
+def _array(value: Any) -> tuple[Any, ...] | None:
+    """Reduce an array or frame anywhere inside a value; None for any other value."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(value) is numpy.ndarray:
+        view = value.view() if value.flags.forc else value.copy()
+        view.flags.writeable = False
+        make, args, *state = view.__reduce_ex__(5)
+        return (_read_only, (make, args, state[0])) if state else (make, args)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+        make, args, *state = value.__reduce_ex__(5)
+        return _own_frame, (make, args, state[0])
+    return None
+
+
+def _read_only(make: Any, args: Any, state: Any) -> Any:
+    array = make(*args)
+    array.__setstate__(state)
+    array.flags.writeable = False
+    return array
+
+
+def _own_frame(make: Any, args: Any, state: Any) -> Any:
+    frame = make(*args)
+    frame.__setstate__(state)
+    return frame.copy()

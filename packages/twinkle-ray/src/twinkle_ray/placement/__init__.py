@@ -1,1 +1,1 @@
-"""Which worker runs on which node and device."""
+"""Placement: the node and the device of each worker."""

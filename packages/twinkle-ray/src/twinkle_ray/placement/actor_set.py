@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from twinkle_ray.cluster.node_actors import ATTEMPTS
 from twinkle_ray.cluster.remote_once import remote_once
-from twinkle_ray.placement.first_answers import get_within
+from twinkle_ray.placement.first_replies import get_within
 from twinkle_ray.placement.rank_environment import (
     DEVICE_TYPE,
     hidden_devices,
@@ -17,10 +18,11 @@ from twinkle_ray.placement.rank_environment import (
     rendezvous,
     threads,
 )
+from twinkle_ray.ray_internals import visibility_variable
 from twinkle_ray.workers.group import RayGroup
 from twinkle_ray.workers.loop_calls import CONTROL, CONTROL_THREADS
 from twinkle_ray.workers.member import Member
-from twinkle_ray.workers.rank_actor import RankActor, RankAssignment, WorkerLocation, visibility_variable
+from twinkle_ray.workers.rank_actor import RankActor, RankAssignment, WorkerLocation
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.protocol import WorkerInfo
 
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 # Beside other concurrency groups, a concurrency of 1 would be a thread of its own, and 0 is the main thread.
 _OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 0}
-ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
 class ActorSet:
@@ -43,7 +44,7 @@ class ActorSet:
     Args:
         group: The group.
         reserved: What is reserved for it.
-        lost_nodes: The lost nodes; who waits for one of them is told.
+        lost_nodes: The lost nodes; who waits for one of them gets an error.
         options: Further options of Ray for each actor.
     """
 
@@ -97,7 +98,7 @@ class ActorSet:
 
         Args:
             seed: Seed of every process.
-            environment: Variables of every process, beside those of ranks and devices.
+            environment: Variables of every process, in addition to those of ranks and devices.
             timeout: Seconds in which every actor must answer.
             replay: Keep the constructors' tasks, so that they can run again.
 
@@ -119,7 +120,7 @@ class ActorSet:
             self._assignments.append(RankAssignment(name, rank, size, seed, own, paths))
         return RayGroup(name, self._members(range(size), timeout), is_driver=True, replay=replay)
 
-    def renew(self, ranks: Sequence[int], timeout: float) -> Sequence[Member]:
+    def restart(self, ranks: Sequence[int], timeout: float) -> Sequence[Member]:
         """Start other workers in the places of some ranks, which are ended, and give them these ranks.
 
         Raises:
@@ -169,7 +170,7 @@ class ActorSet:
         for rank, stack in zip(ranks, stacks, strict=True):
             actor, at = self.actors[rank], self.locations[rank]
             info = WorkerInfo(name, rank, size, at.host, at.pid)
-            members.append(Member(actor, info, at.node_id, stack, actor.alive.remote()))
+            members.append(Member(actor, actor._actor_id.hex(), info, at.node_id, stack, actor.alive.remote()))
         return members
 
     def _check_devices(self) -> None:
@@ -213,7 +214,8 @@ def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]
     """Return the indices of the locations, ordered by node, then by device."""
 
     def key(i: int) -> tuple[int, list[tuple[int, str]], int]:
-        devices = [(int(device), "") if device.isdecimal() else (0, device) for device in locations[i].devices]
-        return reserved[i].node, sorted(devices), i
+        at = locations[i]
+        numbers = at.numbers or [int(device) if device.isdecimal() else 0 for device in at.devices]
+        return reserved[i].node, sorted(zip(numbers, at.devices, strict=True)), i
 
     return sorted(range(len(locations)), key=key)

@@ -129,7 +129,7 @@ def named_devices(group: DeviceGroup) -> Sequence[int] | None:
         return [visible[index] for index in held]
     raise InfeasibleError(
         f"group {group.name!r}: ranks={list(held)} are neither among visible_devices={group.visible_devices!r} nor do "
-        f"they count within it, as 0 to {len(visible) - 1} would do"
+        f"they count within it; use 0 to {len(visible) - 1}"
     )
 
 
@@ -260,7 +260,7 @@ def _share(count: int, nodes: int, capacity: Sequence[int]) -> list[int] | int:
 
 
 def _instead(group: DeviceGroup, capacity: Sequence[int]) -> str:
-    """The numbers of nodes that would do for a group."""
+    """The numbers of nodes to use for a group."""
     count = group.num_workers
     would = [
         nodes
@@ -268,5 +268,5 @@ def _instead(group: DeviceGroup, capacity: Sequence[int]) -> str:
         if count % nodes == 0 and not isinstance(_share(count, nodes, capacity), int)
     ]
     if would:
-        return f"; nodes={' or '.join(map(str, would))} would do"
+        return f"; use nodes={' or '.join(map(str, would))}"
     return "" if isinstance(_spread(count, capacity), int) else "; without nodes= it finds its places"

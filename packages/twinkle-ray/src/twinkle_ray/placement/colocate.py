@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_mesh import balanced_slice
+from twinkle_ray.cluster.nodes import alive_nodes
+from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
+    from twinkle_ray.workers.rank_actor import WorkerLocation
 
 
 def check_colocate(colocate: Sequence[Sequence[str]], groups: Sequence[DeviceGroup]) -> tuple[tuple[str, ...], ...]:
@@ -56,7 +59,7 @@ def _check_nodes(colocate: Sequence[Sequence[str]], groups: Sequence[DeviceGroup
             most = max(nodes for nodes in range(1, group.num_workers + 1) if first.num_workers % nodes == 0)
             raise ValueError(
                 f"colocate={colocate!r}: group {first.name!r} has nodes={first.nodes} and group {group.name!r} has "
-                f"{group.num_workers} workers, and each node of a set needs one of each group; nodes={most} would do"
+                f"{group.num_workers} workers, and each node of a set needs one of each group; use nodes={most}"
             )
 
 
@@ -95,3 +98,31 @@ def share_nodes(
         else:
             return out
     return None
+
+
+def nodes_to_keep(
+    name: str, colocate: Sequence[Sequence[str]], locations: Sequence[WorkerLocation], lost: Container[str]
+) -> Sequence[str]:
+    """Return the nodes of a group that shares them with others; empty for any other group.
+
+    Args:
+        name: Name of the group.
+        colocate: The sets of groups on the same nodes.
+        locations: Where its workers run.
+        lost: Ids of lost nodes.
+
+    Raises:
+        PlacementError: One of them is lost.
+    """
+    others = next(([other for other in names if other != name] for names in colocate if name in names), [])
+    if not others:
+        return ()
+    there = {node.id for node in alive_nodes() if node.id not in lost}
+    gone = sorted({one.host for one in locations if one.node_id not in there})
+    if gone:
+        raise PlacementError(
+            f"group {name!r} cannot be restarted alone: colocate places it on the nodes of "
+            f"{', '.join(map(repr, others))}, and {', '.join(gone)} is lost; shutdown() and initialize() place "
+            "them together anew"
+        )
+    return [location.node_id for location in locations]

@@ -8,7 +8,8 @@ import sysconfig
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from twinkle_ray.workers.rank_actor import THREADS, visibility_variable
+from twinkle_ray.ray_internals import visibility_variable
+from twinkle_ray.workers.rank_actor import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 _HIDDEN = ("GPU", "NPU")
 DEVICE_TYPE = "TWINKLE_DEVICE_TYPE"
-"""The variable that tells a worker the device type of its group, such as GPU."""
+"""The variable with the device type of a worker's group, such as GPU."""
 NODE_RANK = "TWINKLE_LOCAL_RANK"
-"""The variable that tells a worker its rank among the workers of its group and node."""
+"""The variable with the rank of a worker among the workers of its group and node."""
 
 
 def rendezvous(locations: Sequence[WorkerLocation], port: int) -> Mapping[str, str]:

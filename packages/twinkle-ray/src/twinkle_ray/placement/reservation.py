@@ -14,7 +14,7 @@ from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.cluster.silent_nodes import without_silent
 from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, assign_at, resource
-from twinkle_ray.workers.rank_actor import first_environment, visibility_variable
+from twinkle_ray.workers.rank_actor import device_numbers
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _NODE = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What is reserved for one worker.
+    """The resources that are reserved for one worker.
 
     Attributes:
         placement_group: Ray's placement group.
@@ -59,7 +59,7 @@ class Reserved:
 
 
 class Reservation:
-    """What is reserved for all groups.
+    """The resources that are reserved for all groups.
 
     Args:
         groups: The groups.
@@ -207,7 +207,7 @@ def _await(reserved: Sequence[Any], until: float) -> None:
 
 
 def _device_of_each(reserved: Sequence[Any], kind: str, until: float) -> list[tuple[int, str]]:
-    """Which device each placement group of one device holds: its number among those of its node, and Ray's id of it."""
+    """The device that each placement group of one device holds: number among those of its node, and Ray's id of it."""
     probe = remote_once(_accelerators)
     options = [Reserved(one, 0, 0, "", {kind: 1.0}).options() for one in reserved]
     asked = [probe.options(**each, max_retries=0).remote(kind) for each in options]
@@ -221,10 +221,5 @@ def _accelerators(kind: str) -> tuple[int, str] | None:
     """This process's one device of a type: its number among those of its node, and Ray's id; None without a number."""
     ids: Mapping[str, Sequence[object]] = ray.get_runtime_context().get_accelerator_ids()
     own = [str(id_) for id_ in ids.get(kind, ())]
-    variable = visibility_variable(kind)
-    if len(own) != 1 or variable is None:
-        return None
-    seen = [id_.strip() for id_ in first_environment().get(variable, "").split(",") if id_.strip()]
-    if own[0] in seen:  # the node was started with some of its host's devices: it counts these, and names them as here
-        return seen.index(own[0]), own[0]
-    return (int(own[0]), own[0]) if own[0].isdecimal() else None
+    numbers = device_numbers(kind, own)
+    return (numbers[0], own[0]) if len(own) == 1 and numbers is not None else None

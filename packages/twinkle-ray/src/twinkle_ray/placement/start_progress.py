@@ -1,4 +1,4 @@
-"""How far the start of the workers is, shown on the standard error where it takes long."""
+"""Progress of the start of the workers, shown on the standard error where it takes long."""
 
 from __future__ import annotations
 

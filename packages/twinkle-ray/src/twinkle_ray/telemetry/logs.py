@@ -5,16 +5,33 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twinkle_ray.telemetry.printable import printable
+from twinkle_ray.ray_internals import log_deduplicators, log_dispatcher
 from twinkle_remote.backends.support import worker_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Source = tuple[str, str]  # a node's address and a process id
+
+_STYLES = re.compile(r"\x1b\[[0-9;:]*m")  # colours, without which the text is the same
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(line: str) -> str:
+    """Return a line without colours and overwritten parts of progress bars, with control characters spelled out.
+
+    Args:
+        line: One line, of whatever a process wrote.
+    """
+    shown = [part for part in _STYLES.sub("", line).split("\r") if part]
+    return _CONTROLS.sub(_spelled, shown[-1] if shown else "")
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
 
 _LABEL = re.compile(r"(?P<group>.+)\[(?P<rank>\d+)/(?P<size>\d+)(?P<place>[^\]]*)\]")
 _WHO = ("group", "rank", "size")
@@ -97,7 +114,7 @@ class WorkerLogs:
         self._tokens: dict[str, int] = {}
         self._labels: dict[Source, str] = {}
         self._ended = threading.Event()
-        self._dispatcher: Any = import_module("ray._private.ray_logging").global_worker_stdstream_dispatcher
+        self._dispatcher: Any = log_dispatcher()
         self._others = [handle for name, handle in self._dispatcher.handlers if name == _HANDLER]
         self._skipping: list[tuple[Any, Any]] = []
         if self._others:
@@ -133,8 +150,7 @@ class WorkerLogs:
 
     def _skip_ours(self) -> None:
         """Keep Ray from printing long texts about failures that the errors of this package state in one line."""
-        printing = import_module("ray._private.ray_logging")
-        for printer in (printing.stdout_deduplicator, printing.stderr_deduplicator):
+        for printer in log_deduplicators():
             before = printer.skip_re
             self._skipping.append((printer, before))
             both = _SAID_BY_US.pattern if before is None else f"{_SAID_BY_US.pattern}|{before.pattern}"

@@ -57,7 +57,7 @@ class Exporter:
 
     def _export(self) -> None:
         runtime = active()
-        records = [] if runtime is None else runtime.stats.records()
+        records = [] if runtime is None else runtime.stats.own()
         for record in finished(records):
             if id(record) not in self._exported:
                 self._add(record)

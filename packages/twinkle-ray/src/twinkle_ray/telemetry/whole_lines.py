@@ -1,10 +1,13 @@
-"""A stream that passes on whole lines."""
+"""The lines that a worker prints for the driver: each in one write, its label, and a token after its last line."""
 
 from __future__ import annotations
 
 import io
+import sys
 import threading
 from typing import Any
+
+from twinkle_ray.ray_internals import actor_name_marker
 
 _MOST_HELD = 8192  # characters
 
@@ -27,12 +30,12 @@ class WholeLines(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # typed as if it could be set
-        """As of the stream."""
+        """The same as of the stream."""
         return str(self._stream.encoding)
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]  # typed as if it could be set
-        """As of the stream."""
+        """The same as of the stream."""
         errors: str | None = self._stream.errors
         return errors
 
@@ -82,3 +85,23 @@ class WholeLines(io.TextIOBase):
     def _pass_on(self, text: str) -> None:
         self._stream.write(text)
         self._is_open = not text.endswith("\n")
+
+
+def print_by_line() -> None:
+    """Have each line leave this worker in one write."""
+    sys.stdout, sys.stderr = WholeLines(sys.stdout), WholeLines(sys.stderr)
+
+
+def name_output(label: str) -> None:
+    """Label the lines that this worker prints from now on."""
+    marker = actor_name_marker()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, WholeLines):
+            stream.end_line()  # Ray looks for the marker where a line begins
+        print(f"{marker}{label}", file=stream, flush=True)
+
+
+def end_output(token: str) -> None:
+    """Print a token after everything that this worker has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        print(token, file=stream, flush=True)

@@ -2,7 +2,8 @@
 
 from twinkle_ray.weights.delivery import WeightDelivery
 from twinkle_ray.weights.errors import ManifestError, WeightSyncError, WeightSyncTimeoutError
-from twinkle_ray.weights.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.staged import StagedWeights
 from twinkle_ray.weights.shards.shard import Shard
 from twinkle_ray.weights.sync import SyncHandle, WeightSync
 
@@ -10,6 +11,7 @@ __all__ = [
     "ManifestError",
     "ReplaceableWeights",
     "Shard",
+    "StagedWeights",
     "SyncHandle",
     "WeightDelivery",
     "WeightSync",

@@ -1,4 +1,4 @@
-"""What is checked of values: one rank's blocks, replicas, numbers that are not finite, and what has arrived."""
+"""Checks of values: one rank's blocks, replicas, numbers that are not finite, and what has arrived."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_ray.weights.messages import RankReport
-    from twinkle_ray.weights.planning.transfer_plan import Digests, TransferPlan
+    from twinkle_ray.weights.planning.box_plan import BoxPlan, Digests
     from twinkle_ray.weights.shards.box import Box
 
 _log = logging.getLogger("twinkle.ray")
@@ -85,7 +85,7 @@ def _shown(faults: Sequence[str]) -> str:
     return ", ".join(faults[:_SHOWN]) + (f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else "")
 
 
-def check_replicas(plan: TransferPlan, digests: Sequence[Digests], source: str) -> None:
+def check_replicas(plan: BoxPlan, digests: Sequence[Digests], source: str) -> None:
     """Compare the blocks that several source ranks hold.
 
     Args:
@@ -118,7 +118,7 @@ def check_replicas(plan: TransferPlan, digests: Sequence[Digests], source: str) 
         )
 
 
-def check_arrival(plan: TransferPlan, sent: Sequence[Digests], received: Sequence[Digests]) -> None:
+def check_arrival(plan: BoxPlan, sent: Sequence[Digests], received: Sequence[Digests]) -> None:
     """Compare the values in the target's tensors with those that the source sent.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.weights.planning.transfer_plan import Digests, Move, TransferPlan
+    from twinkle_ray.weights.planning.box_plan import BoxPlan, Digests, Move
 
 _MASK = (1 << 64) - 1
 
@@ -32,12 +32,12 @@ class WeightDelivery:
     moved: int = 0
 
 
-def changed_names(plan: TransferPlan, bits: int) -> tuple[str, ...]:
+def changed_names(plan: BoxPlan, bits: int) -> tuple[str, ...]:
     """Target names of the plan's entries whose bits are set."""
     return tuple(name for i, entry in enumerate(plan.entries) if bits >> i & 1 for name in entry.targets)
 
 
-def by_name(plan: TransferPlan, digests: Sequence[Digests]) -> dict[str, str]:
+def by_name(plan: BoxPlan, digests: Sequence[Digests]) -> dict[str, str]:
     """One digest for each target name: the sum over the blocks that moved, each counted once."""
     moves: dict[Move, int] = {}
     for of_rank in digests:

@@ -75,7 +75,7 @@ class RankReport:
         prepared: Digest of the plan that it has; None without one.
         generation: Of its process group; None without one.
         occupied: Memory files in which its tensors live; None if a sync does not replace their memory.
-        trained: What tells that the component trains these weights; "" where nothing does, and for a source.
+        trained: The sign that the component trains these weights; "" where there is none, and for a source.
         facts: What its weights stand on, which is compared with the other side's.
     """
 

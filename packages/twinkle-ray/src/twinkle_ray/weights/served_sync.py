@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServedSync(WeightSync):
-    """A `WeightSync` beside the session; an entry point of `twinkle.session_tools`.
+    """A `WeightSync` next to the session; an entry point of `twinkle.session_tools`.
 
     Args:
         source: A component.
@@ -31,7 +31,7 @@ class ServedSync(WeightSync):
         self._held: Any = None
 
     def call(self, method: str, *args: Any) -> Any:
-        """What `ServedController` and `ServedWeights` ask for."""
+        """Do what `ServedController` and `ServedWeights` ask for."""
         known: dict[str, Callable[..., Any]] = {
             "sync": lambda version: self._all_at_once(version, in_flight=False),
             "hold": lambda version: self._all_at_once(version, in_flight=True),
@@ -42,15 +42,16 @@ class ServedSync(WeightSync):
             "give_back": self.close,
             "leave_out": lambda handle, ranks: self.leave_out(_workers(handle, ranks)),
             "take_back": lambda handle, ranks: self.take_back(_workers(handle, ranks)),
-            "join": lambda handle: self.join(_known(handle)),
-            "part": lambda handle: self.part(_component(handle)),
-            "bring_up": lambda handle, ranks, donor, donors: self.bring_up(
+            "attach": lambda handle: self.attach(_known(handle)),
+            "detach": lambda handle: self.detach(_component(handle)),
+            "catch_up": lambda handle, ranks, donor, donors: self.catch_up(
                 _workers(handle, ranks), _workers(donor, donors)
             ),
         }
         if method not in known:
             raise ValueError(f"a weight sync knows {', '.join(known)}, not {method!r}")
-        return known[method](*args)
+        with self._watch.over():
+            return known[method](*args)
 
     def _all_at_once(self, version: int, *, in_flight: bool) -> dict[str, Any]:
         self._from_version(version)
@@ -70,6 +71,9 @@ class ServedSync(WeightSync):
         """The next sync publishes this version; one that its client gave up is dropped."""
         self._abandon()
         self.load_state_dict({"version": version - 1})
+
+    def _next_version(self) -> int:
+        return self._version + 1  # the client's streams have chosen it
 
     def _arrive(self, attempt: Any, in_flight: bool) -> dict[str, Any]:
         if in_flight:
@@ -93,7 +97,7 @@ class ServedSync(WeightSync):
         if under_way is not None:
             self._controller.forget()
         if held is not None or under_way is not None:
-            self._end_turn()
+            self._turn.end()
 
     def _delivered(self) -> dict[str, Any]:
         done = self.delivery

@@ -1,4 +1,4 @@
-"""What brings components of a served session up to date, as its client's streams ask for it."""
+"""The weight source of a served session's components, as its client's streams ask for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServedWeights:
         self._version = version
         self._given = given
         self._handles: dict[tuple[str, str], object] = {}
-        self._know(target)
+        self._record(target)
 
     @property
     def given(self) -> int:
@@ -52,19 +52,19 @@ class ServedWeights:
         """Let ranks take part again."""
         self._tool.call("take_back", *self._named(workers))
 
-    def join(self, handle: object) -> None:
+    def attach(self, handle: object) -> None:
         """Give another component what the target is given, from now on."""
-        self._tool.call("join", handle)
-        self._know(handle)
+        self._tool.call("attach", handle)
+        self._record(handle)
 
-    def part(self, component: Component) -> None:
+    def detach(self, component: Component) -> None:
         """Give a component that joined nothing any more."""
-        self._tool.call("part", self._handles[component.group, component.instance])
+        self._tool.call("detach", self._handles[component.group, component.instance])
 
-    def bring_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
+    def catch_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
         """Give ranks that are left out the weights of other ranks; without any, all get a new version."""
         if donors is not None and self._version():
-            self._tool.call("bring_up", *self._named(workers), *self._named(donors))
+            self._tool.call("catch_up", *self._named(workers), *self._named(donors))
             return
         self.take_back(workers)
         if self._version():
@@ -74,7 +74,7 @@ class ServedWeights:
                 self.leave_out(workers)
                 raise
 
-    def _know(self, handle: object) -> None:
+    def _record(self, handle: object) -> None:
         component = component_of(handle)
         assert component is not None
         self._handles[component.group, component.instance] = handle

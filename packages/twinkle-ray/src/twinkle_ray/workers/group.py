@@ -11,14 +11,15 @@ import ray
 
 from twinkle_ray.by_node.node_reply import NodeReply
 from twinkle_ray.objects.wire import task_to_wire, unsendable
-from twinkle_ray.workers.awaited_answers import AnswerAmong, Origin
+from twinkle_ray.replies.awaited_replies import Origin, ReplyAmong
+from twinkle_ray.replies.reply import RayReply
+from twinkle_ray.replies.withdrawn import withdraw
 from twinkle_ray.workers.loop_sender import LoopSender
 from twinkle_ray.workers.lost import to_failure
+from twinkle_ray.workers.member import LeftActor
 from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
-from twinkle_ray.workers.reply import RayReply
 from twinkle_ray.workers.shown_waits import waits_of
-from twinkle_ray.workers.withdrawn import withdraw
-from twinkle_remote.backends.support import tell_start
+from twinkle_remote.backends.support import report_start
 from twinkle_remote.errors import DispatchError, TwinkleError
 from twinkle_remote.protocol import Outcome
 
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_ray.by_node.calls_by_node import CallsByNode
-    from twinkle_ray.workers.awaited_answers import AnswerSource, Origins
+    from twinkle_ray.replies.awaited_replies import Origins, ReplySource
+    from twinkle_ray.replies.reply import LostReply
+    from twinkle_ray.replies.waiting_inputs import WaitingInputs
     from twinkle_ray.workers.member import Member
-    from twinkle_ray.workers.reply import LostReply
-    from twinkle_ray.workers.waiting_inputs import WaitingInputs
-    from twinkle_remote.protocol import InputReplies, Reply, Task, Wait, WorkerInfo
+    from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo, WorkerWaits
 
 _LARGEST_CACHED = 2048  # bytes
 _REPLIES = (RayReply, NodeReply)
@@ -77,22 +78,28 @@ class RayGroup:
 
     def _take_members(self, members: Sequence[Member]) -> None:
         self.members = tuple(members)
-        self._run = [member.actor.run for member in self.members]
-        self._run_gated = [member.actor.run_gated for member in self.members]
-        self._run_and_cache = [member.actor.run_and_cache for member in self.members]
-        self._run_cached = [member.actor.run_cached for member in self.members]
+        self._run: Sequence[Any] | LeftActor = [member.actor.run for member in self.members]
+        self._run_with_inputs: Sequence[Any] | LeftActor = [member.actor.run_with_inputs for member in self.members]
+        self._run_and_cache: Sequence[Any] | LeftActor = [member.actor.run_and_cache for member in self.members]
+        self._run_cached: Sequence[Any] | LeftActor = [member.actor.run_cached for member in self.members]
 
-    def renew(self, members: Sequence[Member]) -> None:
+    def restart(self, members: Sequence[Member]) -> None:
         """Have other workers in the places of those of their ranks, which have ended."""
         fresh = {member.info.rank: member for member in members}
         with self._lock:
-            self._former.update(self.members[rank].actor._actor_id.hex() for rank in fresh)
+            self._former.update(self.members[rank].id for rank in fresh)
             self._take_members([fresh.get(rank, member) for rank, member in enumerate(self.members)])
             for rank, member in fresh.items():
                 self._cached.pop(rank, None)
                 self.deaths.pop(rank, None)
                 self._ended.pop(rank, None)
-                self._sender.renew(rank, member.alive)
+                self._sender.restart(rank, member.alive)
+
+    def leave(self) -> None:
+        """Let go of the actors, which have ended: what is still held of this group keeps no handle of them."""
+        for member in self.members:
+            member.leave()
+        self._run = self._run_with_inputs = self._run_and_cache = self._run_cached = LeftActor()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayGroup, (self._name, self.members)
@@ -131,7 +138,7 @@ class RayGroup:
         if tasks[0].kind in ("create", "drop"):
             self._note(ranks, tasks, of_rank, inputs)
         by_node = self.by_node
-        if by_node is None or (tasks[0].beside and self._sender.runs_beside(ranks[0])):
+        if by_node is None or (tasks[0].concurrent and self._sender.runs_concurrent(ranks[0])):
             return [self._send(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
         through, indices, direct = list(ranks), list(of_rank), dict[int, RayReply | NodeReply]()
         if not by_node.reaches_all:
@@ -156,7 +163,7 @@ class RayGroup:
             self._meshes.pop(first.instance, None)
             return
         if self._is_driver and first.instance not in self._meshes:
-            tell_start(f"constructing {first.name.partition('.')[0]} on {self._name}")
+            report_start(f"constructing {first.name.partition('.')[0]} on {self._name}")
         self._meshes[first.instance] = first.mesh
         if self._replay:
             made = self.created.setdefault(first.instance, {})
@@ -165,9 +172,9 @@ class RayGroup:
     def _send(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
         """Send a task straight to its rank."""
         wire, sent = self._wire(task)
-        if task.beside and self.waiting is not None and self._sender.runs_beside(rank):
-            call = self._sender.send_beside(self.waiting, self.members[rank].actor, rank, wire)
-            return RayReply(self, rank, call.answer, task, sent, on_loop=call)
+        if task.concurrent and self.waiting is not None and self._sender.runs_concurrent(rank):
+            call = self._sender.send_concurrent(self.waiting, self.members[rank], rank, wire)
+            return RayReply(self, rank, call.reply, task, sent, on_loop=call)
         if task.on_loop or inputs or not self._is_driver or type(wire) is not bytes or sent > _LARGEST_CACHED:
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 key = id(task)
@@ -175,9 +182,9 @@ class RayGroup:
             refs = self._inputs(task, inputs)
             if task.on_loop:
                 assert self.waiting is not None
-                call = self._sender.send(self.waiting, self.members[rank].actor, rank, wire, refs)
-                return RayReply(self, rank, call.answer, task, sent, on_loop=call)
-            run = self._run_gated[rank] if refs else self._run[rank]
+                call = self._sender.send(self.waiting, self.members[rank], rank, wire, refs)
+                return RayReply(self, rank, call.reply, task, sent, on_loop=call)
+            run = self._run_with_inputs[rank] if refs else self._run[rank]
             return RayReply(self, rank, run.remote(wire, *refs), task, sent)
         with self._lock:  # between what the actor has cached and what it is sent, nothing else may be sent
             if self._cached.get(rank) == wire:
@@ -187,17 +194,17 @@ class RayGroup:
             return RayReply(self, rank, self._run_and_cache[rank].remote(wire), task, sent, (wire, count))
 
     def _inputs(self, task: Task, inputs: InputReplies) -> list[Any]:
-        """What a task waits for: the gate's answer that says what it reads."""
+        """The refs that a task waits for: the input waiter's reply that says what it reads."""
         if not inputs:
             return []
         assert self.waiting is not None
-        return [self.waiting.answers(inputs, _sources, _origins)[task.place]]
+        return [self.waiting.replies(inputs, _sources, _origins)[task.place]]
 
-    def open_beside(self, ranks: Sequence[int]) -> None:
-        """Have ranks run tasks beside the others from now on: Ray gives a busy actor no other work."""
+    def open_concurrent(self, ranks: Sequence[int]) -> None:
+        """Have ranks run concurrent tasks from now on: Ray gives a busy actor no other work."""
         if self.waiting is not None:
             for rank in ranks:
-                self._sender.open_beside(self.waiting, self.members[rank].actor, rank)
+                self._sender.open_concurrent(self.waiting, self.members[rank], rank)
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops; returns at once."""
@@ -235,8 +242,13 @@ class RayGroup:
         known = {rank: place for rank, place in found.items() if place is not None}
         return {**self.stacks([reply.rank for reply in replies if reply.rank not in known]), **known}
 
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, Wait]:
-        """What the running tasks of ranks wait for, by rank; of a worker that does not answer nothing is known."""
+    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
+        """The keys of tasks of event loops; None for a concurrent task."""
+        calls = [reply.on_loop if isinstance(reply, _REPLIES) else None for reply in replies]
+        return [None if call is None else call.key for call in calls]
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
+        """The waits of the tasks of ranks, by rank; of a worker that does not answer nothing is known."""
         asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
         agent = None if self.waiting is None else self.waiting.agent
         found = dict(zip(ranks, waits_of(asked, agent), strict=True))
@@ -264,7 +276,7 @@ class RayGroup:
         coordinate = None if mesh is None else mesh.coordinate(reply.rank)
         member = self.members[reply.rank]
         ended = getattr(error, "actor_id", None)
-        own = ended if ended in self._former else member.actor._actor_id.hex()  # a worker that had this rank before
+        own = ended if ended in self._former else member.id  # a worker that had this rank before
         unsure = isinstance(error, ray.exceptions.ActorUnavailableError)
         lives = unsure and is_known_to_live(Process(member.node, member.info.pid, member.stack), self.agents)
         failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name, lives=lives)
@@ -293,22 +305,22 @@ class RayGroup:
         return wire, nbytes
 
 
-def _sources(inputs: InputReplies) -> tuple[list[AnswerSource], list[AnswerSource]]:
+def _sources(inputs: InputReplies) -> tuple[list[ReplySource], list[ReplySource]]:
     """Where the answers of the inputs, and of the watched replies, come from."""
     return [_source(reply) for reply in inputs], [_source(reply) for reply in inputs.watched]
 
 
 def _origins(inputs: InputReplies) -> Origins:
-    """Which nodes the inputs and the watched replies need."""
+    """The nodes that the inputs and the watched replies need."""
     found: dict[str, list[Origin]] = {}
     for index, reply in enumerate([*inputs, *inputs.watched]):
         assert isinstance(reply, _REPLIES), "a reply of another backend"
-        info = reply.answer.group.members[reply.rank].info
+        info = reply.source.group.members[reply.rank].info
         for node in reply.nodes:
             found.setdefault(node, []).append(Origin(index, info, reply.name))
     return found
 
 
-def _source(reply: Reply) -> AnswerSource:
+def _source(reply: Reply) -> ReplySource:
     assert isinstance(reply, _REPLIES), "a reply of another backend"
-    return reply.ref if isinstance(reply, RayReply) else AnswerAmong(reply.answer.first, reply.rank)
+    return reply.ref if isinstance(reply, RayReply) else ReplyAmong(reply.source.first, reply.rank)

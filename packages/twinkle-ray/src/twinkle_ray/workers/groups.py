@@ -10,21 +10,21 @@ import ray
 from twinkle_ray.by_node.node_reply import NodeReply
 from twinkle_ray.cluster.forks import leave_to_parent
 from twinkle_ray.cluster.places import HEAD
-from twinkle_ray.workers.reply import RayReply
-from twinkle_ray.workers.waiting_inputs import WaitingInputs
+from twinkle_ray.replies.reply import RayReply
+from twinkle_ray.replies.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from twinkle_ray.by_node.node_reply import PendingNodeAnswer
+    from twinkle_ray.by_node.node_reply import AgentReply
     from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
 
     _Reply = RayReply | NodeReply
-    _Pending = Mapping[ray.ObjectRef[Any], RayReply | PendingNodeAnswer]
+    _Pending = Mapping[ray.ObjectRef[Any], RayReply | AgentReply]
 
 _TOGETHER = 0.05  # seconds to wait for all answers at once: one wake-up instead of one for each
 _REPLIES = (RayReply, NodeReply)
@@ -67,7 +67,7 @@ class RayGroups:
     def replace(self, group: RayGroup) -> None:
         """Replace the group of the same name, or take in that it has other workers."""
         self._groups[group.name] = group
-        labels = {member.actor._actor_id.hex(): member.info.label() for one in self.all() for member in one.members}
+        labels = {member.id: member.info.label() for one in self.all() for member in one.members}
         for one in self.all():
             one.labels = labels
             one.agents = self._agents
@@ -103,7 +103,7 @@ class RayGroups:
         waited = timeout == 0
         while True:
             open_ones = [reply for reply in mine if reply.outcome is None]
-            pending = {answer.ref: answer for answer in {reply.answer for reply in open_ones}}
+            pending = {answer.ref: answer for answer in {reply.source for reply in open_ones}}
             if len(open_ones) < len(mine):
                 until, waited = 0.0, True
             if pending and (waited or not self._read_at_once(pending, until, mine)):
@@ -163,7 +163,7 @@ class RayGroups:
     def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
         """Call a function when a reply is done, in a thread of Ray."""
         if isinstance(reply, NodeReply):
-            reply.answer.tell(reply, notify)
+            reply.source.when_done(reply, notify)
             return True
         assert isinstance(reply, RayReply)
         reply.ref.future().add_done_callback(lambda _: notify())
@@ -187,8 +187,9 @@ class RayGroups:
         return False
 
     def close(self) -> None:
-        """End the gate that waits for inputs; the groups belong to the driver."""
+        """End the input waiter; the groups belong to the driver."""
         self._waiting.close()
+        self._store.agent = None
 
 
 def _read_together(pending: _Pending, timeout: float | None) -> bool:

@@ -68,7 +68,7 @@ class GroupsHere:
         return RayGroups(self._fetched(self._stored), self._store, {}, self._store.lost_nodes, self._agent)
 
     def _fetched(self, groups: ray.ObjectRef[list[RayGroup]]) -> list[RayGroup]:
-        """What the driver has stored, unless its node is lost.
+        """The groups that the driver has stored, unless its node is lost.
 
         Raises:
             WorkerDiedError: It is.
@@ -117,6 +117,6 @@ class GroupsHere:
         return False
 
     def close(self) -> None:
-        """End the gate that waits for inputs; the groups belong to the driver."""
+        """End the input waiter; the groups belong to the driver."""
         if self._loaded is not None:
             self._loaded.close()

@@ -1,6 +1,6 @@
 """The part of a rank's actor for tasks of the event loop: started in their turn, answered later, cancelled, located.
 
-Ray runs the methods of the group "control" on threads of their own, beside the tasks on the main thread.
+Ray runs the methods of the group "control" on threads of their own, while tasks run on the main thread.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from twinkle_ray.forkserver.forked import Asker
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from twinkle_ray.objects.wire import Wire
-    from twinkle_ray.workers.promises import AnswerWire
+    from twinkle_ray.replies.loop_replies import OutcomeWire
+    from twinkle_remote import CallRecord
     from twinkle_remote.backends.support import Worker
     from twinkle_remote.protocol import HandedShare, Outcome, WorkerInfo
 
@@ -33,37 +34,37 @@ class LoopCalls:
         worker: Runs the tasks, once it has a rank.
         info: Its group, rank and node.
         places: Coordinate of each of its components.
-        gates: The gates of the callers that it has met.
+        waiters: The waiters of the callers that it has met.
     """
 
     worker: Worker | None
     info: WorkerInfo
     places: dict[str, Mapping[str, int]]
-    gates: dict[str, Any]
+    waiters: dict[str, Any]
 
     def __init__(self) -> None:
-        self.gates = {}
+        self.waiters = {}
 
-    def meet(self, caller: str, gate: Any) -> None:
-        """Take the gate of a process, to which the answers of its tasks are delivered."""
-        self.gates[caller] = gate
+    def meet(self, caller: str, waiter: Any) -> None:
+        """Take the input waiter of a process, to which the outcomes of its tasks are delivered."""
+        self.waiters[caller] = waiter
 
-    def start_on_loop(self, wire: Wire, caller: str, key: str, *inputs: HandedShare | AnswerWire) -> None:
+    def start_on_loop(self, wire: Wire, caller: str, key: str, *inputs: HandedShare | OutcomeWire) -> None:
         """Start a task on the event loop.
 
         Args:
             wire: The task.
-            caller: The process whose gate takes the answer.
+            caller: The process whose input waiter takes the outcome.
             key: Id of the task.
-            *inputs: Answers that its lazy arguments read; or what a gate has planned that it reads.
+            *inputs: Outcomes that its lazy arguments read; or what an input waiter has planned that it reads.
         """
         from twinkle_remote.protocol import HandedShare, Outcome
 
-        gate = self.gates[caller]
+        waiter = self.waiters[caller]
 
         def answer(outcome: Outcome) -> None:
             with contextlib.suppress(ray.exceptions.RayError):  # the caller has ended
-                gate.deliver.remote(key, outcome_to_wire(outcome))
+                waiter.deliver.remote(key, outcome_to_wire(outcome))
 
         task = None
         try:
@@ -94,6 +95,13 @@ class LoopCalls:
         """Cancel a task of the event loop."""
         if self.worker is not None:
             self.worker.loop.cancel(key)
+
+    @ray.method(concurrency_group=CONTROL)
+    def own_records(self, since: float) -> Sequence[CallRecord]:
+        """The figures of the calls that this worker has made since then."""
+        from twinkle_remote.backends.support import report_records
+
+        return report_records(since)
 
     @ray.method(concurrency_group=CONTROL)
     def where(self, key: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Sends tasks of the event loop to the actors of a group, whose answers come over the gate of this process."""
+"""Sends tasks of the event loop to the actors of a group, whose replies come over the input waiter of this process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import ray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_ray.workers.waiting_inputs import WaitingInputs
+    from twinkle_ray.replies.waiting_inputs import WaitingInputs
+    from twinkle_ray.workers.member import Member
 
-_PLACE_SECONDS = 1.0  # that a worker has to tell where its coroutines are
+_PLACE_SECONDS = 1.0  # that a worker has to say where its coroutines are
 _numbers = count()
 
 
@@ -21,19 +22,19 @@ class LoopCall(NamedTuple):
     """A task of the event loop that was sent.
 
     Attributes:
-        actor: The actor.
+        member: The worker.
         key: Id of the task there.
-        answer: The promised answer.
+        reply: The pending reply.
         signs: Refs that are errors where the worker is lost, or has not started the task.
     """
 
-    actor: Any
+    member: Member
     key: str
-    answer: ray.ObjectRef[Any]
+    reply: ray.ObjectRef[Any]
     signs: tuple[Any, ...]
 
     def loss(self) -> Exception | None:
-        """The error of Ray that stands for the lost answer; None if the worker lives."""
+        """The error of Ray that stands for the lost reply; None if the worker lives."""
         for sign in self.signs:
             try:
                 ray.get(sign, timeout=0)
@@ -54,80 +55,80 @@ class LoopSender:
     def __init__(self, lives: Sequence[Any]) -> None:
         self._lives = list(lives)
         self._met: set[tuple[str, int]] = set()
-        self._beside: set[int] = set()
-        self._renewed: dict[int, int] = {}
+        self._concurrent: set[int] = set()
+        self._restarts: dict[int, int] = {}
         self._caller = f"{os.getpid():x}-{os.urandom(6).hex()}"
 
-    def renew(self, rank: int, alive: Any) -> None:
+    def restart(self, rank: int, alive: Any) -> None:
         """Another worker has the rank."""
         self._lives[rank] = alive
-        self._renewed[rank] = self._renewed.get(rank, 0) + 1
-        self._beside.discard(rank)
+        self._restarts[rank] = self._restarts.get(rank, 0) + 1
+        self._concurrent.discard(rank)
         self._met = {met for met in self._met if met[1] != rank}
 
-    def send(self, waiting: WaitingInputs, actor: Any, rank: int, wire: Any, inputs: Sequence[Any]) -> LoopCall:
+    def send(self, waiting: WaitingInputs, member: Member, rank: int, wire: Any, inputs: Sequence[Any]) -> LoopCall:
         """Send a task.
 
         Args:
-            waiting: Has the gate.
-            actor: The actor.
+            waiting: Has the input waiter.
+            member: The worker.
             rank: Its rank.
             wire: The task.
             inputs: Refs of what it waits for.
         """
-        gate = waiting.gate()
-        caller = self._meet(gate, actor, rank)
+        waiter = waiting.waiter()
+        caller = self._meet(waiter, member, rank)
         key = f"{caller}-{next(_numbers)}"
-        started = actor.start_on_loop.remote(wire, caller, key, *inputs)
-        answer = gate.answer.remote(key, self._worker(caller, rank), [started] if inputs else [])
-        return LoopCall(actor, key, answer, (self._lives[rank], started))
+        started = member.actor.start_on_loop.remote(wire, caller, key, *inputs)
+        answer = waiter.reply.remote(key, self._worker(caller, rank), [started] if inputs else [])
+        return LoopCall(member, key, answer, (self._lives[rank], started))
 
-    def runs_beside(self, rank: int) -> bool:
-        """Whether a rank runs tasks beside the others."""
-        return rank in self._beside
+    def runs_concurrent(self, rank: int) -> bool:
+        """Whether a rank runs concurrent tasks."""
+        return rank in self._concurrent
 
-    def open_beside(self, waiting: WaitingInputs, actor: Any, rank: int) -> None:
-        """Have a rank run tasks beside the others from now on."""
-        if rank not in self._beside:
-            caller = self._meet(waiting.gate(), actor, rank)
-            actor.run_beside.remote(caller, self._worker(caller, rank))
-            self._beside.add(rank)
+    def open_concurrent(self, waiting: WaitingInputs, member: Member, rank: int) -> None:
+        """Have a rank run concurrent tasks from now on."""
+        if rank not in self._concurrent:
+            caller = self._meet(waiting.waiter(), member, rank)
+            member.actor.run_concurrent.remote(caller, self._worker(caller, rank))
+            self._concurrent.add(rank)
 
-    def send_beside(self, waiting: WaitingInputs, actor: Any, rank: int, wire: Any) -> LoopCall:
-        """Send a task that runs beside the others, without inputs."""
-        gate = waiting.gate()
-        caller = self._meet(gate, actor, rank)
+    def send_concurrent(self, waiting: WaitingInputs, member: Member, rank: int, wire: Any) -> LoopCall:
+        """Send a concurrent task, without inputs."""
+        waiter = waiting.waiter()
+        caller = self._meet(waiter, member, rank)
         key = f"{caller}-{next(_numbers)}"
-        gate.give_task.remote(self._worker(caller, rank), key, wire)
-        return LoopCall(actor, key, gate.answer.remote(key, self._worker(caller, rank), []), (self._lives[rank],))
+        waiter.give_task.remote(self._worker(caller, rank), key, wire)
+        return LoopCall(member, key, waiter.reply.remote(key, self._worker(caller, rank), []), (self._lives[rank],))
 
     def _worker(self, caller: str, rank: int) -> str:
-        """Id of a worker at the gate: another worker of the same rank has another one."""
-        return f"{caller}-{rank}.{self._renewed.get(rank, 0)}"
+        """Id of a worker at the input waiter: another worker of the same rank has another one."""
+        return f"{caller}-{rank}.{self._restarts.get(rank, 0)}"
 
-    def _meet(self, gate: Any, actor: Any, rank: int) -> str:
-        """Make a rank and the gate known to each other; returns the name of this process there."""
-        caller = f"{self._caller}-{gate._actor_id.hex()}"
+    def _meet(self, waiter: Any, member: Member, rank: int) -> str:
+        """Make a rank and the input waiter known to each other; returns the name of this process there."""
+        caller = f"{self._caller}-{waiter._actor_id.hex()}"
         if (caller, rank) not in self._met:
             self._met.add((caller, rank))
-            actor.meet.remote(caller, gate)
-            gate.watch.remote(self._worker(caller, rank), [self._lives[rank]])
+            member.actor.meet.remote(caller, waiter)
+            waiter.watch.remote(self._worker(caller, rank), [self._lives[rank]])
         return caller
 
     @staticmethod
     def cancel(waiting: WaitingInputs, calls: Sequence[LoopCall]) -> None:
         """Cancel tasks; returns at once."""
-        gate = waiting.gate()
+        waiter = waiting.waiter()
         for call in calls:
-            gate.cancel.remote(call.actor, call.key)
+            waiter.cancel.remote(call.member.actor, call.key)
 
     @staticmethod
     def places(waiting: WaitingInputs, calls: Sequence[LoopCall]) -> Sequence[str | None]:
         """Where the coroutines of tasks wait; None for those that have not begun, or whose worker does not answer."""
-        gate = waiting.gate()
-        asked = [gate.where.remote(call.actor, call.key) for call in calls]
-        told, _ = ray.wait(asked, num_returns=len(asked), timeout=_PLACE_SECONDS)
-        answered = set(told)
+        waiter = waiting.waiter()
+        asked = [waiter.where.remote(call.member.actor, call.key) for call in calls]
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=_PLACE_SECONDS)
+        answered = set(done)
         return [_value(ref) if ref in answered else None for ref in asked]
 
 

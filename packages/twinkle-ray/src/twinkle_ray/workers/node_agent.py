@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.cluster.node_actors import options_on
+from twinkle_ray.cluster.node_actors import ATTEMPTS, options_on
 from twinkle_ray.cluster.remote_once import remote_once
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
+from twinkle_ray.replies.withdrawn import write_withdrawn
 from twinkle_ray.workers.shown_waits import read_waits
-from twinkle_ray.workers.stack_dump import is_there, read_stacks
-from twinkle_ray.workers.withdrawn import write_withdrawn
+from twinkle_ray.workers.stack_dump import is_alive, read_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Hashable, Mapping, Sequence
 
-    from twinkle_remote.protocol import Wait
+    from twinkle_remote.protocol import Rows, WorkerWaits
 
 _SHARED_FOR = 10.0  # seconds that a piece is held for the other ranks of the node
 
@@ -28,7 +28,7 @@ class NodeAgent:
 
     def __init__(self) -> None:
         self._agents: Mapping[str, Any] = {}
-        self._pieces: dict[tuple[str, int, int], tuple[float, Any]] = {}
+        self._pieces: dict[tuple[str, Rows | None, Sequence[Hashable] | None], tuple[float, Any]] = {}
         self._lost: Mapping[str, str] = {}
 
     def connect(self, agents: Mapping[str, Any]) -> None:
@@ -36,21 +36,30 @@ class NodeAgent:
         self._agents = agents
 
     def piece(
-        self, held: Sequence[ray.ObjectRef[Pickled]], node: str, start: int, stop: int
+        self,
+        held: Sequence[ray.ObjectRef[Pickled]],
+        node: str,
+        numbers: Rows | None,
+        columns: Sequence[Hashable] | None,
     ) -> list[ray.ObjectRef[Pickled]]:
-        """Rows [start, stop) of a value that lies on another node, as a ref that every rank of this node may read."""
+        """Rows of a value that lies on another node, as a ref that every rank of this node may read."""
         now = time.monotonic()
         for known, (since, _) in list(self._pieces.items()):
             if now - since > _SHARED_FOR:
                 del self._pieces[known]
-        key = (held[0].hex(), start, stop)
+        key = (held[0].hex(), numbers, columns)
         if key not in self._pieces:
-            self._pieces[key] = now, self._agents[node].cut.remote(list(held), start, stop)
+            self._pieces[key] = now, self._agents[node].cut.remote(list(held), numbers, columns)
         return [self._pieces[key][1]]
 
-    def cut(self, held: Sequence[ray.ObjectRef[Pickled]], start: int, stop: int) -> Pickled:
-        """Rows [start, stop) of a value that lies on this node, in its stored form."""
-        return pack(rows.cut(ray.get(held[0]).open(), start, stop))
+    def cut(
+        self, held: Sequence[ray.ObjectRef[Pickled]], numbers: Rows | None, columns: Sequence[Hashable] | None
+    ) -> Pickled:
+        """Rows of a value that lies on this node, in its stored form; see `PickingStore.pick`."""
+        form = ray.get(held[0]).open()
+        if columns is None and isinstance(numbers, range) and numbers.step == 1:
+            return pack(rows.cut(form, numbers.start, numbers.stop))
+        return pack(rows.fold(rows.pick(form, numbers, columns)[0]))
 
     def take_lost(self, lost: Mapping[str, str]) -> None:
         """Take which nodes are lost, and why."""
@@ -64,15 +73,15 @@ class NodeAgent:
         """The stacks of workers of this node, each given as its pid and the descriptor of its stack."""
         return read_stacks(asked)
 
-    def is_there(self, pid: int, descriptor: int) -> bool:
+    def is_alive(self, pid: int, descriptor: int) -> bool:
         """Whether a worker of this node is there, given as its pid and the descriptor of its stack."""
-        return is_there(pid, descriptor)
+        return is_alive(pid, descriptor)
 
-    def waits(self, pids: Sequence[int]) -> list[Wait | None]:
-        """What the tasks of workers of this node wait for."""
+    def waits(self, pids: Sequence[int]) -> list[WorkerWaits | None]:
+        """The waits of the tasks of workers of this node."""
         return read_waits(pids)
 
-    def ask_waits(self, node: str, pids: Sequence[int]) -> list[ray.ObjectRef[list[Wait | None]]]:
+    def ask_waits(self, node: str, pids: Sequence[int]) -> list[ray.ObjectRef[list[WorkerWaits | None]]]:
         """Ask the agent of another node what the tasks of its workers wait for; its answer is not waited for here."""
         return [self._agents[node].waits.remote(pids)]
 
@@ -84,21 +93,32 @@ class NodeAgent:
             self._agents[node].withdraw.remote(node, asked)
 
 
-def start_agents(nodes: Sequence[str], agents: dict[str, Any]) -> None:
+def start_agents(
+    nodes: Sequence[str], agents: dict[str, Any], lost: Container[str] = frozenset()
+) -> dict[str, ray.ObjectRef[None]]:
     """Start an agent on each of some nodes, and make all agents known to each other.
+
+    A worker's question may overtake the driver's message, so that an agent must know the others before anyone asks it.
 
     Args:
         nodes: Ray's ids of the nodes.
         agents: The agents by node id; the new ones are added.
+        lost: Ids of lost nodes, whose agents are left out.
+
+    Returns:
+        For each of the other agents, by node id, a ref that is there as soon as it knows the others.
     """
     actor_class = remote_once(NodeAgent)
     for node in nodes:
         agents[node] = actor_class.options(**options_on(node)).remote()
-    for agent in agents.values():
-        agent.connect.remote(agents)
+    return {
+        node: agent.connect.options(max_task_retries=ATTEMPTS).remote(agents)
+        for node, agent in agents.items()
+        if node not in lost
+    }
 
 
-def tell_agents(agents: Mapping[str, Any], lost: Mapping[str, str]) -> None:
+def report_to_agents(agents: Mapping[str, Any], lost: Mapping[str, str]) -> None:
     """Tell the agents that can be reached which nodes are lost.
 
     Args:

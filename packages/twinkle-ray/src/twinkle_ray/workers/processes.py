@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
-from twinkle_ray.workers.stack_dump import is_there, read_stacks
+from twinkle_ray.workers.stack_dump import is_alive, read_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,11 +67,11 @@ def is_known_to_live(process: Process, agents: Mapping[str, Any]) -> bool:
     """
     node, *asked = process
     if node == ray.get_runtime_context().get_node_id():
-        return is_there(*asked)
+        return is_alive(*asked)
     if node not in agents or time.monotonic() - _silent_since.get(node, -_SILENT_SECONDS) < _SILENT_SECONDS:
         return False
     try:
-        return bool(ray.get(agents[node].is_there.remote(*asked), timeout=_AGENT_SECONDS))
+        return bool(ray.get(agents[node].is_alive.remote(*asked), timeout=_AGENT_SECONDS))
     except ray.exceptions.RayError:
         _silent_since[node] = time.monotonic()
         return False

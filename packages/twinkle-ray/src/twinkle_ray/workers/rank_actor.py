@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -16,12 +15,13 @@ from twinkle_ray.forkserver.forked import take_threads
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
-from twinkle_ray.telemetry.worker_output import end_output, name_output, print_by_line
+from twinkle_ray.ray_internals import visibility_variable
+from twinkle_ray.replies.withdrawn import Withdrawn
+from twinkle_ray.telemetry.whole_lines import end_output, name_output, print_by_line
 from twinkle_ray.workers.groups_here import GroupsHere
 from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.shown_waits import ShownWait
 from twinkle_ray.workers.stack_dump import offer_stack
-from twinkle_ray.workers.withdrawn import Withdrawn
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, be_worker, seed_process
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.protocol import Outcome, WorkerInfo
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task, Wait
+    from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task
 
 
 THREADS = "OMP_NUM_THREADS"
@@ -46,10 +46,11 @@ class WorkerLocation:
         host: Name of the host.
         address: IP address by which other nodes reach it.
         pid: Process id.
-        devices: Devices that Ray gave it, by their index on the node.
+        devices: Devices that Ray gave it, as it names them: by their number on the host, or by CUDA's UUIDs.
         visible: What the variable for device visibility says.
         cores: CPU cores that the process may use.
         threads: OMP_NUM_THREADS, where it was set before the process started; Ray's own setting does not count.
+        numbers: Of the devices among those of its node, in the same order; empty where they have none.
     """
 
     node_id: str
@@ -60,11 +61,12 @@ class WorkerLocation:
     visible: str | None = None
     cores: int = 1
     threads: str | None = None
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RankAssignment:
-    """What an actor needs to become a rank of a group.
+    """The assignment with which an actor becomes a rank of a group.
 
     Attributes:
         group: Name of its group.
@@ -93,10 +95,19 @@ def first_environment() -> Mapping[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
 
 
-def visibility_variable(kind: str) -> str | None:
-    """The variable that says which devices of a type a process sees; None if Ray has none for this type."""
-    manager = import_module("ray._private.accelerators").get_accelerator_manager_for_resource(kind)
-    return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
+def device_numbers(kind: str, names: Sequence[str]) -> tuple[int, ...] | None:
+    """The numbers of devices among those that their node counts, by Ray's names of them; None without numbers.
+
+    A node that was started with some of its host's devices counts these, in the order and by the names that its
+    variable has: "4,5", "GPU-8932f937,MIG-a1b2".
+    """
+    variable = visibility_variable(kind)
+    if variable is None:
+        return None
+    seen = [name.strip() for name in first_environment().get(variable, "").split(",") if name.strip()]
+    if seen and all(name in seen for name in names):
+        return tuple(map(seen.index, names))
+    return tuple(map(int, names)) if all(name.isdecimal() for name in names) else None
 
 
 class _Worker(Worker):
@@ -106,19 +117,16 @@ class _Worker(Worker):
         super().__init__(info, store)
         self._shown = ShownWait()
 
-    def set_wait(self, wait: Wait | None) -> None:
-        """Take what the running task waits for, and show it."""
-        super().set_wait(wait)
-        self._shown.show(wait)
+    def show_waits(self) -> None:
+        """Show what its tasks wait for to other processes of the node."""
+        self._shown.show(lambda: self.waits)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         failure: Failure = super()._capture(error, task, context)
-        if failure.pickled:
-            return failure
         from twinkle_ray.objects.error_by_value import ErrorByValue
         from twinkle_remote.backends.support import error_to_bytes
 
-        return replace(failure, pickled=error_to_bytes(error, ErrorByValue))
+        return replace(failure, pickled=error_to_bytes(error, ErrorByValue) or failure.pickled)
 
 
 class RankActor(LoopCalls):
@@ -166,6 +174,7 @@ class RankActor(LoopCalls):
             None if variable is None else os.environ.get(variable),
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             first_environment().get(THREADS),
+            device_numbers(kind, devices) or (),
         )
 
     def hold_port(self) -> int:
@@ -203,9 +212,9 @@ class RankActor(LoopCalls):
         """
         self._store.agent = agent
         if agent is not None and self._store.lost_nodes is None:
-            from twinkle_ray.workers.node_news import NodeNews  # where there are several nodes
+            from twinkle_ray.workers.lost_node_poller import LostNodePoller  # where there are several nodes
 
-            self._store.lost_nodes = NodeNews(agent)
+            self._store.lost_nodes = LostNodePoller(agent)
         if self._groups is not None:
             self._groups.replace(groups[0], agent)
             return
@@ -239,19 +248,19 @@ class RankActor(LoopCalls):
         """Run one task."""
         return _run_task(self, wire, inputs)
 
-    def run_beside(self, caller: str, worker: str) -> None:
-        """From now on, run tasks of a caller's gate beside those on the main thread.
+    def run_concurrent(self, caller: str, worker: str) -> None:
+        """From now on, run tasks of a caller's input waiter while the main thread runs others.
 
         Args:
-            caller: The process whose gate it is; it has met this worker.
+            caller: The process whose input waiter it is; it has met this worker.
             worker: Id of this worker there.
         """
-        from twinkle_ray.workers.beside_tasks import BesideTasks  # few callers make such calls
+        from twinkle_ray.workers.concurrent_tasks import ConcurrentTasks  # few callers make such calls
 
-        BesideTasks(self.gates[caller], worker, lambda wire: _run_task(self, wire)).start()
+        ConcurrentTasks(self.waiters[caller], worker, lambda wire: _run_task(self, wire)).start()
 
-    def run_gated(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
-        """Run one task with the answer of a gate: what it reads of its lazy arguments, or a failure."""
+    def run_with_inputs(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
+        """Run one task with the reply of an input waiter: what it reads of its lazy arguments, or a failure."""
         from twinkle_remote.protocol import HandedShare  # no call without lazy arguments needs it
 
         if isinstance(answer, HandedShare):

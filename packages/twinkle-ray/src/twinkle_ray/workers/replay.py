@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Reply
 
 
-def rebuild(
+def catch_up(
     groups: RayGroups,
     group: RayGroup,
     created: Mapping[str, Mapping[int, tuple[Task, InputReplies]]],

@@ -1,4 +1,4 @@
-"""What the task of a worker waits for, in a file in memory that others of its node read while the worker is busy.
+"""The wait of a worker's task, in a file in memory that others of its node read while the worker is busy.
 
 A request to the worker itself would come after the call that is waited for: Ray keeps a caller's requests in order.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_remote.protocol import Wait, WaitedWorker
+from twinkle_remote.protocol import Wait, WaitedWorker, WorkerWaits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_ray.workers.processes import Process
 
@@ -26,29 +27,35 @@ _LARGEST = 1 << 20  # bytes
 
 
 class ShownWait:
-    """The wait of this process, for others; the file is made for the first one."""
+    """The waits of this process, for others; the file is made for the first one."""
 
     def __init__(self) -> None:
         self._descriptor = -1
+        self._lock = threading.Lock()
 
-    def show(self, wait: Wait | None) -> None:
-        """Show a wait, or that there is none."""
-        if sys.platform != "linux" or (self._descriptor < 0 and wait is None):
+    def show(self, waits: Callable[[], WorkerWaits]) -> None:
+        """Show the waits of this moment: the main thread and the event loop change them."""
+        if sys.platform != "linux":
             return
-        if self._descriptor < 0:
-            self._descriptor = os.memfd_create(_NAME)
-        text = b"" if wait is None else json.dumps(wait).encode()
-        if len(text) < _LARGEST:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, text, 0)
+        with self._lock:
+            now = waits()
+            nothing = now.turn is None and now.loop is None and not now.tasks
+            if self._descriptor < 0 and nothing:
+                return
+            if self._descriptor < 0:
+                self._descriptor = os.memfd_create(_NAME)
+            text = b"" if nothing else json.dumps(now).encode()
+            if len(text) < _LARGEST:
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, text, 0)
 
 
-def read_waits(pids: Sequence[int]) -> list[Wait | None]:
-    """What the tasks of processes of this host wait for; None where they wait for nothing, or that is not known."""
+def read_waits(pids: Sequence[int]) -> list[WorkerWaits | None]:
+    """The waits of the tasks of processes of this host; None where they wait for nothing, or that is not known."""
     return [_read(pid) for pid in pids]
 
 
-def _read(pid: int) -> Wait | None:
+def _read(pid: int) -> WorkerWaits | None:
     folder = f"/proc/{pid}/fd"
     with suppress(OSError, ValueError, TypeError):  # it is gone, or writes at this moment
         for descriptor in os.listdir(folder):
@@ -57,13 +64,19 @@ def _read(pid: int) -> Wait | None:
                 if _NAME not in os.readlink(path):
                     continue
                 with open(path, "rb") as file:
-                    number, running, ways, can_raise = json.loads(file.read(_LARGEST))
-                workers = [tuple(WaitedWorker(*one) for one in way) for way in ways]
-                return Wait(number, running, tuple(workers), can_raise)
+                    turn, loop, tasks, ended = json.loads(file.read(_LARGEST))
+                return WorkerWaits(_wait(turn), _wait(loop), {key: _wait(tasks[key]) for key in tasks}, tuple(ended))
     return None
 
 
-def waits_of(processes: Sequence[Process], agent: Any) -> list[Wait | None]:
+def _wait(shown: Any) -> Wait | None:
+    if shown is None:
+        return None
+    number, running, ways, can_raise = shown
+    return Wait(number, running, tuple(tuple(WaitedWorker(*one) for one in way) for way in ways), can_raise)
+
+
+def waits_of(processes: Sequence[Process], agent: Any) -> list[WorkerWaits | None]:
     """`read_waits` of processes on any nodes.
 
     Args:
@@ -71,7 +84,7 @@ def waits_of(processes: Sequence[Process], agent: Any) -> list[Wait | None]:
         agent: The agent of this node, which knows those of the others; None where there is one node.
     """
     here = ray.get_runtime_context().get_node_id()
-    found: dict[Process, Wait | None] = {}
+    found: dict[Process, WorkerWaits | None] = {}
     for node in {process.node for process in processes}:
         there = [process for process in processes if process.node == node]
         pids = [process.pid for process in there]
@@ -79,10 +92,10 @@ def waits_of(processes: Sequence[Process], agent: Any) -> list[Wait | None]:
     return [found[process] for process in processes]
 
 
-def _on_node(node: str, pids: Sequence[int], agent: Any) -> Sequence[Wait | None]:
+def _on_node(node: str, pids: Sequence[int], agent: Any) -> Sequence[WorkerWaits | None]:
     if agent is not None:
         with suppress(ray.exceptions.RayError):  # lost, or slow: nothing is known
             (asked,) = ray.get(agent.ask_waits.remote(node, pids), timeout=_AGENT_SECONDS)
-            waits: Sequence[Wait | None] = ray.get(asked, timeout=_AGENT_SECONDS)
+            waits: Sequence[WorkerWaits | None] = ray.get(asked, timeout=_AGENT_SECONDS)
             return waits
     return [None] * len(pids)

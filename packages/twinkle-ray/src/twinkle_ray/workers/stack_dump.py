@@ -67,7 +67,7 @@ def read_stack(pid: int, descriptor: int, timeout: float = 1.0) -> str:
         return f"the stack of process {pid} cannot be read: {error}"
 
 
-def is_there(pid: int, descriptor: int) -> bool:
+def is_alive(pid: int, descriptor: int) -> bool:
     """Whether the process of this host that called `offer_stack` is still there."""
     try:
         return _NAME in os.readlink(f"/proc/{pid}/fd/{descriptor}")

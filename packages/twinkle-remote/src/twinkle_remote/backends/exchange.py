@@ -81,10 +81,10 @@ class Exchange:
                 [],
                 [rank],
             )
-        told, outcome = pickle.loads(self._store.get(str(number)))
-        if told != name:
+        other, outcome = pickle.loads(self._store.get(str(number)))
+        if other != name:
             raise TwinkleError(
-                f"rank {self._rank} called {name}, but rank {rank} called {told} in its place: the processes of a "
+                f"rank {self._rank} called {name}, but rank {rank} called {other} in its place: the processes of a "
                 "program make the same calls in the same order"
             )
         self._unread.pop(number, None)

@@ -10,6 +10,7 @@ import logging
 import os
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for_some
+from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -19,7 +20,7 @@ from twinkle_remote.context import leaves_running, run_apart
 from twinkle_remote.errors import BackendError, CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
-from twinkle_remote.worker.seeding import seed_process, stop_seeding
+from twinkle_remote.sessions.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
+    from twinkle_remote.protocol.waiting import WorkerWaits
 
 
 _log = logging.getLogger("twinkle.remote")
@@ -39,15 +41,17 @@ _HASH_SEED = (
     "PYTHONHASHSEED=0 in the environment"
 )
 _CLOSE_SECONDS = 1.0
+_numbers = count()
 _SLICE_SECONDS = 0.5  # between two looks for a signal
 
 
 class LocalReply:
     """A reply that is done, or that another process of this program will send."""
 
-    __slots__ = ("__weakref__", "name", "number", "outcome", "rank", "running", "sent")
+    __slots__ = ("__weakref__", "key", "name", "number", "outcome", "rank", "running", "sent")
 
-    def __init__(self, rank: int, name: str) -> None:
+    def __init__(self, rank: int, name: str, *, on_loop: bool = False) -> None:
+        self.key = f"{next(_numbers)}" if on_loop else ""
         self.rank = rank
         self.sent = 0
         self.name = name
@@ -91,14 +95,14 @@ class LocalGroup(WorkerGroup):
 
         An async task is run to its end, unless an event loop or a server has called it, which goes on.
         """
-        reply = LocalReply(rank, task.name)
+        reply = LocalReply(rank, task.name, on_loop=task.on_loop)
         if self._exchange is not None:
             reply.number = self._exchange.number(reply)
         if rank == self._rank:
             outcomes = [self.read(given, None) for given in inputs]
             if task.on_loop and self._exchange is None and leaves_running():
                 reply.running = Future()
-                run_apart(self._worker.start, task, outcomes, key=reply, answer=reply.running.set_result)
+                run_apart(self._worker.start, task, outcomes, key=reply.key, answer=reply.running.set_result)
                 return reply
             reply.outcome = run_apart(self._worker.run, task, outcomes)
             if self._exchange is not None:
@@ -121,14 +125,22 @@ class LocalGroup(WorkerGroup):
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the coroutines of this process wait."""
-        found = {reply.rank: self._worker.loop.stack(reply) for reply in replies if isinstance(reply, LocalReply)}
+        found = {reply.rank: self._worker.loop.stack(reply.key) for reply in replies if isinstance(reply, LocalReply)}
         return {rank: stack for rank, stack in found.items() if stack is not None}
+
+    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
+        """The keys of the coroutines of this process."""
+        return [reply.key or None if isinstance(reply, LocalReply) else None for reply in replies]
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
+        """The waits of the coroutines of this process; of other processes nothing is known."""
+        return {rank: self._worker.waits for rank in ranks if rank == self._rank}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel the coroutines of this process."""
         for reply in replies:
             if isinstance(reply, LocalReply) and reply.running is not None:
-                self._worker.loop.cancel(reply)
+                self._worker.loop.cancel(reply.key)
 
     def end(self, seconds: float) -> None:
         """Cancel the coroutines that run, and wait for their ends for at most so many seconds."""

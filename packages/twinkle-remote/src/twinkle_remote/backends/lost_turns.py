@@ -39,7 +39,7 @@ class LostTurns:
     """All lost turns of a process; they share its generators with the thread whose turn it is.
 
     A period is the time between two exchanges of the generators. Who of several threads drew in a period cannot be
-    told, so what moved in it counts for every lost turn whose thread worked in it, and for none that stood still.
+    known, so what moved in it counts for every lost turn whose thread worked in it, and for none that stood still.
     """
 
     def __init__(self) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.values.picking import picked
 from twinkle_remote.values.rows import size_in_bytes, take
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 
 class Memory:
     """A `Store` that never copies."""
 
     def put(self, value: object) -> None:
-        """Nothing is stored: the value itself is sent."""
+        """Return the value itself, which is sent: nothing is stored."""
         return
 
     def get(
@@ -21,6 +27,12 @@ class Memory:
         if start is None or stop is None:
             return ref, 0
         return take(ref, start, stop), 0
+
+    def pick(
+        self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """Rows of the value, and those of these columns that it has; nothing moves."""
+        return picked(ref, rows, columns), 0
 
     def outlives_worker(self, payload: object) -> bool:
         """Whether a payload can be read without its worker: workers share this process."""

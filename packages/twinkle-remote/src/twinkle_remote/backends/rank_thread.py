@@ -7,17 +7,17 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.backends.beside_thread import BesideThread
-from twinkle_remote.backends.draw_warnings import DrawWarnings
-from twinkle_remote.backends.draws import Draws
+from twinkle_remote.backends.concurrent_thread import ConcurrentThread
+from twinkle_remote.backends.rng_use import RngUse
+from twinkle_remote.backends.rng_warnings import RngWarnings
 from twinkle_remote.backends.turns import Turns
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.running import wait_of
 from twinkle_remote.worker.generators import Generators
-from twinkle_remote.worker.running import wait_of
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ class Shared:
 
     Attributes:
         turns: Turns of the threads with the process's generators.
-        draws: Check of the methods for draws.
+        rng_use: Watches which methods use the shared generators.
         at_work: Labels of the threads that run a task.
     """
 
     def __init__(self, seed: int, patience: float) -> None:
         self.seed = seed
-        warnings = DrawWarnings()
+        warnings = RngWarnings()
         self.turns = Turns(warnings, patience)
         self.at_work: set[str] = set()
-        self.draws = Draws(self.turns, warnings, self.at_work.copy)
+        self.rng_use = RngUse(self.turns, warnings, self.at_work.copy)
 
 
 class RankThread:
@@ -65,26 +65,26 @@ class RankThread:
         self.worker = Worker(info, store, live=True)
         self._on_loop: set[ThreadReply] = set()
         self._generators = Generators(shared.seed)
-        self._tasks: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._at: ThreadReply | None = None
         self._waiting_for: SharedInputs | None = None
         self._closing = False
-        self._beside = BesideThread(f"{info.label()} beside")
+        self._concurrent = ConcurrentThread(f"{info.label()} concurrent")
         self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
         self.thread.start()
 
     def submit(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> None:
         """Queue a task, which begins when its inputs are there; None if it has none."""
-        self._tasks.put((reply, task, inputs))
+        self.queue.put((reply, task, inputs))
 
-    def submit_beside(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> None:
-        """Run a task beside the others, after the earlier ones of its kind."""
+    def submit_concurrent(self, reply: ThreadReply, task: Task, inputs: SharedInputs | None) -> None:
+        """Run a concurrent task, after the earlier ones."""
 
         def run() -> None:
             if reply.begin():
-                reply.complete(self._run_beside(task, inputs))
+                reply.complete(self._run_concurrent(task, inputs))
 
-        self._beside.submit(run)
+        self._concurrent.submit(run)
 
     def withdraw(self, reply: ThreadReply) -> bool:
         """Answer a task that has not begun, which then does not run; False if it has begun."""
@@ -101,8 +101,8 @@ class RankThread:
     def end(self) -> None:
         """Let the running task end, and answer the queued tasks without running them."""
         self._closing = True
-        self._tasks.put(None)
-        self._beside.end()
+        self.queue.put(None)
+        self._concurrent.end()
         self.worker.loop.close()
 
     def give_up(self) -> None:
@@ -125,7 +125,7 @@ class RankThread:
             self._run_tasks()
 
     def _run_tasks(self) -> None:
-        while (item := self._tasks.get()) is not None:
+        while (item := self.queue.get()) is not None:
             reply, task, inputs = item
             self._at = reply
             self._shared.at_work.add(self._label)
@@ -135,8 +135,8 @@ class RankThread:
             self._shared.at_work.discard(self._label)
             self._at = None
             del item, reply, task, inputs, outcome
-        while not self._tasks.empty():  # submitted by another rank while this one was ending
-            late = self._tasks.get()
+        while not self.queue.empty():  # submitted by another rank while this one was ending
+            late = self.queue.get()
             if late is not None:
                 late[0].complete(self._lost())
 
@@ -148,12 +148,14 @@ class RankThread:
                 return None
             if task.on_loop:
                 self._on_loop.add(reply)
-                self.worker.start(task, failed, given, key=reply, answer=lambda outcome: self._answer(reply, outcome))
+                self.worker.start(
+                    task, failed, given, key=reply.key, answer=lambda outcome: self._answer(reply, outcome)
+                )
                 return None
             if task.kind == "create":
                 with self._shared.turns.taken(self._generators, task.name):
                     return self.worker.run(task, failed, given)
-            return self._shared.draws.watch(self._label, task.name, lambda: self.worker.run(task, failed, given))
+            return self._shared.rng_use.watch(self._label, task.name, lambda: self.worker.run(task, failed, given))
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
             failure = capture(error, self.info.label(), self.info, task.name, live=True)
             return Outcome(self.info.rank, failure=failure)
@@ -170,7 +172,7 @@ class RankThread:
             self._waiting_for = None
             self.worker.set_wait(None)
 
-    def _run_beside(self, task: Task, inputs: SharedInputs | None) -> Outcome:
+    def _run_concurrent(self, task: Task, inputs: SharedInputs | None) -> Outcome:
         if self._closing:
             return self._lost()
         try:

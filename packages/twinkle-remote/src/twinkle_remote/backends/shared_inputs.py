@@ -7,7 +7,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinkle_remote.call.hand_over import plan_hand_over
+from twinkle_remote.call.tables.hand_over import plan_hand_over
 from twinkle_remote.protocol.waiting import WaitedWorker
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class SharedInputs:
         return ((), self._planned[task.place]) if self._planned is not None else (self._outcomes(), None)
 
     def waited_for(self) -> Sequence[WaitedWorker]:
-        """The workers whose answers are missing, and whose turn is needed for them."""
-        return [WaitedWorker(one.at, one.rank, one.name) for one in self._inputs if not one.done() and one.at]
+        """The workers whose answers are missing."""
+        return [WaitedWorker(one.at, one.rank, one.name, one.key) for one in self._inputs if not one.done() and one.at]
 
     def _outcomes(self) -> Sequence[Outcome]:
         return [reply.outcome for reply in self._inputs if reply.outcome is not None]

@@ -7,35 +7,52 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinkle_remote.backends.memory import Memory
-    from twinkle_remote.call.hand_over import plan_hand_over
-    from twinkle_remote.call.lazy import Lazy, call_of
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.backends.thread_reply import ThreadReply, ThreadReplyBackend
+    from twinkle_remote.call.arguments import Replicated, RunsOnce
+    from twinkle_remote.call.lazy_values.lazy import Lazy, call_of, hand_over
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.call.submit import start_on_workers
-    from twinkle_remote.context import WorkerContext, are_ranks_threads, be_worker, is_told
+    from twinkle_remote.call.tables.hand_over import plan_hand_over
+    from twinkle_remote.call.tables.table import is_table
+    from twinkle_remote.component.handle import make_handle
+    from twinkle_remote.context import WorkerContext, are_ranks_threads, be_worker, has_own_context
     from twinkle_remote.failures.capture import capture
     from twinkle_remote.failures.frames import driver_line, user_stack
     from twinkle_remote.failures.raising import raise_failures
+    from twinkle_remote.failures.reraise import both_type, members_of, raised_type, remade
     from twinkle_remote.failures.travel import error_to_bytes, reduce_error
+    from twinkle_remote.interpreter_end import unless_ending
     from twinkle_remote.protocol.component import component_of
+    from twinkle_remote.running import between_awaits
     from twinkle_remote.sessions.collector import collector_paused, paused_for
-    from twinkle_remote.sessions.current import active, attach, running
+    from twinkle_remote.sessions.current import active, attach, report_records, running
+    from twinkle_remote.sessions.flag import Flag
+    from twinkle_remote.sessions.inbox import Inbox
+    from twinkle_remote.sessions.patience import Watch
     from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
-    from twinkle_remote.sessions.publishing import publishing, takes_in_flight
+    from twinkle_remote.sessions.publishing import next_version, publishing, takes_in_flight
+    from twinkle_remote.sessions.seeding import SessionSeed, seed_process, session_seed, stop_seeding
     from twinkle_remote.sessions.session_tool import session_tool
-    from twinkle_remote.sessions.start_lines import tell_start
+    from twinkle_remote.sessions.start_lines import report_start
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.sessions.worker_lines import worker_line
     from twinkle_remote.streams.row_source import is_read_by_a_stream
-    from twinkle_remote.worker.running import between_awaits
-    from twinkle_remote.worker.seeding import SessionSeed, seed_process, session_seed, stop_seeding
+    from twinkle_remote.worker.ping import ping
     from twinkle_remote.worker.worker import Worker
 
 __all__ = [
     "LINE_SECONDS",
+    "Flag",
+    "Inbox",
     "Lazy",
     "Memory",
     "PendingCall",
+    "Replicated",
+    "RunsOnce",
     "SessionSeed",
+    "ThreadReply",
+    "ThreadReplyBackend",
+    "Watch",
     "Worker",
     "WorkerContext",
     "WorkersOf",
@@ -45,19 +62,30 @@ __all__ = [
     "bar_class",
     "be_worker",
     "between_awaits",
+    "both_type",
     "call_of",
     "capture",
     "collector_paused",
     "component_of",
     "driver_line",
     "error_to_bytes",
+    "hand_over",
+    "has_own_context",
     "is_read_by_a_stream",
-    "is_told",
+    "is_table",
+    "make_handle",
+    "members_of",
+    "next_version",
     "paused_for",
+    "ping",
     "plan_hand_over",
     "publishing",
     "raise_failures",
+    "raised_type",
     "reduce_error",
+    "remade",
+    "report_records",
+    "report_start",
     "running",
     "seed_process",
     "session_seed",
@@ -65,17 +93,24 @@ __all__ = [
     "start_on_workers",
     "stop_seeding",
     "takes_in_flight",
-    "tell_start",
+    "unless_ending",
     "user_stack",
     "worker_line",
 ]
 
 _HOMES = {
     "LINE_SECONDS": "sessions.progress_output",
-    "Lazy": "call.lazy",
+    "Flag": "sessions.flag",
+    "Inbox": "sessions.inbox",
+    "Lazy": "call.lazy_values.lazy",
     "Memory": "backends.memory",
-    "PendingCall": "call.pending_call",
-    "SessionSeed": "worker.seeding",
+    "PendingCall": "call.pending.pending_call",
+    "Replicated": "call.arguments",
+    "RunsOnce": "call.arguments",
+    "SessionSeed": "sessions.seeding",
+    "ThreadReply": "backends.thread_reply",
+    "ThreadReplyBackend": "backends.thread_reply",
+    "Watch": "sessions.patience",
     "Worker": "worker.worker",
     "WorkerContext": "context",
     "WorkersOf": "sessions.weight_sources",
@@ -84,28 +119,39 @@ _HOMES = {
     "attach": "sessions.current",
     "bar_class": "sessions.progress_output",
     "be_worker": "context",
-    "between_awaits": "worker.running",
-    "call_of": "call.lazy",
+    "between_awaits": "running",
+    "both_type": "failures.reraise",
+    "call_of": "call.lazy_values.lazy",
     "capture": "failures.capture",
     "collector_paused": "sessions.collector",
     "component_of": "protocol.component",
     "driver_line": "failures.frames",
     "error_to_bytes": "failures.travel",
+    "hand_over": "call.lazy_values.lazy",
+    "has_own_context": "context",
     "is_read_by_a_stream": "streams.row_source",
-    "is_told": "context",
+    "is_table": "call.tables.table",
+    "make_handle": "component.handle",
+    "members_of": "failures.reraise",
+    "next_version": "sessions.publishing",
     "paused_for": "sessions.collector",
-    "plan_hand_over": "call.hand_over",
+    "ping": "worker.ping",
+    "plan_hand_over": "call.tables.hand_over",
     "publishing": "sessions.publishing",
     "raise_failures": "failures.raising",
+    "raised_type": "failures.reraise",
     "reduce_error": "failures.travel",
+    "remade": "failures.reraise",
+    "report_records": "sessions.current",
+    "report_start": "sessions.start_lines",
     "running": "sessions.current",
-    "seed_process": "worker.seeding",
-    "session_seed": "worker.seeding",
+    "seed_process": "sessions.seeding",
+    "session_seed": "sessions.seeding",
     "session_tool": "sessions.session_tool",
     "start_on_workers": "call.submit",
-    "stop_seeding": "worker.seeding",
+    "stop_seeding": "sessions.seeding",
     "takes_in_flight": "sessions.publishing",
-    "tell_start": "sessions.start_lines",
+    "unless_ending": "interpreter_end",
     "user_stack": "failures.frames",
     "worker_line": "sessions.worker_lines",
 }

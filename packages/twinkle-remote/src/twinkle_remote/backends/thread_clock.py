@@ -8,7 +8,7 @@ import time
 class ThreadClock:
     """Processor time of a living thread, in seconds.
 
-    Where the system does not tell the time of a single thread, it is the wall clock: the thread counts as working.
+    Where the system does not count the time of a single thread, it is the wall clock: the thread counts as working.
 
     Args:
         thread: Identity of the thread.

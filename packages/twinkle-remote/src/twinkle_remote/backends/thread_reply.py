@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import threading
 import time
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.messages import Outcome
 
 _SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit is not seen before its end
 _MANY = 128  # replies
 _MOMENT_SECONDS = 1e-5  # for each reply: several times what waiting for it once more costs
 _LONGEST_MOMENT_SECONDS = 0.01
+_numbers = count()
 _changing = threading.Lock()  # of all replies: it is held for a moment
 
 
@@ -25,18 +29,20 @@ class ThreadReply:
     Args:
         rank: Rank of the worker.
         on_loop: Its task runs on the worker's event loop.
-        at: Name of the worker's group, if the task needs the worker's turn.
+        at: Name of the worker's group; None for a concurrent task.
         name: Class.method.
 
     Attributes:
+        key: Id of its task on the event loop; empty for a task that needs the worker's turn.
         outcome: The outcome; None until it is there. It can be read without a lock.
     """
 
-    __slots__ = ("_begun", "_bells", "_notified", "at", "name", "on_loop", "outcome", "rank", "sent")
+    __slots__ = ("_begun", "_bells", "_notified", "at", "key", "name", "on_loop", "outcome", "rank", "sent")
 
     def __init__(self, rank: int, *, on_loop: bool = False, at: str | None = None, name: str = "") -> None:
         self.rank = rank
-        self.at = None if on_loop else at
+        self.at = at
+        self.key = f"{next(_numbers)}" if on_loop else ""
         self.name = name
         self.sent = 0
         self.on_loop = on_loop
@@ -85,6 +91,39 @@ class ThreadReply:
                 self._notified += (notify,)
         if outcome is not None:
             notify(outcome)
+
+
+class ThreadReplyBackend:
+    """The part of a backend whose replies threads of this process complete: how these are waited for.
+
+    Its workers' calls are known where they are made, and a forked process has none of its threads.
+    """
+
+    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
+        """Wait until at least one reply is done."""
+        return wait_for_any([reply for reply in replies if isinstance(reply, ThreadReply)], timeout)
+
+    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
+        """Call a function when a reply is done."""
+        assert isinstance(reply, ThreadReply)
+        reply.when_done(lambda _: notify())
+        return True
+
+    def outcome(self, reply: Reply) -> Outcome:
+        """The outcome of a reply that is done."""
+        assert isinstance(reply, ThreadReply) and reply.outcome is not None
+        return reply.outcome
+
+    def configure(self, defaults: SessionDefaults) -> None:
+        """Do nothing: no worker takes its defaults from here."""
+
+    def attached(self) -> Sequence[WorkerGroup]:
+        """None."""
+        return ()
+
+    def after_fork(self) -> bool:
+        """False."""
+        return False
 
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import logging
+import queue
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.backends.rank_thread import RankThread, Shared
 from twinkle_remote.backends.shared_inputs import SharedInputs
-from twinkle_remote.backends.thread_reply import ThreadReply, wait_for_any
+from twinkle_remote.backends.thread_reply import ThreadReply, ThreadReplyBackend
 from twinkle_remote.context import ranks_are_threads, ranks_were_threads
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.failures.frames import user_stack
 from twinkle_remote.protocol.backend import WorkerGroup
 from twinkle_remote.protocol.failure import here
-from twinkle_remote.worker.seeding import seed_process, stop_seeding
+from twinkle_remote.sessions.seeding import seed_process, stop_seeding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.backend import InputReplies, Reply
-    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.messages import Outcome, Task
-    from twinkle_remote.protocol.waiting import Wait
+    from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.protocol.waiting import WorkerWaits
 
 _log = logging.getLogger("twinkle.remote")
 _PATIENCE = 60.0  # seconds
@@ -55,12 +56,28 @@ class ThreadGroup(WorkerGroup):
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         """Queue a task."""
-        reply = ThreadReply(rank, on_loop=task.on_loop, at=None if task.beside else self._name, name=task.name)
-        if inputs and inputs.shared is None:
-            inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
-        submit = self._ranks[rank].submit_beside if task.beside else self._ranks[rank].submit
+        reply = self._reply(rank, task, inputs)
+        submit = self._ranks[rank].submit_concurrent if task.concurrent else self._ranks[rank].submit
         submit(reply, task, inputs.shared)
         return reply
+
+    def submit_all(
+        self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
+    ) -> Sequence[ThreadReply]:
+        """Queue the tasks of one call: those of all ranks in one step of the interpreter, so that Ctrl-C parts none."""
+        chosen = [tasks[index] for index in of_rank]
+        if any(task.concurrent for task in chosen):
+            return [self.submit(rank, task, inputs) for rank, task in zip(ranks, chosen, strict=True)]
+        replies = [self._reply(rank, task, inputs) for rank, task in zip(ranks, chosen, strict=True)]
+        items = [(reply, task, inputs.shared) for reply, task in zip(replies, chosen, strict=True)]
+        queues = [self._ranks[rank].queue for rank in ranks]
+        deque(map(queue.SimpleQueue.put, queues, items), 0)
+        return replies
+
+    def _reply(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
+        if inputs and inputs.shared is None:
+            inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
+        return ThreadReply(rank, on_loop=task.on_loop, at=None if task.concurrent else self._name, name=task.name)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the threads of the given ranks."""
@@ -72,14 +89,17 @@ class ThreadGroup(WorkerGroup):
                 out[rank] = user_stack(frame)
         return out
 
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, Wait]:
-        """What the running tasks of ranks wait for, by rank."""
-        found = {rank: self._ranks[rank].worker.waits_for for rank in ranks}
-        return {rank: wait for rank, wait in found.items() if wait is not None}
+    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
+        """The keys of tasks of event loops."""
+        return [reply.key for reply in _own(replies)]
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
+        """The waits of the tasks of ranks, by rank."""
+        return {rank: self._ranks[rank].worker.waits for rank in ranks}
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the threads are, or the coroutines that the replies wait for."""
-        found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply) for reply in _own(replies)}
+        found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply.key) for reply in _own(replies)}
         known = {rank: stack for rank, stack in found.items() if stack is not None}
         return {**self.stacks([rank for rank in found if rank not in known]), **known}
 
@@ -87,13 +107,13 @@ class ThreadGroup(WorkerGroup):
         """Cancel tasks of event loops."""
         for reply in _own(replies):
             if reply.on_loop:
-                self._ranks[reply.rank].worker.loop.cancel(reply)
+                self._ranks[reply.rank].worker.loop.cancel(reply.key)
 
     def withdraw(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops, and tasks that have not begun."""
         for reply in _own(replies):
             if not self._ranks[reply.rank].withdraw(reply) and reply.on_loop:
-                self._ranks[reply.rank].worker.loop.cancel(reply)
+                self._ranks[reply.rank].worker.loop.cancel(reply.key)
 
     def end(self) -> None:
         """Start to end the threads; does not wait for them."""
@@ -114,7 +134,7 @@ def _own(replies: Sequence[Reply]) -> Sequence[ThreadReply]:
     return mine
 
 
-class ThreadsBackend:
+class ThreadsBackend(ThreadReplyBackend):
     """Groups of threads.
 
     Args:
@@ -161,33 +181,10 @@ class ThreadsBackend:
 
     def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
         """Wait until at least one reply is done."""
-        mine = [reply for reply in replies if isinstance(reply, ThreadReply)]
         if timeout == 0.0 or not self._shared.turns.is_mine():
-            return wait_for_any(mine, timeout)
+            return super().wait(replies, timeout)
         with self._shared.turns.left():
-            return wait_for_any(mine, timeout)
-
-    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
-        """Call a function when a reply is done."""
-        assert isinstance(reply, ThreadReply)
-        reply.when_done(lambda _: notify())
-        return True
-
-    def outcome(self, reply: Reply) -> Outcome:
-        """The outcome of a reply that is done."""
-        assert isinstance(reply, ThreadReply) and reply.outcome is not None
-        return reply.outcome
-
-    def configure(self, defaults: SessionDefaults) -> None:
-        """Do nothing: every worker uses the session of this process."""
-
-    def attached(self) -> Sequence[WorkerGroup]:
-        """None: the calls of workers are calls of this process."""
-        return ()
-
-    def after_fork(self) -> bool:
-        """False: a forked process does not have the threads of its parent."""
-        return False
+            return super().wait(replies, timeout)
 
     def close(self) -> None:
         """End the threads. A busy thread ends with the process, and a warning names it."""

@@ -15,7 +15,7 @@ from twinkle_remote.worker.generators import Generators
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_remote.backends.draw_warnings import DrawWarnings
+    from twinkle_remote.backends.rng_warnings import RngWarnings
 
 _IDLE_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
@@ -53,7 +53,7 @@ class Turns:
         count: Number of turns so far.
     """
 
-    def __init__(self, warnings: DrawWarnings, patience: float) -> None:
+    def __init__(self, warnings: RngWarnings, patience: float) -> None:
         self._warnings = warnings
         self.count = 0
         self._patience = patience
@@ -112,7 +112,7 @@ class Turns:
     def _idle_or_none(self) -> _Turn | None:
         """Wait for the end of the other thread's turn; return it if it is to be taken over."""
         until = time.monotonic() + self._patience
-        work = _Work()
+        work = _TurnWork()
         while (other := self._turn) is not None:
             limit = _LOOK_SECONDS if other.name in self._waiting_for_others else _IDLE_SECONDS
             if work.idle_seconds(other.thread) > limit or time.monotonic() > until:
@@ -143,7 +143,7 @@ class Turns:
             self._changed.notify_all()
 
 
-class _Work:
+class _TurnWork:
     """Measures how long a thread has used no processor time."""
 
     def __init__(self) -> None:

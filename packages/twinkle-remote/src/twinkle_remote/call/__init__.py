@@ -1,1 +1,1 @@
-"""The way of a call: dispatch, arguments, the pending call, collect, and the lazy result."""
+"""The way of a call: dispatch, arguments, the tasks that are sent, and collect."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from twinkle_remote.call.lazy import Lazy, calls_of, hand_over
+from twinkle_remote.call.lazy_values.lazy import Lazy, calls_of, hand_over
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandedSlot, HandOver
 from twinkle_remote.protocol.messages import StoredSlot
@@ -17,7 +17,7 @@ from twinkle_remote.values.unknown import runs_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
 
 T = TypeVar("T")
 _STREAMS = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType})

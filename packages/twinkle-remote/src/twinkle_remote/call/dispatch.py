@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.call.arguments import Encoder, Replicate, Replicated
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.even_work import assigned
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.spec import MASK
 from twinkle_remote.values.columns import below, columns, rebuild
-from twinkle_remote.values.rows import common_length, may_have_rows, refuse_hidden_rows, splitter_of, take
+from twinkle_remote.values.costs import costs_of
+from twinkle_remote.values.picking import pick
+from twinkle_remote.values.rows import common_length, may_have_rows, refuse_hidden_rows, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.protocol.tables import Rows
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -34,7 +39,8 @@ class Shares:
         encoder: Lazy results and stored values among the arguments.
         count: Number of parts that rows are divided into; None when nothing is divided.
         real: Rows of the caller's arguments, before padding or dropping; None if only lazy results have rows.
-        parts: The rows of each share; empty if the caller cannot count them.
+        parts: The numbers of the rows of each share; empty if the caller cannot count them.
+        balanced: The parts are divided by costs, and not one after the other.
         each: Every called rank gets arguments of its own (dispatch "slice", or a callable); None if only lazy results
             have rows.
         undivided: An argument with rows that goes whole although the results are joined, because it is no list.
@@ -45,70 +51,47 @@ class Shares:
     encoder: Encoder
     count: int | None = None
     real: int | None = None
-    parts: Sequence[slice] = ()
+    parts: Sequence[Rows] = ()
     each: bool | None = False
     undivided: str | None = None
+    balanced: bool = False
 
     def rows(self, index: int) -> int | None:
         """Rows of one share; None if nothing is split, or the caller cannot count the rows yet."""
-        return self.parts[index].stop - self.parts[index].start if self.parts else None
+        return len(self.parts[index]) if self.parts else None
+
+    def numbers(self, index: int) -> Rows | None:
+        """The numbers of the rows of one share, if they are divided by costs."""
+        return self.parts[index] if self.balanced else None
 
 
-def dispatch(
-    spec: FunctionSpec,
-    names: Sequence[str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    ranks: Sequence[int],
-    mesh: DeviceMesh | None,
-    put: Callable[[object], tuple[object, int] | None],
-    name: str,
-    own_share: bool = False,
-) -> Shares:
+def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None]) -> Shares:
     """Divide the arguments of one call over the called ranks.
 
     Args:
-        spec: Options of the function.
-        names: Parameter names of the positional arguments, for `split`, `replicate` and messages.
-        args: Positional arguments; never mutated.
-        kwargs: Keyword arguments; never mutated.
-        ranks: Ranks that are called, ascending.
-        mesh: Mesh of the component, or None.
+        call: The call.
         put: Stores a large value once, as `Store.put` does.
-        name: Class.method, for messages.
-        own_share: A batch marked `sharded` is already the caller's own share, and goes whole.
 
     Raises:
         DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or
             an argument is a generator.
     """
     try:
-        return _dispatch(spec, names, args, kwargs, ranks, mesh, Encoder(put), name, own_share=own_share)
+        return _dispatch(call, Encoder(put))
     except DispatchError as error:
         text = str(error)
-        raise (error if text.startswith(name) else DispatchError(f"{name}: {text}")) from None
+        raise (error if text.startswith(call.name) else DispatchError(f"{call.name}: {text}")) from None
     except RecursionError:
-        if callable(spec.dispatch):  # the recursion may be in the user's callable
+        if callable(call.spec.dispatch):  # the recursion may be in the user's callable
             raise
         raise DispatchError(
-            f"{name}: an argument contains itself, or is nested too deeply to be taken apart; pass it inside an object "
-            "of a class of your own, which goes whole"
+            f"{call.name}: an argument contains itself, or is nested too deeply to be taken apart; pass it inside an "
+            "object of a class of your own, which goes whole"
         ) from None
 
 
-def _dispatch(
-    spec: FunctionSpec,
-    names: Sequence[str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    ranks: Sequence[int],
-    mesh: DeviceMesh | None,
-    encoder: Encoder,
-    name: str,
-    *,
-    own_share: bool,
-) -> Shares:
+def _dispatch(call: Call, encoder: Encoder) -> Shares:
+    spec, args, kwargs, ranks, mesh = call.spec, call.args, call.kwargs, call.ranks, call.mesh
     if callable(spec.dispatch):
         arguments: list[Arguments] = []
         for i in range(len(ranks)):
@@ -120,10 +103,10 @@ def _dispatch(
         return Shares(arguments, range(len(ranks)), encoder, each=True)
     if not args and not kwargs:
         return Shares([((), {})], [0] * len(ranks), encoder)
-    named = [(key, _marked(spec, key, value)) for key, value in (*zip(names, args, strict=True), *kwargs.items())]
+    named = [(key, _marked(spec, key, value)) for key, value in (*zip(call.names, args, strict=True), *kwargs.items())]
     if spec.masks and any(key == MASK for key, _ in named):
         raise DispatchError(f"{MASK} is the mask of rows that are repeated to pad a share: the call fills it in itself")
-    own = [own_share and type(value) is not Lazy and getattr(value, "sharded", False) is True for _, value in named]
+    own = [call.own_share and _is_sharded(value) for _, value in named]
     split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
     found: list[tuple[str, int]] = []
     lazy = False
@@ -140,21 +123,43 @@ def _dispatch(
         undivided = _went_whole(spec, named) if len(ranks) > 1 else None
         return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder, undivided=undivided)
     of_rank, count = _data_ranks(spec, ranks, mesh)
-    total = 0 if real is None else rows_to_send(spec.uneven, real, count, name)
-    parts = [balanced_slice(total, count, index) for index in range(count)]
+    total = 0 if real is None else rows_to_send(spec.uneven, real, count, call.name)
+    balanced = spec.balance is not False and real is not None and count > 1 and not any(own)
+    if balanced:
+        first = next(value for (_, value), divided in zip(named, split, strict=True) if divided and _has_rows(value))
+        parts = assigned(spec.balance, _costs(first), total, count, call.name)
+    else:
+        parts = [_numbers(balanced_slice(total, count, index)) for index in range(count)]
     arguments = []
     for part in parts:
         encoder.next_share()
-        cut = _RowSlicer(encoder, part.start, part.stop, real or 0)
+        cut = _RowSlicer(encoder, part, real or 0)
         values = [cut(v) if divided else encoder.whole(v) for (_, v), divided in zip(named, split, strict=True)]
         arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))
     if any(own):
         length = len(next(value for mine, (_, value) in zip(own, named, strict=True) if mine))
-        parts = [slice(0, length)] * count
+        parts = [range(length)] * count
     elif real is None:
         parts = []
     each = (bool(parts) or None) if spec.dispatch == "slice" else False
-    return Shares(arguments, of_rank, encoder, count, real, parts, each)
+    return Shares(arguments, of_rank, encoder, count, real, parts, each, balanced=balanced)
+
+
+def _numbers(part: slice) -> range:
+    return range(part.start, part.stop)
+
+
+def _has_rows(value: object) -> bool:
+    return isinstance(value, Lazy) or may_have_rows(value)
+
+
+def _costs(value: Any) -> Sequence[float] | None:
+    """The costs of the rows of the argument by which a call is divided; those of a lazy one are waited for."""
+    if not isinstance(value, Lazy):
+        return costs_of(value)
+    from twinkle_remote.call.tables.table import costs_of_lazy  # few calls divide plain arguments by lazy ones
+
+    return costs_of_lazy(value)
 
 
 def _data_ranks(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None) -> tuple[Sequence[int], int]:
@@ -166,6 +171,10 @@ def _data_ranks(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | Non
 @lru_cache(maxsize=64)
 def _by_data(mesh: DeviceMesh) -> Sequence[int]:
     return [mesh.data_rank(rank) for rank in sorted(mesh.ranks)]
+
+
+def _is_sharded(value: object) -> bool:
+    return type(value) is not Lazy and getattr(value, "sharded", False) is True
 
 
 def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
@@ -216,10 +225,10 @@ def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
 
 
 class _RowSlicer:
-    """Cuts rows [start, stop) out of one argument, at any depth of dicts, dataclasses and named tuples."""
+    """Cuts some rows out of one argument, at any depth of dicts, dataclasses and named tuples."""
 
-    def __init__(self, encoder: Encoder, start: int, stop: int, real: int) -> None:
-        self._encoder, self._start, self._stop, self._real = encoder, start, stop, real
+    def __init__(self, encoder: Encoder, rows: Rows, real: int) -> None:
+        self._encoder, self._rows, self._real = encoder, rows, real
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, Lazy):
@@ -228,12 +237,15 @@ class _RowSlicer:
             return self._encoder.whole(value)
         splitter = splitter_of(type(value))
         if splitter is not None and splitter.length(value) is not None:
-            if self._stop > self._real:
-                return self._encoder.whole(self._padded(value, splitter))
+            rows = self._rows
+            if isinstance(rows, range) and rows.stop > self._real:
+                return self._encoder.whole(self._padded(value, splitter, rows))
             stored = self._encoder.stored(value)
-            if stored is not None:
-                return stored._replace(start=self._start, stop=self._stop)
-            return self._encoder.whole(take(value, self._start, self._stop))
+            if stored is None:
+                return self._encoder.whole(pick(value, rows))
+            if isinstance(rows, range):
+                return stored._replace(start=rows.start, stop=rows.stop)
+            return stored._replace(rows=rows)
         parts = columns(value)
         if parts is None:
             return self._encoder.whole(value)
@@ -241,13 +253,13 @@ class _RowSlicer:
         same = all(new is old for new, old in zip(fresh, parts.values(), strict=True))
         return value if same else rebuild(value, fresh)
 
-    def _padded(self, value: Any, splitter: Any) -> Any:
+    def _padded(self, value: Any, splitter: Any, rows: range) -> Any:
         """Rows up to the last one, then again from the first, until the share is full."""
         pieces = []
-        position = self._start
-        while position < self._stop:
+        position = rows.start
+        while position < rows.stop:
             start = position % self._real
-            stop = min(self._real, start + self._stop - position)
+            stop = min(self._real, start + rows.stop - position)
             pieces.append(splitter.slice(value, start, stop))
             position += stop - start
         return splitter.concat(pieces)

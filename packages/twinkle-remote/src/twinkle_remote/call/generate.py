@@ -13,15 +13,17 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from twinkle_remote.call.arguments import RunsOnce
-from twinkle_remote.call.as_completed import data_peers
-from twinkle_remote.call.awaiting import future_of
-from twinkle_remote.call.first_over import first_over
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.as_completed import data_peers
+from twinkle_remote.call.lazy_values.awaiting import answer_of
+from twinkle_remote.call.lazy_values.first_over import first_over
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.start import start
 from twinkle_remote.errors import CollectError, TwinkleError
 from twinkle_remote.failures.ends import SIGNALS, no_end
+from twinkle_remote.failures.frames import call_line, plain_interrupt
+from twinkle_remote.interpreter_end import unless_ending
 from twinkle_remote.protocol.backend import InProcessBackend
-from twinkle_remote.protocol.component import is_handle
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.background import close_at_end, in_background
 from twinkle_remote.sessions.current import running
@@ -29,7 +31,7 @@ from twinkle_remote.sessions.current import running
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
 R = TypeVar("R", covariant=True)
@@ -60,48 +62,27 @@ class RemoteGenerator(RunsOnce, Generic[R]):
     A data rank is at most three items ahead of the loop. The end of the loop closes the generators on their workers.
 
     Args:
-        component: The component.
-        method: Name of the method.
-        spec: Its options; `timeout` counts for each item.
-        names: Parameter names of the positional arguments.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
+        call: The call; its target is the method's name, and its deadline counts for each item.
         itself: The caller's handle, or the component itself.
         lazy: Whether items are lazy; None follows the function's option, then the runtime's.
     """
 
-    def __init__(
-        self,
-        component: Component,
-        method: str,
-        spec: FunctionSpec,
-        names: Sequence[str],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        itself: object,
-        lazy: bool | None = None,
-    ) -> None:
-        runtime = running()
+    def __init__(self, call: Call, itself: object, *, lazy: bool | None = None) -> None:
+        runtime, spec = running(), call.spec
         if lazy is None:
             lazy = runtime.lazy_collect if spec.lazy_collect is None else spec.lazy_collect
-        self._name = f"{component.name}.{method}"
+        self._name = call.name
         self._key = f"{os.getpid():x}-{os.urandom(4).hex()}-{next(_numbers)}"
         self._spec = FunctionSpec(dispatch="all", collect="first", form=spec.form)
-        self._timeout = spec.timeout
+        self._timeout = call.deadline
         self._itself = itself
         self._lazy = lazy
         self._left: list[_DataRank] = []
         self._ahead = 0 if isinstance(runtime.backend, InProcessBackend) else AHEAD
-        target = (method, self._key)
-        own_share = not is_handle(itself)
-        opened = start(
-            component, "generate", target, self._name, spec, names, args, kwargs, own_share=own_share, by_rank=True
-        )
+        self._opened = opened = start(replace(call, target=(call.target, self._key)), held=True)
         by_worker = opened.each is True or (opened.each is None and spec.dispatch == "slice")
         for index, ranks in data_peers(opened, by_worker=by_worker):
-            self._left.append(_DataRank(index, replace(component, ranks=tuple(ranks))))
-        self._opened = opened
+            self._left.append(_DataRank(index, replace(call.component, ranks=tuple(ranks))))
         close_at_end(self)
         if self._ahead:
             self._ask()
@@ -110,7 +91,8 @@ class RemoteGenerator(RunsOnce, Generic[R]):
         return self
 
     def __next__(self) -> Lazy[R]:
-        item = self._take_unended()
+        with plain_interrupt():
+            item = self._take_unended()
         if item is _END:
             raise StopIteration
         taken: Lazy[R] = item
@@ -120,7 +102,7 @@ class RemoteGenerator(RunsOnce, Generic[R]):
         return self
 
     async def __anext__(self) -> Lazy[R]:
-        item = await future_of(self._is_ready, self._take_unended)
+        item = await answer_of(self._waited_for(), self._is_ready, self._take_unended)
         if item is _END:
             raise StopAsyncIteration
         taken: Lazy[R] = item
@@ -132,7 +114,7 @@ class RemoteGenerator(RunsOnce, Generic[R]):
         Raises:
             TwinkleError: As for any call; a `finally` may raise.
         """
-        calls = self._close()
+        calls = self._close(held=True)
         for call in calls:
             call.wait()
 
@@ -142,6 +124,7 @@ class RemoteGenerator(RunsOnce, Generic[R]):
 
         await to_thread(self.close)
 
+    @unless_ending
     def __del__(self) -> None:
         if self.__dict__.get("_left"):
             in_background(self._close)  # the garbage collector may run inside of another call
@@ -197,6 +180,9 @@ class RemoteGenerator(RunsOnce, Generic[R]):
             )
         return all(ended)
 
+    def _waited_for(self) -> Sequence[PendingCall]:
+        return [one.asked[0] for one in self._left if one.asked]
+
     def _is_ready(self, seconds: float) -> bool:
         if not self._left:
             return True
@@ -209,15 +195,18 @@ class RemoteGenerator(RunsOnce, Generic[R]):
                 steps = len(one.asked) + 1  # the steps that were asked for before take their time first
                 seconds = None if self._timeout is None else self._timeout * steps
                 spec = replace(self._spec, timeout=seconds)
-                call = start(one.component, "item", self._key, self._name, spec, by_rank=True)
-                call.prefetched, call.data_rank = True, one.index
+                item = Call("item", one.component, self._key, self._name, spec, call_line(), reads_ranks=True)
+                call = start(item, prefetched=True)
+                call.data_rank = one.index
                 one.asked.append(call)
 
-    def _close(self) -> Sequence[PendingCall]:
-        """Begin to close the generators; returns the calls that do."""
+    def _close(self, *, held: bool = False) -> Sequence[PendingCall]:
+        """Begin to close the generators; returns the calls that do, which the caller waits for where they are held."""
         left, self._left = self._left, []
+        self._opened.released()
         spec = replace(self._spec, timeout=self._timeout)
         for one in left:
             for call in one.asked:
                 call.cancel()
-        return [start(one.component, "close", self._key, f"{self._name}.close", spec) for one in left]
+        name, line = f"{self._name}.close", call_line()
+        return [start(Call("close", one.component, self._key, name, spec, line), held=held) for one in left]

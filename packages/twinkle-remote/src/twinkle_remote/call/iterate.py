@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.start import start
 from twinkle_remote.errors import CallTimeoutError, CollectError, TwinkleError
 from twinkle_remote.failures.ends import SIGNALS, no_end
+from twinkle_remote.failures.frames import call_line, plain_interrupt
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
 OPENING = FunctionSpec(dispatch="all", sync=True)
@@ -55,16 +57,17 @@ class RemoteIterator:
         self._itself = itself
         self._ahead = ahead
         self._steps: deque[PendingCall] = deque()
-        self._goes_on = True
+        self._continues = True
         self._ended = False
 
     def open(self) -> None:
         """Call `__iter__` on the workers; requested steps stay if the iteration continues the last loop."""
-        if self._steps and self._goes_on:
+        if self._steps and self._continues:
             return
-        call = start(self._component, "iterate", "__iter__", f"{self._component.name}.__iter__", OPENING)
+        name = f"{self._component.name}.__iter__"
+        call = start(Call("iterate", self._component, "__iter__", name, OPENING, call_line()), held=True)
         call.wait()
-        self._goes_on = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
+        self._continues = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
         self._steps.clear()
         self._ended = False
 
@@ -72,9 +75,12 @@ class RemoteIterator:
         return self
 
     def __next__(self) -> Any:
+        with plain_interrupt():
+            return self._next()
+
+    def _next(self) -> Any:
         while not self._ended and len(self._steps) <= self._ahead:
             self._steps.append(self._ask())
-            self._steps[-1].prefetched = True
         if not self._steps:
             raise StopIteration
         call = self._steps[0]
@@ -97,4 +103,5 @@ class RemoteIterator:
         raise StopIteration
 
     def _ask(self) -> PendingCall:
-        return start(self._component, "next", "__next__", f"{self._component.name}.__next__", self._spec)
+        name = f"{self._component.name}.__next__"
+        return start(Call("next", self._component, "__next__", name, self._spec, call_line()), prefetched=True)

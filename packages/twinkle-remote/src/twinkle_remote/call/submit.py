@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.start import start
+from twinkle_remote.failures.frames import call_line
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import SPEC, SUBMIT
 from twinkle_remote.protocol.spec import FunctionSpec
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.call.generate import RemoteGenerator
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
 P = ParamSpec("P")
@@ -25,11 +27,11 @@ R = TypeVar("R")
 
 # A generator function is a function too: the first overloads overlap the last one.
 @overload
-def submit(  # type: ignore[overload-overlap]
+def submit(  # type: ignore[overload-overlap]  # as above
     bound_method: Callable[P, AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> RemoteGenerator[R]: ...
 @overload
-def submit(  # type: ignore[overload-overlap]
+def submit(  # type: ignore[overload-overlap]  # as above
     bound_method: Callable[P, Iterator[R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> RemoteGenerator[R]: ...
 @overload
@@ -75,7 +77,8 @@ def start_on_workers(
     timeout: float | None = None,
     *,
     ranks: Sequence[int] | None = None,
-    beside: bool = False,
+    concurrent: bool = False,
+    prefetched: bool = False,
 ) -> PendingCall:
     """Start `function(instance, *args)` on every worker of a component, each with its own arguments.
 
@@ -85,7 +88,8 @@ def start_on_workers(
         arguments: One tuple for each worker, in rank order; None means no arguments.
         timeout: Seconds to the deadline; None for no deadline.
         ranks: Only these workers, ascending; None means all.
-        beside: Run it beside the other calls of the workers, not after them.
+        concurrent: Run it while the other calls of the workers do, not after them.
+        prefetched: Nobody may ask what becomes of it: its failure is never unseen. Else the caller waits for it.
 
     Raises:
         TypeError: `handle` is not a component.
@@ -106,9 +110,10 @@ def start_on_workers(
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         return given[i], {}
 
-    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout, beside=beside)
+    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout, concurrent=concurrent)
     name = f"{component.name}.{getattr(function, '__name__', 'function')}"
-    return start(component, "function", function, name, spec)
+    call = Call("function", component, function, name, spec, call_line())
+    return start(call, held=True, prefetched=prefetched)
 
 
 def _as_list(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:

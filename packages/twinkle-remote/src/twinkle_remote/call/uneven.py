@@ -30,7 +30,7 @@ def rows_to_send(uneven: str | None, total: int, count: int, name: str) -> int:
         near = [size for size in (total - rest, total - rest + count) if size]
         raise DispatchError(
             f"{name} takes equal shares only (uneven='strict'): {total} rows do not divide over {count} data ranks; "
-            f"{' or '.join(map(str, near))} would do"
+            f"use {' or '.join(map(str, near))}"
         )
     if uneven == "pad":
         if total == 0:
@@ -57,7 +57,7 @@ def mask_of(total: int, count: int, index: int) -> list[bool]:
 
 
 def real_rows(given: Sequence[int], total: int) -> list[int]:
-    """How many of the rows of each share are the caller's, and not repeated ones, which come last.
+    """The number of rows of each share that are the caller's, and not repeated ones, which come last.
 
     Args:
         given: Rows of each share, in the order of the data ranks.

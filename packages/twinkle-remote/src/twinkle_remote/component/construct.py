@@ -1,4 +1,4 @@
-"""What calling a remote class does: an object is made here, or on the workers of a group."""
+"""The call of a remote class: an object is made here, or on the workers of a group."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from twinkle_mesh import DeviceMesh
+from twinkle_mesh import DeviceMesh, instead_of
 from twinkle_remote.call.start import start
 from twinkle_remote.component.constructor import (
     GROUP,
@@ -21,6 +21,8 @@ from twinkle_remote.component.constructor import (
 )
 from twinkle_remote.component.handle import make_handle
 from twinkle_remote.errors import PlacementError, TwinkleError
+from twinkle_remote.failures.frames import call_line
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import Component, remember
 from twinkle_remote.protocol.marks import execute_of
 from twinkle_remote.protocol.spec import FunctionSpec
@@ -67,20 +69,24 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         try:
             signature.bind(*args, **own_keywords(cls, passed))
         except TypeError as error:
-            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+            known = [name for name in signature.parameters if name != "self"]
+            unknown = [name for name in own_keywords(cls, passed) if name not in known]
+            hint = f"; {instead_of(unknown[0], known)}" if unknown else ""
+            raise TypeError(f"{cls.__name__}{signature}: {error}{hint}") from None
     spec = FunctionSpec(dispatch="all", sync=True, timeout=runtime.backend.start_timeout)
     names = [f"args[{i}]" for i in range(len(args))]
-    call = start(component, "create", cls, f"{cls.__name__}.__init__", spec, names, args, passed, held=True)
+    call = Call("create", component, cls, f"{cls.__name__}.__init__", spec, call_line(), names, args, passed)
+    pending = start(call, held=True)
     try:
-        call.wait()
+        pending.wait()
     except PlacementError:  # the id is taken
         raise
     except BaseException:
-        call.prefetched = True
+        pending.prefetched = True
         with contextlib.suppress(TwinkleError):  # the group may have ended; the constructor's error counts
-            start(component, "drop", None, call.name, _DROP).prefetched = True
+            start(Call("drop", component, None, call.name, _DROP, call.line), prefetched=True)
         raise
-    return component if runtime.whole is None else runtime.whole.built(component, call.reply(0))
+    return pending.built()
 
 
 def _instance(cls: type, kwargs: dict[str, Any], group: str, runtime: Runtime) -> str:

@@ -28,6 +28,7 @@ from twinkle_remote.protocol.spec import (
     EXECUTES,
     Collect,
     CollectFunction,
+    CostRule,
     Dispatch,
     Execute,
     FunctionSpec,
@@ -67,6 +68,10 @@ class FunctionOptions(TypedDict, total=False):
         collective: The body runs collectives over all ranks of the component, as a forward pass under FSDP does: all
             ranks enter each call together, however few rows it has. A stream gives such a stage one chunk at a time,
             divided over all its data ranks.
+        balance: Rows go to data ranks so that their costs are even, not their counts: those of the first divided
+            argument, of which a type tells (tokens of `Rollouts`), else 1 for each row. Each rank gets a row where
+            there are enough, and results are in the order of the rows, so a function returns one for each. A callable
+            takes the costs of all rows and returns others, such as their squares.
     """
 
     sync: bool
@@ -77,6 +82,7 @@ class FunctionOptions(TypedDict, total=False):
     uneven: Uneven | None
     weight: Weight | None
     collective: bool
+    balance: bool | CostRule
 
 
 Collecting: TypeAlias = Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction

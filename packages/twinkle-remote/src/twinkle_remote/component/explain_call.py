@@ -12,6 +12,8 @@ from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
 from twinkle_remote.component.explain_hand_over import HostBytes, explain_moves, moves_as_text
 from twinkle_remote.component.method import bind
+from twinkle_remote.failures.frames import driver_line
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.handed import HandedSlot
 from twinkle_remote.protocol.targets import bound_target
 from twinkle_remote.values.rows import lengths
@@ -19,11 +21,14 @@ from twinkle_remote.values.rows import lengths
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from twinkle_remote.protocol.tables import Rows
+
 P = ParamSpec("P")
 _HOW = {
     "one": "its value",
     "list": "a list of their values",
     "rows": "their rows joined, in this order",
+    "balanced": "their rows joined, in the order of the call's rows",
     "columns": "the parts of their tuples joined, in this order",
     "mean": "the mean of their values",
     "sum": "the sum of their values",
@@ -106,9 +111,9 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     component, spec = remote_part(bound_method)
     names = bind(bound_method, component.name, args, kwargs)
     name = f"{component.name}.{bound_target(bound_method)}"
-    ranks = component.ranks[:1] if spec.execute == "first" else component.ranks
-    mesh = component.mesh
-    shares = dispatch(spec, names, args, kwargs, ranks=ranks, mesh=mesh, put=_store_nothing, name=name)
+    call = Call("method", component, bound_target(bound_method), name, spec, driver_line(), names, args, kwargs)
+    ranks, mesh = call.ranks, call.mesh
+    shares = dispatch(call, _store_nothing)
     read = ranks_read(spec, ranks, mesh, each=shares.each is not False)
     rows = []
     for rank, index in zip(ranks, shares.of_rank, strict=True):
@@ -123,8 +128,10 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
         coordinate = {} if mesh is None or rank not in mesh else mesh.coordinate(rank)
         rows.append(Row(rank, coordinate, arguments, shares.rows(index), rank in read))
     how = combine_rule(spec, ranks)
+    if how == "rows" and spec.balance is not False:
+        how = "balanced"
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
-    moves = explain_moves(name, spec, shares, component.group, ranks)
+    moves = explain_moves(call, shares)
     return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves)
 
 
@@ -136,7 +143,7 @@ def _is_whole(value: object, before: object) -> bool:
     return value is (before.value if isinstance(before, Replicated) else before)
 
 
-def _described(value: Any, part: slice | None, *, whole: bool) -> str:
+def _described(value: Any, part: Rows | None, *, whole: bool) -> str:
     if isinstance(value, HandedSlot):
         return "its rows of a lazy result" if value.split else "a lazy result"
     kind = type(value).__name__
@@ -145,4 +152,4 @@ def _described(value: Any, part: slice | None, *, whole: bool) -> str:
         return reprlib.repr(value)
     if whole or part is None:
         return f"{kind}, all {rows.pop()} rows"
-    return f"{kind}[{part.start}:{part.stop}]"
+    return f"{kind}[{part.start}:{part.stop}]" if isinstance(part, range) else f"{kind}[{reprlib.repr(list(part))}]"

@@ -1,24 +1,24 @@
-"""Which bytes of a call's lazy arguments go from which host to which; nothing is moved."""
+"""Bytes of a call's lazy arguments that go from one host to another; nothing is moved."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_remote.call.hand_over import plan_hand_over
-from twinkle_remote.call.lazy_arguments import hand_over_plan
+from twinkle_remote.call.tables.hand_over import plan_hand_over
+from twinkle_remote.call.tables.lazy_arguments import hand_over_plan
 from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.dispatch import Shares
+    from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.handed import HandedPiece
     from twinkle_remote.protocol.messages import Outcome
-    from twinkle_remote.protocol.spec import FunctionSpec
 
 
 class HostBytes(NamedTuple):
-    """What goes from one host to another, or stays on one.
+    """The bytes that go from one host to another, or stay on one.
 
     Attributes:
         producer: The group that made it.
@@ -33,35 +33,32 @@ class HostBytes(NamedTuple):
     nbytes: int
 
 
-def explain_moves(
-    name: str, spec: FunctionSpec, shares: Shares, group_name: str, ranks: Sequence[int]
-) -> tuple[HostBytes, ...] | None:
-    """What a call's lazy arguments move; None where the calls that make them are not done, or have failed.
+def explain_moves(call: Call, shares: Shares) -> tuple[HostBytes, ...] | None:
+    """The moves of a call's lazy arguments; None where the calls that make them are not done, or have failed.
 
     Args:
-        name: Class.method.
-        spec: Options of the method.
+        call: The call.
         shares: Its divided arguments.
-        group_name: The group that reads them.
-        ranks: The called ranks.
     """
     encoder = shares.encoder
     if not encoder.handed:
         return ()
-    if any(not call.done() or call.failed() for call in encoder.sources) or running().whole is not None:
+    if any(not source.done() or source.failed() for source in encoder.sources) or running().served is not None:
         return None
-    outcomes = [call.outcome(rank) for call, rank in encoder.inputs]
-    infos = [call.origin[1].info(rank) for call, rank in encoder.inputs]
+    outcomes = [source.outcome(rank) for source, rank in encoder.inputs]
+    infos = [source.origin[1].info(rank) for source, rank in encoder.inputs]
     made = {id(outcome.payload): (outcome, info) for outcome, info in zip(outcomes, infos, strict=True)}
-    planned = plan_hand_over(hand_over_plan(name, spec, shares), outcomes)
-    group = running().backend.group(group_name)
+    planned = plan_hand_over(hand_over_plan(call, shares), outcomes)
+    group = running().backend.group(call.component.group)
     moved: dict[tuple[str, str, str], int] = {}
-    counted: set[tuple[int, int | None, int | None, str]] = set()
-    for rank, index in zip(ranks, shares.of_rank, strict=True):
+    counted: set[tuple[object, ...]] = set()
+    for rank, index in zip(call.ranks, shares.of_rank, strict=True):
         target = group.info(rank).node
-        for piece in [piece for value in planned[index].values for piece in value.pieces]:
+        for piece in [piece for value in planned[index].values for piece in value.all_pieces()]:
+            if id(piece.payload) not in made:  # a plain value of a table
+                continue
             outcome, info = made[id(piece.payload)]
-            once = (id(piece.payload), piece.start, piece.stop, target)
+            once = (id(piece.payload), *piece[1:], target)
             if once not in counted:
                 counted.add(once)
                 way = (info.group, info.node, target)
@@ -70,9 +67,8 @@ def explain_moves(
 
 
 def _nbytes(piece: HandedPiece, outcome: Outcome) -> int:
-    if piece.start is None or piece.stop is None or not outcome.rows:
-        return outcome.produced
-    return outcome.produced * (piece.stop - piece.start) // outcome.rows
+    rows = piece.length()
+    return outcome.produced if rows is None or not outcome.rows else outcome.produced * rows // outcome.rows
 
 
 def moves_as_text(moves: Sequence[HostBytes] | None) -> list[str]:

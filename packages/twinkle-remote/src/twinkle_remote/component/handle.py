@@ -166,7 +166,7 @@ class Handle(HandleBase):
 
     def _repr_html_(self) -> str:
         """The component's place, its remote functions and its mesh, for a notebook; nothing is sent."""
-        from twinkle_remote.component.handle_html import handle_html  # its import takes milliseconds
+        from twinkle_remote.call.lazy_values.notebook import handle_html  # its import takes milliseconds
 
         component = component_of(self)
         assert component is not None
@@ -235,13 +235,13 @@ def _next(self: Any) -> Any:
 
 
 def _call(self: Any, name: str, args: tuple[Any, ...]) -> Any:
-    from twinkle_remote.call.start import call_method
+    from twinkle_remote.call.start import call_method, method_call
 
     component = component_of(self)
     assert component is not None
     names = [f"args[{i}]" for i in range(len(args))]
     spec = options_under(_class(self), name) or SPECIAL[name]
-    return call_method(component, name, spec, names, args, {}, itself=self, lazy=False)
+    return call_method(method_call(component, name, spec, names, args, {}), self, lazy=False)
 
 
 def _len(self: Any) -> int:

@@ -1,9 +1,20 @@
-"""A remote function: on a handle it is sent to the workers, on a component it is dispatched here."""
+"""A remote function, and what calling it does: one of four things, by what its object is and where it is called.
+
+| the object | where | what is called |
+|---|---|---|
+| of no session | anywhere | the plain function |
+| a component that the running worker holds, or its handle | in a task | the function, on the worker's object |
+| a component of this process, under a launcher | in each of its processes | the function: all make the same call |
+| a component of this process alone, or a handle | anywhere else | a `Call`: dispatched, sent, collected |
+
+A handle's call may be lazy; a component's own is not.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,15 +24,31 @@ from twinkle_remote.protocol.component import component_of, is_handle
 from twinkle_remote.protocol.marks import ITSELF, NAMES, SPEC, SUBMIT
 from twinkle_remote.protocol.spec import form_of, returns_columns, with_mask
 from twinkle_remote.protocol.targets import bound_target, target_of
-from twinkle_remote.worker.running import running_worker
+from twinkle_remote.running import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.spec import Form, FunctionSpec, Many
 
 CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__", "__enter__", "__exit__"})
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function itself, and not of one that it wraps, unless it is written in C.
+
+    Raises:
+        TypeError: It does not tell.
+    """
+    for follow in (False, True):
+        with suppress(ValueError):
+            return inspect.signature(function, follow_wrapped=follow)
+    raise TypeError(
+        f"remote_function needs a function whose parameters are known, and {function!r:.80} does not tell them: "
+        "write a method that calls it"
+    )
 
 
 def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
@@ -31,7 +58,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
     form = _checked_form(function, spec)
-    signature = inspect.signature(function, follow_wrapped=False)
+    signature = _signature(function)
     names = _positional(function, signature, spec)
     hidden = _hidden_names(function, signature, spec)
     simple = simple_counts(signature)
@@ -46,16 +73,11 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
             check_arguments(component.name, name, signature, self, args, kwargs)
             if hidden and len(args) > len(names):
                 _check_named(component.name, name, hidden, kwargs)
+        from twinkle_remote.call.start import method_call  # a worker that calls nobody does not load it
+
         bound = positional_names(names, len(args))
-        if spec.yields:
-            from twinkle_remote.call.generate import RemoteGenerator  # as `call_method`
-
-            return RemoteGenerator(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
-        if spec.on_loop and not lazy and in_event_loop():
-            lazy = True  # what an event loop calls it awaits
-        from twinkle_remote.call.start import call_method  # a worker that calls nobody does not load it
-
-        return call_method(component, name, spec, bound, args, kwargs, itself=self, lazy=lazy)
+        call = method_call(component, name, spec, bound, args, kwargs, own_share=not is_handle(self))
+        return _make(call, self, lazy)
 
     @functools.wraps(function)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -80,6 +102,19 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     if hasattr(function, "__wrapped__"):
         cast("Any", method).__signature__ = signature
     return method
+
+
+def _make(call: Call, itself: object, lazy: bool | None) -> Any:
+    """Make a call, or begin an iteration over what a generator yields."""
+    if call.spec.yields:
+        from twinkle_remote.call.generate import RemoteGenerator
+
+        return RemoteGenerator(call, itself, lazy=lazy)
+    if call.spec.on_loop and not lazy and in_event_loop():
+        lazy = True  # what an event loop calls it awaits
+    from twinkle_remote.call.start import call_method
+
+    return call_method(call, itself, lazy=lazy)
 
 
 def check_arguments(
@@ -123,7 +158,7 @@ def simple_counts(signature: inspect.Signature) -> range:
 
 
 def _checked_form(function: Any, spec: FunctionSpec) -> Form:
-    """What kind of function a method is; a generator that is `__iter__` is plain, since handles iterate by `next`.
+    """The kind of function that a method is; a generator that is `__iter__` is plain, since handles iterate by `next`.
 
     Raises:
         TypeError: It is not a method, or the options do not fit its kind.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.call.start import start
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.failures.frames import call_line
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import component_of, is_component_type, is_handle
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running
@@ -14,7 +16,7 @@ from twinkle_remote.sessions.current import running
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
 
 _DROP = FunctionSpec(dispatch="all")
 
@@ -75,6 +77,6 @@ def _drop(component: object) -> PendingCall | None:
     runtime = running()
     if runtime.is_released(found.group, found.instance):
         return None
-    call = start(found, "drop", None, f"{found.name}.release", _DROP)
+    call = start(Call("drop", found, None, f"{found.name}.release", _DROP, call_line()), held=True)
     runtime.mark_released(found)
     return call

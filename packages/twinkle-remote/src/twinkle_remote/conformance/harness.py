@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.component.create import on
 
 if TYPE_CHECKING:

@@ -9,11 +9,22 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from twinkle_remote.context import caller
+from twinkle_remote.protocol.failure import WorkerInfo
+
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-_MACHINERY = ("twinkle_remote", "twinkle_mesh", "twinkle_ray", "twinkle_data", "twinkle")
-_FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twinkle_ray"))
+_MACHINERY = (
+    "twinkle_remote",
+    "twinkle_mesh",
+    "twinkle_ray",
+    "twinkle_data",
+    "twinkle_http",
+    "twinkle_engines",
+    "twinkle",
+)
+_FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twinkle_ray", "twinkle_http"))
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _WAITED_IN = ("ray", "urllib3")
@@ -36,14 +47,33 @@ def user_stack(frame: FrameType | None, limit: int = 6) -> str:
     return "".join(traceback.format_list((inside or stack)[-limit:]))
 
 
-def is_all_machinery(trace: TracebackType | None) -> bool:
+class plain_interrupt:  # noqa: N801 - a context manager that reads as a noun; contextlib doubles its time
+    """A block of a public function: Ctrl-C shows the program's frames and that function's, none further within.
+
+    Where the program's own code runs within the block, such as a function that collects, all frames show.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if trace is not None and isinstance(error, KeyboardInterrupt) and _is_all_machinery(trace):
+            trace.tb_next = None
+
+
+def _is_all_machinery(trace: TracebackType | None) -> bool:
     """Whether all frames of a traceback are of these packages, or of what they wait in."""
     return all(_waits(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
 
 
 def _waits(name: str) -> bool:
     installed = any(f"{_INSTALLED}{library}{os.sep}" in name for library in _WAITED_IN)
-    return is_machinery_file(name) or installed or (name.startswith(_LIBRARY) and _INSTALLED not in name)
+    compiled = any(name.startswith(f"python/{library}/") for library in _WAITED_IN)  # Cython's names are relative
+    return is_machinery_file(name) or installed or compiled or (name.startswith(_LIBRARY) and _INSTALLED not in name)
 
 
 _line: ContextVar[str] = ContextVar("twinkle_line", default="")
@@ -89,6 +119,14 @@ def driver_line() -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def call_line() -> str:
+    """File and line of the user's call, and the worker that makes it."""
+    here = caller()
+    if here.group is None or here.rank is None:
+        return driver_line()
+    return f"{driver_line()} on {WorkerInfo(here.group, here.rank, here.world_size).label(here.coordinate)}"
 
 
 @lru_cache(maxsize=1024)

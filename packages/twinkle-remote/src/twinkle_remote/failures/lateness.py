@@ -37,7 +37,7 @@ def lateness(
 
 
 def called_alone(spec: FunctionSpec, ranks: Sequence[int], size: int) -> str:
-    """What may hold up a call of some ranks: their body waits in a collective for those that were not called.
+    """The hint for a late call of some ranks: their body may wait in a collective for those that were not called.
 
     Args:
         spec: Options of the function.

@@ -41,7 +41,7 @@ def is_mismatch(failure: Failure) -> bool:
 
 
 def seconds_for_cause(failures: Sequence[Failure]) -> float:
-    """How long the cause may take to arrive, or what peers tell of a death; 0 if a failure tells a cause itself."""
+    """Seconds that the cause, or what peers report of a death, may take to arrive; 0 if a failure has a cause."""
     if all(map(lost_a_peer, failures)):
         return CAUSE_SECONDS
     return _WITNESS_SECONDS if all(map(_died_now, failures)) else 0.0

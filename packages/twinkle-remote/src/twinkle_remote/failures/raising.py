@@ -41,7 +41,8 @@ def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str
         raise ReplyLostError(text)
     original = first.exception()
     error = combined_error(original, text, (first, *rest))
-    vars(BaseException)["__context__"].__set__(error, first.live)  # for debuggers; the text is complete
+    context = first.live if original is None or first.live is not None else original.__context__
+    vars(BaseException)["__context__"].__set__(error, context)  # for debuggers; the text is complete
     raise error from None if original is None else original.__cause__
 
 

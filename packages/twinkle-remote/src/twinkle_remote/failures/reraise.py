@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.failure import Failure
 
-_CAUSE = "__cause__"
+_CAUSE, _CONTEXT, _SUPPRESS = "__cause__", "__context__", "__suppress_context__"
 _ARGS: Any = vars(BaseException)["args"]
 _RAISED = "__twinkle_raised__"
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -53,8 +53,11 @@ def _like(original: Exception) -> RemoteCallError:
 
 
 def members_of(error: BaseException) -> dict[str, Any]:
-    """State of an exception besides `args` and `__dict__`: slots, fields of C classes, and its cause."""
-    found: dict[str, Any] = {} if error.__cause__ is None else {_CAUSE: error.__cause__}
+    """State of an exception besides `args` and `__dict__`: slots, fields of C classes, its cause and its context."""
+    chain = {_CAUSE: error.__cause__, _CONTEXT: None if error.__context__ is error.__cause__ else error.__context__}
+    found: dict[str, Any] = {name: other for name, other in chain.items() if other is not None}
+    if error.__suppress_context__:
+        found[_SUPPRESS] = True
     for name, member in _members(raised_type(type(error))):
         try:
             found[name] = member.__get__(error)
@@ -66,16 +69,24 @@ def members_of(error: BaseException) -> dict[str, Any]:
 def remade(kind: Any, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
     """An exception with the given type and state; its constructor is not called."""
     error = bare_new(kind)(kind, *args)
+    set_state(error, attributes, members)
+    _ARGS.__set__(error, args)
+    return error
+
+
+def set_state(error: Any, attributes: Mapping[str, Any], members: Mapping[str, Any]) -> None:
+    """Give an exception attributes and what `members_of` found."""
     state = {**attributes, **members}  # of a class that travelled by value, slots are attributes on one side alone
-    for name, member in _members(raised_type(kind)):
+    for name, member in _members(raised_type(type(error))):
         if name in state:
             _set_member(member, error, state.pop(name))
     cause = state.pop(_CAUSE, None)
-    if isinstance(cause, BaseException):
-        vars(BaseException)[_CAUSE].__set__(error, cause)
-    _ARGS.__set__(error, args)
+    chain = {_CAUSE: cause, _CONTEXT: state.pop(_CONTEXT, cause)}
+    for name, other in chain.items():
+        if isinstance(other, BaseException):
+            vars(BaseException)[name].__set__(error, other)
+    vars(BaseException)[_SUPPRESS].__set__(error, state.pop(_SUPPRESS, False))
     error.__dict__.update(state)
-    return error
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,10 @@ import pickle
 from typing import Any, Protocol
 
 from twinkle_remote.errors import RemoteCallError
-from twinkle_remote.failures.reraise import args_of, both_type, members_of, raised_type, remade
+from twinkle_remote.failures.reraise import args_of, both_type, members_of, raised_type, remade, set_state
+
+_PROTOCOL = 5
+_DEEPEST = 8  # exceptions that are causes, contexts or attributes of each other
 
 
 class ErrorPickler(Protocol):
@@ -34,11 +37,11 @@ class ByReference(pickle.Pickler):
     """Pickles classes by their names."""
 
     def __init__(self, file: io.BytesIO, trusting: bool, inside: frozenset[int]) -> None:
-        super().__init__(file, protocol=5)
+        super().__init__(file, protocol=_PROTOCOL)
         self.trusting, self.inside = trusting, inside
 
     def reducer_override(self, value: Any) -> Any:
-        """How an exception is pickled; the usual way for anything else."""
+        """The reduction of an exception; the usual way for anything else."""
         reduced = reduce_error(value, self)
         return NotImplemented if reduced is None else reduced
 
@@ -56,21 +59,34 @@ def error_to_bytes(error: BaseException, pickler: type[ErrorPickler] = ByReferen
 
 
 def reduce_error(value: Any, pickler: ErrorPickler) -> tuple[Any, ...] | None:
-    """How an exception of a user's class is pickled; None for every other value."""
-    if not isinstance(value, BaseException) or (type(value).__module__ == "builtins" and value.__cause__ is None):
+    """The reduction of an exception of a user's class; None for every other value."""
+    if not isinstance(value, BaseException) or _is_bare(value):
         return None
-    kind = type(value)
-    if pickler.trusting and not isinstance(value, RemoteCallError) and _says_itself(kind):
-        return None
-    if id(value) in pickler.inside:
-        raise pickle.PicklingError("an exception that contains itself")
-    given = args_of(value)
-    state = (dict(enumerate(given)), dict(value.__dict__), members_of(value))
-    args, attributes, members = (
+    if id(value) in pickler.inside or len(pickler.inside) > _DEEPEST:
+        raise pickle.PicklingError("an exception that contains itself, or a long chain of them")
+    kind, given = type(value), args_of(value)
+    state = (dict(value.__dict__), members_of(value))
+    attributes, members = (
         {key: data for key, part in parts.items() if (data := _part(part, value, pickler))} for parts in state
     )
-    shown = [args.get(i) or pickle.dumps(_text(arg)) for i, arg in enumerate(given)]
+    if pickler.trusting and not isinstance(value, RemoteCallError) and _says_itself(kind):
+        own = _part(_own_way(value), value, pickler)
+        if own:
+            return _made_its_way, (own, attributes, members)
+    shown = [_part(arg, value, pickler) or pickle.dumps(_text(arg)) for arg in given]
     return _made_again, (raised_type(kind), isinstance(value, RemoteCallError), shown, attributes, members)
+
+
+def _is_bare(value: BaseException) -> bool:
+    """Whether Python's own way to pickle it loses nothing."""
+    chained = value.__cause__ is not None or value.__context__ is not None
+    return type(value).__module__ == "builtins" and not chained and not value.__dict__
+
+
+def _own_way(value: BaseException) -> tuple[Any, ...] | None:
+    """The function, the arguments and the state by which an exception says that it is made again; None without."""
+    reduced: Any = value.__reduce_ex__(_PROTOCOL)
+    return None if isinstance(reduced, str) else (*reduced[:2], reduced[2] if len(reduced) > 2 else None)
 
 
 def _says_itself(kind: type) -> bool:
@@ -99,6 +115,16 @@ def _made_again(
 ) -> Any:
     loaded = [{name: pickle.loads(data) for name, data in parts.items()} for parts in (attributes, members)]
     return remade(both_type(kind) if both else kind, tuple(map(pickle.loads, args)), *loaded)
+
+
+def _made_its_way(own: bytes, attributes: dict[str, bytes], members: dict[str, bytes]) -> Any:
+    make, args, state = pickle.loads(own)
+    error = make(*args)
+    if state is not None:
+        error.__setstate__(state)
+    loaded = [{name: pickle.loads(data) for name, data in parts.items()} for parts in (attributes, members)]
+    set_state(error, *loaded)
+    return error
 
 
 def _text(value: object) -> str:

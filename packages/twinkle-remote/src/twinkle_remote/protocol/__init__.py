@@ -19,33 +19,37 @@ if TYPE_CHECKING:
         InProcessBackend,
         InputReplies,
         MemoryQueueBackend,
+        PickingStore,
         Reply,
-        RevivingBackend,
+        ReportingBackend,
+        RestartingBackend,
         Store,
         WorkerGroup,
     )
-    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.call import Call
+    from twinkle_remote.protocol.component import Component, component_of, is_component_type
     from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import Failure, WorkerInfo, here
-    from twinkle_remote.protocol.handed import (
-        HandedPiece,
-        HandedShare,
-        HandedSlot,
-        HandedValue,
-        HandOver,
-        HandOverPlan,
-    )
+    from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedSlot, HandedValue, HandOver, HandOverPlan
+    from twinkle_remote.protocol.marks import NAMES, execute_of, options_of, options_under, prefetch_of
     from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
     from twinkle_remote.protocol.own_calls import OwnCalls, UnseenFailure
+    from twinkle_remote.protocol.served import JoiningStore, RowsOfRank, SentCall, ServedBackend
     from twinkle_remote.protocol.session_tools import SessionTool
-    from twinkle_remote.protocol.waiting import Wait, WaitedWorker
-    from twinkle_remote.protocol.whole_calls import RankReplies, RowsOfRank, WholeCall, WholeCallBackend, WholeReply
+    from twinkle_remote.protocol.spec import Collect, FunctionSpec, by_rank_options
+    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.protocol.targets import attribute_at
+    from twinkle_remote.protocol.waiting import Wait, WaitedWorker, WorkerWaits
 
 __all__ = [
+    "NAMES",
     "Backend",
     "BackendFactory",
+    "Call",
+    "Collect",
     "Component",
     "Failure",
+    "FunctionSpec",
     "HandOver",
     "HandOverPlan",
     "HandedPiece",
@@ -55,14 +59,19 @@ __all__ = [
     "InProcessBackend",
     "InputReplies",
     "Itself",
+    "JoiningStore",
     "Kind",
     "MemoryQueueBackend",
     "Outcome",
     "OwnCalls",
-    "RankReplies",
+    "PickingStore",
     "Reply",
-    "RevivingBackend",
+    "ReportingBackend",
+    "RestartingBackend",
+    "Rows",
     "RowsOfRank",
+    "SentCall",
+    "ServedBackend",
     "SessionDefaults",
     "SessionTool",
     "Share",
@@ -72,19 +81,29 @@ __all__ = [
     "UnseenFailure",
     "Wait",
     "WaitedWorker",
-    "WholeCall",
-    "WholeCallBackend",
-    "WholeReply",
     "WorkerGroup",
     "WorkerInfo",
+    "WorkerWaits",
+    "attribute_at",
+    "by_rank_options",
+    "component_of",
+    "execute_of",
     "here",
+    "is_component_type",
+    "options_of",
+    "options_under",
+    "prefetch_of",
 ]
 
 _HOMES = {
+    "NAMES": "protocol.marks",
     "Backend": "protocol.backend",
     "BackendFactory": "protocol.backend",
+    "Call": "protocol.call",
+    "Collect": "protocol.spec",
     "Component": "protocol.component",
     "Failure": "protocol.failure",
+    "FunctionSpec": "protocol.spec",
     "HandOver": "protocol.handed",
     "HandOverPlan": "protocol.handed",
     "HandedPiece": "protocol.handed",
@@ -93,15 +112,20 @@ _HOMES = {
     "HandedValue": "protocol.handed",
     "InProcessBackend": "protocol.backend",
     "InputReplies": "protocol.backend",
+    "PickingStore": "protocol.backend",
+    "Rows": "protocol.tables",
     "Itself": "protocol.messages",
+    "JoiningStore": "protocol.served",
     "Kind": "protocol.messages",
     "MemoryQueueBackend": "protocol.backend",
     "Outcome": "protocol.messages",
     "OwnCalls": "protocol.own_calls",
-    "RankReplies": "protocol.whole_calls",
     "Reply": "protocol.backend",
-    "RevivingBackend": "protocol.backend",
-    "RowsOfRank": "protocol.whole_calls",
+    "ReportingBackend": "protocol.backend",
+    "RestartingBackend": "protocol.backend",
+    "RowsOfRank": "protocol.served",
+    "SentCall": "protocol.served",
+    "ServedBackend": "protocol.served",
     "SessionDefaults": "protocol.defaults",
     "SessionTool": "protocol.session_tools",
     "Share": "protocol.messages",
@@ -111,12 +135,18 @@ _HOMES = {
     "UnseenFailure": "protocol.own_calls",
     "Wait": "protocol.waiting",
     "WaitedWorker": "protocol.waiting",
-    "WholeCall": "protocol.whole_calls",
-    "WholeCallBackend": "protocol.whole_calls",
-    "WholeReply": "protocol.whole_calls",
     "WorkerGroup": "protocol.backend",
     "WorkerInfo": "protocol.failure",
+    "WorkerWaits": "protocol.waiting",
+    "attribute_at": "protocol.targets",
+    "by_rank_options": "protocol.spec",
+    "component_of": "protocol.component",
+    "execute_of": "protocol.marks",
     "here": "protocol.failure",
+    "is_component_type": "protocol.component",
+    "options_of": "protocol.marks",
+    "options_under": "protocol.marks",
+    "prefetch_of": "protocol.marks",
 }
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.handed import HandOverPlan
     from twinkle_remote.protocol.messages import Outcome, Task
-    from twinkle_remote.protocol.waiting import Wait
+    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.protocol.waiting import WorkerWaits
 
 
 class Store(Protocol):
@@ -53,6 +54,23 @@ class Store(Protocol):
 
     def outlives_worker(self, payload: object) -> bool:
         """Whether the payload of an outcome can still be read when the worker that made it has ended."""
+
+
+@runtime_checkable
+class PickingStore(Protocol):
+    """A store that reads rows by their numbers, and some columns; of others ranges are read, with all columns."""
+
+    def pick(
+        self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """Rows of a stored value, and the bytes that were fetched from other processes; see `Store.get`.
+
+        Args:
+            ref: As for `Store.get`.
+            rows: Their numbers; None for all.
+            columns: The columns that are wanted; None for all. A value that lacks one comes with all that it has.
+            timeout: Seconds that reading may take.
+        """
 
 
 class Reply(Protocol):
@@ -107,8 +125,8 @@ class WorkerGroup(Protocol):
         """Queue a task on one worker, after its earlier tasks; returns at once.
 
         A task with `on_loop` begins in its turn, too, but the later tasks do not wait for its end (`Worker.start`).
-        A task with `beside` should not wait for the earlier tasks (`open_beside`); where it does, new weights arrive
-        later. It has no inputs.
+        A task with `concurrent` should not wait for the earlier tasks (`open_concurrent`); where it does, new weights
+        arrive later. It has no inputs.
 
         Args:
             rank: Rank in [0, size - 1].
@@ -135,8 +153,8 @@ class WorkerGroup(Protocol):
         """
         return [self.submit(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
 
-    def open_beside(self, ranks: Sequence[int]) -> None:
-        """Have workers run tasks with `beside` beside the others from now on; the default does nothing."""
+    def open_concurrent(self, ranks: Sequence[int]) -> None:
+        """Have workers run tasks with `concurrent` while others run, from now on; the default does nothing."""
         return
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
@@ -149,8 +167,15 @@ class WorkerGroup(Protocol):
         """
         return self.stacks([reply.rank for reply in replies])
 
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, Wait]:
-        """What the running tasks of ranks wait for, by rank; ranks that wait for nothing are left out.
+    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
+        """The keys by which `waits` names tasks of event loops; empty for other tasks, and None where none is known.
+
+        The default knows none.
+        """
+        return [None] * len(replies)
+
+    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
+        """The waits of the tasks of ranks, by rank; ranks of which nothing is known are left out.
 
         It is asked now and then by a task that waits long itself, and answers also where a worker is busy. By default
         nothing is known, and calls that wait for each other in a circle wait for ever.
@@ -170,7 +195,7 @@ class WorkerGroup(Protocol):
 
         Args:
             ranks: Ranks that have failed.
-            why: What the death of each is told as.
+            why: What the death of each is reported as.
 
         Returns:
             The ranks that were ended; none by default, which suits workers that share a process.
@@ -270,14 +295,14 @@ class BackendFactory(Protocol):
 
 
 @runtime_checkable
-class RevivingBackend(Protocol):
+class RestartingBackend(Protocol):
     """A backend that can start other workers in the places of those that have ended."""
 
     @property
-    def can_revive(self) -> bool:
+    def can_restart(self) -> bool:
         """Whether this session asked for it."""
 
-    def revive(self, name: str, ranks: Sequence[int]) -> None:
+    def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
         """Start other workers in the places of some ranks of a group, and construct its components on them again.
 
         Args:
@@ -286,6 +311,25 @@ class RevivingBackend(Protocol):
 
         Raises:
             TwinkleError: The workers did not start, or a constructor raised.
+        """
+
+
+@runtime_checkable
+class ReportingBackend(Protocol):
+    """A backend whose workers are processes of their own, and report the figures of the calls that they make."""
+
+    def records_of_workers(self, since: float, busy: Collection[tuple[str, int]]) -> Mapping[Hashable, Sequence[Any]]:
+        """Ask all workers at once; returns within a few seconds.
+
+        A worker answers with `twinkle_remote.backends.support.report_records`.
+
+        Args:
+            since: Without calls that were submitted earlier, in seconds of the wall clock.
+            busy: Group and rank of workers that may run a method, and are not waited for.
+
+        Returns:
+            The `CallRecord`s of each worker process, the oldest first; workers that have not answered are left out,
+            and a later call has what they answer.
         """
 
 

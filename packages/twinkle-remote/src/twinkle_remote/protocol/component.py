@@ -51,10 +51,8 @@ def remember(value: object, component: Component) -> None:
     """Record that an object of this process is a component, until the object is deleted."""
     key = id(value)
 
-    def forget(_: weakref.ref[object]) -> None:
-        _in_process.pop(key, None)
-
-    _in_process[key] = weakref.ref(value, forget), component
+    known = _in_process  # the name of a module is None when the interpreter ends
+    known[key] = weakref.ref(value, lambda _: known.pop(key, None)), component
 
 
 def forget_all() -> None:

@@ -1,4 +1,4 @@
-"""What `initialize` was given that calls and components use where they say nothing themselves."""
+"""Defaults that `initialize` was given, which calls and components use where they say nothing themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SavedFailures:
 
 @dataclass(frozen=True, slots=True)
 class LoggingDefaults:
-    """What the program's loggers show on its standard streams.
+    """The levels and the format that the program's loggers show on its standard streams.
 
     Attributes:
         levels: Level of each logger that has one below WARNING, or of the root, whose name is "".

@@ -56,7 +56,7 @@ class Failure:
         died: The worker ended before it answered, and no method raised.
         unanswered: The worker is alive, but its answer is lost: the call may or may not have run.
         upstream: This rank did not run, because the call of one of its arguments failed.
-        repeated: An earlier failure has told of this worker's death.
+        repeated: An earlier failure has reported this worker's death.
         note: A further line for the caller: where the call was saved; empty without one.
         live: The exception itself, in backends that share the process.
     """

@@ -31,7 +31,7 @@ def execute_of(cls: type) -> Execute:
 
 
 def concurrency_of(cls: type) -> int:
-    """How many async calls of one object run at once on a worker."""
+    """The number of async calls of one object that run at once on a worker."""
     return cast("int", getattr(cls, CONCURRENCY))
 
 
@@ -58,8 +58,8 @@ def prefetch_of(cls: Any) -> int:
     if option is not None:
         return int(option)
     code = getattr(inspect.unwrap(getattr(cls, "__iter__", len)), "__code__", None)
-    goes_on = code is not None and code.co_argcount == 1 and code.co_code == _returns_itself.__code__.co_code
-    return int(goes_on and not hasattr(cls, "state_dict"))
+    returns_itself = code is not None and code.co_argcount == 1 and code.co_code == _returns_itself.__code__.co_code
+    return int(returns_itself and not hasattr(cls, "state_dict"))
 
 
 def _returns_itself(self: object) -> object:

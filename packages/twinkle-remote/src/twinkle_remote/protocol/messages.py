@@ -7,11 +7,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Mapping
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.handed import HandedShare, HandOver
+    from twinkle_remote.protocol.spec import CostRule
+    from twinkle_remote.protocol.tables import Rows
 
 Kind = Literal["create", "drop", "method", "function", "iterate", "next", "generate", "item", "close", "report"]
 
@@ -35,13 +38,15 @@ class StoredSlot(NamedTuple):
 
     Attributes:
         ref: What `Store.put` returned.
-        start: First row; None for the whole value.
+        start: First row; None for the whole value, or if `rows` names them.
         stop: One past the last row.
+        rows: Numbers of the rows; None for those from `start` to `stop`.
     """
 
     ref: object
     start: int | None = None
     stop: int | None = None
+    rows: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -62,6 +67,9 @@ class Task:
         total: Rows of the split arguments before padding or dropping; None if the caller cannot count them. Lazy
             arguments must have the same number.
         rows: Rows that the caller split off for this task; None if it split nothing.
+        balance: How rows are divided: False by their count, else by their costs; see `FunctionSpec`.
+        numbers: With `balance`, the numbers of the rows that this task takes; None where the caller does not know them.
+        in_order: The numbers come back with the outcome, because its rows are put into the order of the call.
         uneven: The function's `uneven` option, for totals that the number of shares does not divide.
         lists_only: Only lists among the lazy arguments are split (dispatch "slice").
         handed: The lazy results among the arguments.
@@ -71,8 +79,8 @@ class Task:
         splitters: Splitters that the program registered; the worker registers them first. None without any.
         on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
         seconds: After so many seconds on the event loop it is cancelled; None for no limit.
-        beside: It runs at once, on a thread beside the worker's other tasks, in the order of such tasks.
-        untold: Nothing says whether the elements of a tuple that it returns are rows.
+        concurrent: It runs at once, on a thread apart from the worker's other tasks, in the order of such tasks.
+        columns_unknown: Nothing says whether the elements of a tuple that it returns are rows.
         masks: The method takes `valid`, the mask of the rows that were repeated to pad its share.
     """
 
@@ -95,9 +103,12 @@ class Task:
     splitters: Any = None
     on_loop: bool = False
     seconds: float | None = None
-    beside: bool = False
-    untold: bool = False
+    concurrent: bool = False
+    columns_unknown: bool = False
     masks: bool = False
+    balance: bool | CostRule = False
+    numbers: Rows | None = None
+    in_order: bool = False
 
 
 @dataclass(slots=True)
@@ -113,6 +124,8 @@ class Outcome:
             None if none does.
         numbered: Its rows bear numbers from 0, which go on from rank to rank where results are joined.
         rows_given: Rows of split arguments that this rank received; None when nothing was split.
+        numbers: The numbers of these rows in the call, if they do not follow the rank before; None otherwise.
+        costs: The cost of each row of the value, of which its type tells; None where it does not.
         total: Rows of split arguments of the whole call, before padding or dropping.
         failure: The failure, if there is no value.
         ended: The iterator is at its end.
@@ -138,6 +151,8 @@ class Outcome:
     fetch_seconds: float = 0.0
     numbered: bool = False
     counted: int | None = None
+    numbers: Rows | None = None
+    costs: array[float] | None = None
 
     @property
     def weighing(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What a worker answers about the calls that it has made itself, and a failure of a call that no caller has seen."""
+"""A worker's report of the calls that it has made itself, and a failure of a call that no caller has seen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from twinkle_remote.errors import CallTimeoutError
     from twinkle_remote.protocol.failure import Failure
 
 
@@ -28,7 +27,7 @@ class UnseenFailure:
     line: str
     failed_at: float
     failures: tuple[Failure, ...] = ()
-    late: CallTimeoutError | None = None
+    late: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

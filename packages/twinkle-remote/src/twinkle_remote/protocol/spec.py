@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -22,12 +23,15 @@ Uneven: TypeAlias = Literal["strict", "pad", "drop"]
 Form: TypeAlias = Literal["plain", "coroutine", "generator", "async generator"]
 Many: TypeAlias = tuple[frozenset[str], frozenset[str], frozenset[str]]
 Weight: TypeAlias = Literal["rows", "equal"] | Callable[[Any], float]
+CostRule: TypeAlias = Callable[[Sequence[float]], Sequence[float]]
 
 EXECUTES = ("first", "all")
 DISPATCHES = ("slice", "all", "slice_dp")
 COLLECTS = ("none", "flatten", "mean", "sum", "first", "last_pp")
 UNEVENS = ("strict", "pad", "drop")
 WEIGHTS = ("rows", "equal")
+IN_ORDER = ("flatten", "mean", "sum", "first")
+"""The collects whose value does not tell which rank had which rows."""
 _OR_NONE = (True, False, None)
 
 
@@ -41,7 +45,7 @@ class FunctionSpec:
         many: The names of `*args`, those of `**kwargs`, and those of all other parameters, for `names`.
         masks: It pads, and takes `valid`, the mask of its rows: False for a repeated one.
         form: What kind of function it is.
-        beside: It runs beside the worker's other tasks, not after them.
+        concurrent: It runs while the worker's other tasks do, not after them.
     """
 
     dispatch: Dispatch = "slice"
@@ -55,11 +59,12 @@ class FunctionSpec:
     uneven: Uneven | None = None
     weight: Weight | None = None
     collective: bool = False
+    balance: bool | CostRule = False
     columns: bool | None = None
     many: Many = (frozenset(), frozenset(), frozenset())
     masks: bool = False
     form: Form = "plain"
-    beside: bool = False
+    concurrent: bool = False
 
     def __post_init__(self) -> None:
         choose("dispatch", self.dispatch, DISPATCHES, or_callable=True)
@@ -81,12 +86,33 @@ class FunctionSpec:
         ):
             if not any(value is one for one in valid):
                 raise ValueError(f"{field}={value!r} is not valid: it is one of {', '.join(map(repr, valid))}")
+        self._check_balance()
         if self.split and set(self.split) & set(self.replicate):
             raise ValueError(f"split={self.split} and replicate={self.replicate} name the same arguments")
         if (self.split is not None or self.uneven) and self.dispatch not in ("slice", "slice_dp"):
             raise ValueError(f"split= and uneven= need dispatch 'slice' or 'slice_dp', got {self.dispatch!r}")
         if self.collective and self.execute == "first":
             raise ValueError("collective=True is for a body that all ranks enter together: use execute='all' with it")
+
+    def _check_balance(self) -> None:
+        if self.balance is False:
+            return
+        if self.balance is not True and not callable(self.balance):
+            raise ValueError(
+                f"balance={self.balance!r} is not valid: it is True, False, or a callable that takes the costs of all "
+                "rows and returns others"
+            )
+        if self.dispatch not in ("slice", "slice_dp") or self.collect not in IN_ORDER:
+            raise ValueError(
+                "balance= divides rows by their costs, and gives results in the order of the rows: it needs dispatch "
+                f"'slice' or 'slice_dp' and a collect of {', '.join(map(repr, IN_ORDER))}, got {self.dispatch!r} and "
+                f"{self.collect!r}"
+            )
+        if self.uneven is not None:
+            raise ValueError(
+                f"uneven={self.uneven!r} is for ranks with equally many rows, and balance= for ranks with equal costs: "
+                "use one of them"
+            )
 
     def names(self, chosen: Sequence[str], argument: str) -> bool:
         """Whether names in `split=` or `replicate=` stand for an argument.
@@ -110,13 +136,13 @@ class FunctionSpec:
         return [name.partition(".")[0] for name in (*(self.split or ()), *self.replicate)]
 
     def whole_columns(self, argument: str) -> Sequence[str]:
-        """The columns of an argument that go whole, beside rows that are divided: `replicate=("batch.offsets",)`."""
+        """The columns of an argument that go whole, next to rows that are divided: `replicate=("batch.offsets",)`."""
         return [
             column for name, _, column in (one.partition(".") for one in self.replicate) if name == argument and column
         ]
 
     @property
-    def untold(self) -> bool:
+    def columns_unknown(self) -> bool:
         """Whether the rows of results are joined, and the annotation does not say what the elements of a tuple are."""
         return self.collect == "flatten" and self.columns is None
 
@@ -137,7 +163,7 @@ def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
     A collective function is called on all ranks, and divides its arguments as it asks.
     """
     if spec.collective:
-        return replace(spec, collect="none", sync=False, weight=None)
+        return replace(spec, collect="none", sync=False, weight=None, balance=False)
     return replace(
         spec,
         dispatch="all",
@@ -148,11 +174,28 @@ def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
         replicate=(),
         uneven=None,
         weight=None,
+        balance=False,
+    )
+
+
+@lru_cache(maxsize=1024)
+def collected_elsewhere(spec: FunctionSpec) -> FunctionSpec:
+    """The options of a call whose arguments are divided, and whose value is made, by another process."""
+    return replace(
+        spec,
+        dispatch="all",
+        collect="first",
+        split=None,
+        replicate=(),
+        uneven=None,
+        weight=None,
+        balance=False,
+        columns=None,
     )
 
 
 def form_of(function: object) -> Form:
-    """What kind of function a method is."""
+    """The kind of function that a method is."""
     if inspect.isasyncgenfunction(function):
         return "async generator"
     if inspect.isgeneratorfunction(function):
@@ -181,7 +224,7 @@ def with_mask(spec: FunctionSpec, signature: inspect.Signature) -> FunctionSpec:
     """The options of a function that may pad, completed by whether it takes the mask.
 
     Raises:
-        TypeError: The function pads and is reduced, and cannot tell repeated rows from others.
+        TypeError: The function pads and is reduced, and cannot know repeated rows from others.
     """
     if spec.uneven != "pad":
         return spec

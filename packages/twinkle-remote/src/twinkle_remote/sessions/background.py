@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
+from _thread import get_ident, start_new_thread
 from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Protocol
 
 from twinkle_remote.errors import TwinkleError
+from twinkle_remote.sessions.flag import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PATIENCE_SECONDS = 5.0
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
-_at_work: set[threading.Thread] = set()
+_at_work: set[_Job] = set()
 
 
 class Closable(Protocol):
-    """What a normal end of a session closes."""
+    """An object that a normal end of a session closes."""
 
     def close(self) -> None:
         """Close it; nothing happens if it is closed."""
@@ -39,22 +40,42 @@ def close_all() -> None:
     _open.clear()
 
 
-def in_background(work: Callable[[], object]) -> None:
-    """Run something on a thread of its own; an error of twinkle is dropped, as the session's end tells of calls."""
+class _Job:
+    """Work on a thread of its own, which its caller does not even wait for to start.
 
-    def serve() -> None:
+    Args:
+        work: It takes nothing. An error of twinkle is dropped, as the session's end reports calls.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work, self._context = work, copy_context()
+        self._thread = 0
+        self._over = Flag()
+
+    def run(self) -> None:
+        """Do it."""
+        self._thread = get_ident()
         try:
             with suppress(TwinkleError):
-                work()
+                self._context.run(self._work)
         finally:
-            _at_work.discard(thread)
+            _at_work.discard(self)
+            self._over.set()
 
-    thread = threading.Thread(target=copy_context().run, args=(serve,), name="twinkle-background", daemon=True)
-    _at_work.add(thread)
+    def wait(self, seconds: float) -> None:
+        """Wait until it is done, except on its own thread."""
+        if self._thread != get_ident():
+            self._over.wait(seconds)
+
+
+def in_background(work: Callable[[], object]) -> None:
+    """Run something on a thread of its own; an error of twinkle is dropped, as the session's end reports calls."""
+    job = _Job(work)
+    _at_work.add(job)
     try:
-        thread.start()
+        start_new_thread(job.run, ())
     except RuntimeError:  # the interpreter ends
-        _at_work.discard(thread)
+        _at_work.discard(job)
 
 
 def wait_for_background(seconds: float) -> None:
@@ -63,6 +84,5 @@ def wait_for_background(seconds: float) -> None:
     Args:
         seconds: At or above 0, for each.
     """
-    for thread in tuple(_at_work):
-        if thread is not threading.current_thread() and thread.ident is not None:
-            thread.join(seconds)
+    for job in tuple(_at_work):
+        job.wait(seconds)

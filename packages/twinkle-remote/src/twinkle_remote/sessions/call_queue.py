@@ -12,8 +12,8 @@ from twinkle_remote.errors import CallTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Backend
+    from twinkle_remote.sessions.call_in_flight import CallInFlight
 
 _log = logging.getLogger("twinkle.remote")
 _POLL_SECONDS = 0.05
@@ -38,10 +38,10 @@ class CallQueue:
         self._limit = limit
         self._backend = backend
         self._is_closed = is_closed
-        self._calls: dict[int, PendingCall] = {}
+        self._calls: dict[int, CallInFlight] = {}
         self._polled = 0.0
 
-    def add(self, call: PendingCall) -> None:
+    def add(self, call: CallInFlight) -> None:
         """Keep a call until it is done."""
         self._calls[id(call)] = call
         now = time.monotonic()
@@ -49,11 +49,11 @@ class CallQueue:
             self._polled = now
             self._forget_oldest()
 
-    def remove(self, call: PendingCall) -> bool:
+    def remove(self, call: CallInFlight) -> bool:
         """Remove a call; False if it is not in this queue."""
         return self._calls.pop(id(call), None) is not None
 
-    def calls(self) -> Sequence[PendingCall]:
+    def calls(self) -> Sequence[CallInFlight]:
         """All calls."""
         while True:
             try:
@@ -107,7 +107,7 @@ class CallQueue:
     def _full(self) -> str:
         return f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"
 
-    def _wait(self, waiting: Sequence[PendingCall], seconds: float) -> None:
+    def _wait(self, waiting: Sequence[CallInFlight], seconds: float) -> None:
         replies = {reply: call for call in waiting[:_TOGETHER] for reply in call.pending()}
         done = self._backend.wait(list(replies), max(0.0, seconds)) if replies else ()
         for call in {id(replies[reply]): replies[reply] for reply in done}.values() if done else waiting:

@@ -12,15 +12,17 @@ from twinkle_remote.protocol.defaults import SessionDefaults
 from twinkle_remote.sessions.forked import forked_from
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinkle_remote.protocol.backend import Backend
     from twinkle_remote.protocol.defaults import SavedFailures
     from twinkle_remote.protocol.own_calls import OwnCalls
     from twinkle_remote.sessions.runtime import Runtime
-    from twinkle_remote.sessions.stats import CallRecords
+    from twinkle_remote.sessions.stats import CallRecord, CallRecords
 
 
 class _Attached(NamedTuple):
-    """What a worker's runtime will be made of."""
+    """The parts of which a worker's runtime will be made."""
 
     mode: str
     backend: Backend
@@ -62,17 +64,40 @@ def backend_here() -> Backend | None:
 
 
 def absence() -> str:
-    """The error text for a process without a runtime; says what would do."""
+    """The error text for a process without a runtime; says what to use."""
     if _parent:
         return forked_from(_parent)
     return "twinkle is not initialized: call twinkle.initialize(mode, groups=[DeviceGroup(...)]) first"
 
 
 def stats() -> CallRecords:
-    """Figures of the latest calls, the oldest first: bytes that moved, and seconds; `print` shows them as a table."""
-    runtime = running()
+    """Figures of the latest calls, the oldest first: bytes that moved, and seconds; `print` shows them as a table.
+
+    The calls that workers made are among them, by their wall clocks. Workers in processes of their own are asked for
+    theirs now: of one that runs a `def` method, or has ended, its last report is there, and what a method calls is
+    there when the method is over. In such a worker these are its own calls alone.
+    """
+    return records_of(running())
+
+
+def records_of(runtime: Runtime) -> CallRecords:
+    """The records of a session's calls, with those that workers made."""
+    from twinkle_remote.protocol.backend import ReportingBackend  # few workers need it
+
     runtime.in_flight.poll()
+    if isinstance(runtime.backend, ReportingBackend):
+        busy = {(call.group_name, reply.rank) for call in runtime.in_flight.calls() for reply in call.pending()}
+        runtime.stats.take(runtime.backend.records_of_workers(runtime.stats.since, busy))
     return runtime.stats.records()
+
+
+def report_records(since: float) -> Sequence[CallRecord]:
+    """The figures of the calls that this worker process has made since then, in seconds of the wall clock."""
+    runtime = _runtime
+    if runtime is None:
+        return ()
+    runtime.in_flight.poll()
+    return runtime.stats.own(since)
 
 
 def install(runtime: Runtime) -> None:
@@ -160,10 +185,10 @@ def leave_to_parent() -> None:
     runtime, backend = _runtime, backend_here()
     if backend is None:
         return
-    goes_on = backend.after_fork()  # first: the backend may have to keep what calls in flight hold
+    keeps_session = backend.after_fork()  # first: the backend may have to keep what calls in flight hold
     if runtime is not None:
         runtime.forget_calls()
-    if goes_on:
+    if keeps_session:
         return
     _parent, _attached = os.getppid(), None
     if runtime is None:

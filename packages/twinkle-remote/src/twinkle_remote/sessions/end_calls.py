@@ -1,4 +1,4 @@
-"""The end of a session's calls: all are done, also those that workers made, and the first unseen failure is raised."""
+"""The end of a session: all calls are done, also those of workers; async ones that are given up are cancelled."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.runtime import Runtime
 
 _log = logging.getLogger("twinkle.remote")
+_CLEANUP_SECONDS = 10.0  # Ray runs workers at a lower priority: on a busy host they need seconds
 _LEAST_SECONDS = 0.5  # for the workers' answers, also where calls in flight are given up
 
 
@@ -49,3 +50,17 @@ def end_calls(runtime: Runtime, seconds: float | None, *, quietly: bool = False)
     if seconds and (left or unasked):
         given_up = f"{names_of(left, 'was', 'were')} not done" if left else f"it was not so that {unasked}"
         raise CallTimeoutError(f"shutdown: {given_up} after {seconds:g} s, and given up")
+
+
+def cancel_calls(runtime: Runtime) -> None:
+    """Cancel the async calls in flight, and give their cleanup a short time before the workers end."""
+    calls = [call for call in runtime.in_flight.calls() if call.spec.on_loop and not call.done()]
+    for call in calls:
+        call.cancel()
+    until = time.monotonic() + _CLEANUP_SECONDS
+    while replies := [reply for call in calls for reply in call.pending()]:
+        left = until - time.monotonic()
+        if left <= 0 or not runtime.backend.wait(replies, left):
+            return
+        for call in calls:
+            call.done()

@@ -1,4 +1,4 @@
-"""How the program ended, and an exit status for a failure that is found at its end."""
+"""The end of the program, and an exit status for a failure that is found at its end."""
 
 from __future__ import annotations
 

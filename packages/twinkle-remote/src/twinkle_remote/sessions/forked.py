@@ -1,4 +1,4 @@
-"""What a forked process is told that wants to use the session of its parent."""
+"""The error of a forked process that wants to use the session of its parent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def forked_from(parent: int) -> str:
-    """The error text for a forked process; says what would do.
+    """The error text for a forked process; says what to use.
 
     Args:
         parent: Process id of the owner of the session.

@@ -15,16 +15,16 @@ from twinkle_remote.context import caller
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
-from twinkle_remote.protocol.whole_calls import WholeCallBackend
+from twinkle_remote.protocol.served import ServedBackend
+from twinkle_remote.serving import not_installed
 from twinkle_remote.sessions.background import close_all
-from twinkle_remote.sessions.cancel_calls import cancel_calls
 from twinkle_remote.sessions.current import active, install, remove
-from twinkle_remote.sessions.end_calls import end_calls
+from twinkle_remote.sessions.definitions import end_of_definitions
+from twinkle_remote.sessions.end_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
 from twinkle_remote.sessions.runtime import Runtime
+from twinkle_remote.sessions.seeding import check_seed
 from twinkle_remote.sessions.worker_logging import logging_here
-from twinkle_remote.worker.definitions import end_of_definitions
-from twinkle_remote.worker.seeding import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         ThreadsOptions,
     )
 
-_PROVIDERS = {"ray": "twinkle-ray"}
+_PROVIDERS = {"http": "twinkle-http", "ray": "twinkle-ray"}
 
 
 @overload
@@ -261,7 +261,7 @@ def _saving(backend: Backend, folder: str | os.PathLike[str], seed: int) -> Save
     Raises:
         BackendError: The calls of the backend do not run on workers of this session.
     """
-    if isinstance(backend, InProcessBackend | WholeCallBackend):
+    if isinstance(backend, InProcessBackend | ServedBackend):
         raise BackendError(
             'save_failures= is for "threads" and "ray": a call of "local" fails in this process, where `python -m pdb` '
             "stops at it, and a server saves calls where it is initialized so"
@@ -295,10 +295,7 @@ def _factory(mode: str) -> BackendFactory:
     if mode in found:
         return cast("BackendFactory", found[mode].load())
     if mode in _PROVIDERS:
-        raise BackendError(
-            f"backend {mode!r} is not installed: install {_PROVIDERS[mode]} where twinkle-remote came from: "
-            "a checkout, a folder of wheels or a git URL"
-        )
+        raise BackendError(not_installed(f"backend {mode!r}", _PROVIDERS[mode]))
     raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
 
 
@@ -311,7 +308,7 @@ def _check_options(mode: str, factory: BackendFactory, options: dict[str, Any]) 
     if unknown:
         raise BackendError(
             f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(known) or 'none'}, "
-            f"beside those of any session: {', '.join(_keywords(initialize))}"
+            f"with those of any session: {', '.join(_keywords(initialize))}"
         )
 
 

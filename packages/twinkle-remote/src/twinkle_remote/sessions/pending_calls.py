@@ -16,9 +16,10 @@ from twinkle_remote.sessions.unseen_failures import UnseenFailures
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Backend
+    from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.own_calls import UnseenFailure
+    from twinkle_remote.sessions.call_in_flight import CallInFlight
 
 _log = logging.getLogger("twinkle.remote")
 _WARN_AFTER_SECONDS = 5.0
@@ -50,22 +51,18 @@ class PendingCalls:
         self.started = 0
         self._lock = threading.Lock()
 
-    def queue(
-        self, group: str, ranks: Sequence[int], name: str, timeout: float | None, collective: bool = False
-    ) -> CallQueue:
+    def queue(self, call: Call, timeout: float | None) -> CallQueue:
         """Wait until there is room for a new call; returns the queue to add it to.
 
         Args:
-            group: Name of the called group.
-            ranks: Ranks to call. A worker that calls itself does not wait, because it would wait for itself.
-            name: Class.method.
-            timeout: Seconds that the call may take; None for no limit.
-            collective: All ranks enter it together, so that an earlier such call has to be over on each.
+            call: The call. A worker that calls itself does not wait, because it would wait for itself. Before a
+                collective call, which all ranks enter together, an earlier such call has to be over on each.
+            timeout: Seconds that the call may wait; None for no limit.
 
         Raises:
             CallTimeoutError: There was no room within the timeout.
         """
-        here = caller()
+        here, group = caller(), call.component.group
         key = (here.group, here.rank, group)
         queue = self._queues.get(key)
         if queue is None:
@@ -73,13 +70,13 @@ class PendingCalls:
                 fresh = CallQueue(group, self._limit, self._backend, lambda: self.closed)
                 queue = self._queues.setdefault(key, fresh)
         self.started += 1
-        if here.group != group or here.rank not in ranks:
-            queue.make_room(name, timeout)
-            if collective:
+        if here.group != group or here.rank not in call.ranks:
+            queue.make_room(call.name, timeout)
+            if call.spec.collective:
                 queue.settle(timeout)
         return queue
 
-    def completed(self, call: PendingCall) -> None:
+    def completed(self, call: CallInFlight) -> None:
         """Remove a call that is done; a failure that no caller has seen is kept."""
         for queue in tuple(self._queues.values()):
             if queue.remove(call):
@@ -87,7 +84,7 @@ class PendingCalls:
         if not self.closed and call.unseen():
             self._unseen.add(call)
 
-    def seen(self, call: PendingCall) -> None:
+    def seen(self, call: CallInFlight) -> None:
         """Called when the failure of a call was raised to a caller."""
         self._unseen.remove(call)
 
@@ -99,7 +96,7 @@ class PendingCalls:
         """Log every failure that no caller has seen."""
         self._unseen.log_all(self.calls())
 
-    def calls(self) -> Sequence[PendingCall]:
+    def calls(self) -> Sequence[CallInFlight]:
         """All calls."""
         return [call for queue in tuple(self._queues.values()) for call in queue.calls()]
 
@@ -108,7 +105,7 @@ class PendingCalls:
         for call in self.calls():
             call.done()
 
-    def drain(self, seconds: float | None) -> Sequence[PendingCall]:
+    def drain(self, seconds: float | None) -> Sequence[CallInFlight]:
         """Wait until all calls are done, except those that failed or are past their deadline.
 
         Args:
@@ -142,17 +139,17 @@ class PendingCalls:
         return frozenset((group, reply.rank) for group, call in left for reply in call.pending())
 
     def report(self, seconds: float) -> OwnCalls:
-        """What this worker answers at the end of a session: its calls, waited for during so many seconds."""
+        """The report of this worker at the end of a session: its calls, waited for during so many seconds."""
         left = self.drain(seconds)
         unseen, others = self.take_unseen()
         return OwnCalls(self.started, tuple(call.name for call in left), self.given_up(), unseen, others)
 
 
-def _is_given_up(call: PendingCall) -> bool:
+def _is_given_up(call: CallInFlight) -> bool:
     return call.prefetched or call.failed() or call.overdue() is not None
 
 
-def names_of(calls: Sequence[PendingCall], one: str = "", several: str = "") -> str:
+def names_of(calls: Sequence[CallInFlight], one: str = "", several: str = "") -> str:
     """Number and names of calls for a message, with the verb that follows."""
     shown = ", ".join(sorted({call.name for call in calls}))
     count, verb = (f"{len(calls)} calls", several) if len(calls) > 1 else (f"{len(calls)} call", one)

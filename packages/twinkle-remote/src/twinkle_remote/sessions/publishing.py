@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def publishing(target: object, began: float | None = None) -> Iterator[None]:
+def publishing(target: object, began: float | None = None, version: int | None = None) -> Iterator[None]:
     """A block in which a component is given new weights; the streams that run on it know the version after it.
 
     These streams begin nothing meanwhile, so that each of their calls is before the version or after it.
@@ -23,6 +23,7 @@ def publishing(target: object, began: float | None = None) -> Iterator[None]:
     Args:
         target: A component; of other values no stream knows.
         began: Wall clock when the sync began, in seconds; None for now.
+        version: The number of `next_version`; None for the next one of each stream.
     """
     component = component_of(target)
     runtime = active()
@@ -30,9 +31,22 @@ def publishing(target: object, began: float | None = None) -> Iterator[None]:
         yield
         return
     since = time.time() if began is None else began
-    with runtime.streams.publishing(component, since):
+    with runtime.streams.publishing(component, version, since):
         yield
         runtime.stats.synced(SyncRecord(component.name, component.group, since, time.time()))
+
+
+def next_version(target: object, sync: object, last: int) -> int:
+    """The version that a sync gives a target next: the one after `last`, and after those of the streams that run on it.
+
+    Args:
+        target: A component; no stream runs on anything else.
+        sync: The sync; it is given the same number until the number is published.
+        last: The version that it gave last.
+    """
+    component = component_of(target)
+    runtime = active()
+    return last + 1 if runtime is None or component is None else runtime.streams.next_version(component, sync, last)
 
 
 def takes_in_flight(target: object) -> bool:

@@ -6,8 +6,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.protocol.backend import InProcessBackend, MemoryQueueBackend
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures
-from twinkle_remote.protocol.whole_calls import WholeCallBackend
+from twinkle_remote.protocol.served import ServedBackend
 from twinkle_remote.sessions.forked import forked_from
 from twinkle_remote.sessions.open_streams import OpenStreams
 from twinkle_remote.sessions.pending_calls import PendingCalls
@@ -17,9 +18,9 @@ from twinkle_remote.sessions.weight_sources import WeightSources
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Backend
     from twinkle_remote.protocol.component import Component
+    from twinkle_remote.sessions.call_in_flight import CallInFlight
 
 
 @dataclass(slots=True)
@@ -39,7 +40,8 @@ class Runtime:
         streams: The streams that are open.
         weights: What gives components their weights.
         reloaded: The program's modules that workers may have loaded.
-        whole: The backend, if it takes calls undivided; None otherwise.
+        served: The backend, if the session is that of another process, which takes calls undivided; None otherwise.
+        sends_messages: Calls are messages to other processes; elsewhere they are run here, or queued in memory.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
         sending: Held while the tasks of one call are sent to several ranks.
         saving: Where workers save calls that fail; None if they do not.
@@ -58,7 +60,8 @@ class Runtime:
     streams: OpenStreams = field(default_factory=OpenStreams)
     weights: WeightSources = field(default_factory=WeightSources)
     reloaded: ReloadedModules = field(default_factory=ReloadedModules)
-    whole: WholeCallBackend | None = field(init=False)
+    served: ServedBackend | None = field(init=False)
+    sends_messages: bool = field(init=False)
     closed: bool = False
     sending: threading.RLock = field(default_factory=threading.RLock)
     saving: SavedFailures | None = None
@@ -67,17 +70,18 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.in_flight = PendingCalls(self.backend, self.max_in_flight)
-        self.whole = self.backend if isinstance(self.backend, WholeCallBackend) else None
+        self.served = self.backend if isinstance(self.backend, ServedBackend) else None
+        self.sends_messages = not isinstance(self.backend, InProcessBackend | MemoryQueueBackend)
 
     def mark_released(self, component: Component) -> None:
         """Refuse calls of a component from now on."""
         self._released.add((component.group, component.instance))
 
-    def call_completed(self, call: PendingCall) -> None:
+    def call_completed(self, call: CallInFlight) -> None:
         """Remove a completed call from those in flight; a failure is kept until it was raised to a caller."""
         self.in_flight.completed(call)
 
-    def call_seen(self, call: PendingCall) -> None:
+    def call_seen(self, call: CallInFlight) -> None:
         """Called when the failure of a call was raised to a caller."""
         self.in_flight.seen(call)
 
@@ -90,7 +94,7 @@ class Runtime:
         return (group, instance) in self._released
 
     def refusal(self, what: str) -> str:
-        """The error text for a result that cannot be fetched because the session is closed; says what would do.
+        """The error text for a result that cannot be fetched because the session is closed; says what to use.
 
         Args:
             what: Name of the result.

@@ -1,4 +1,4 @@
-"""Tools that work beside a session that this process does not hold itself."""
+"""Tools that work next to a session that this process does not hold itself."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
         BackendError: There is no such tool.
     """
     runtime = active()
-    return None if runtime is None or runtime.whole is None else runtime.whole.tool(name, args, kwargs)
+    return None if runtime is None or runtime.served is None else runtime.served.tool(name, args, kwargs)

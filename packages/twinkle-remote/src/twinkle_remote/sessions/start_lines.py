@@ -1,11 +1,11 @@
-"""What a session's start does, told on a terminal; where nobody looks, nothing is told."""
+"""Steps of a session's start, reported on a terminal; where nobody looks, nothing is reported."""
 
 from __future__ import annotations
 
 import sys
 
 
-def tell_start(text: str) -> None:
+def report_start(text: str) -> None:
     """Print a line on standard error, if that is a terminal.
 
     Args:

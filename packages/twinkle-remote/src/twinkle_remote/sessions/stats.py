@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import merge
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from twinkle_remote.sessions.answers import Answers
+from twinkle_remote.sessions.reply_figures import ReplyFigures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
+
+_submitted = attrgetter("submitted")
 
 
 @dataclass(slots=True)
@@ -24,7 +28,7 @@ class CallRecord:
         method: Class.method.
         group: Group that was called.
         workers: Number of called workers.
-        label: What it was about, if that was told: the rows of a stream's chunk.
+        label: What it was about, if that is known: the rows of a stream's chunk.
         submitted: Wall clock when the driver made the call, in seconds.
         driver_seconds: Time that the driver spent dividing and sending.
         driver_sent: Bytes that the driver stored or sent for it: arguments, and what says which call it is.
@@ -52,13 +56,12 @@ class CallRecord:
     _last_begin: float = 0.0
     _first_end: float = inf
     _last_end: float = 0.0
-    _answers: Answers | None = field(default_factory=Answers, repr=False)
+    _answers: ReplyFigures | None = field(default_factory=ReplyFigures, repr=False)
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Add the figures of answers that arrived together; at least one."""
         ends = [outcome.started + outcome.seconds for outcome in outcomes]
         begins = [outcome.started - outcome.fetch_seconds for outcome in outcomes]
-        self.answered += len(outcomes)
         self.bytes_fetched += sum([outcome.fetched for outcome in outcomes])
         self.bytes_produced += sum([outcome.produced for outcome in outcomes])
         self.run_seconds = max(self.run_seconds, *[outcome.seconds for outcome in outcomes])
@@ -68,6 +71,7 @@ class CallRecord:
         self.failed = (*self.failed, *[outcome.rank for outcome in outcomes if outcome.failure is not None])
         if self._answers is not None:
             self._answers.add(outcomes)
+        self.answered += len(outcomes)
 
     def keep_sums_only(self) -> None:
         """Forget the figures by rank."""
@@ -90,12 +94,12 @@ class CallRecord:
 
     @property
     def seconds(self) -> Mapping[int, float]:
-        """How long each rank's method ran, likewise."""
+        """The duration of each rank's method, likewise."""
         return {} if self._answers is None else self._answers.column(3)
 
     @property
     def fetch_seconds(self) -> Mapping[int, float]:
-        """How long each rank fetched its arguments, likewise."""
+        """The time for which each rank fetched its arguments, likewise."""
         return {} if self._answers is None else self._answers.column(4)
 
     @property
@@ -182,18 +186,24 @@ class Stats:
 
     Args:
         limit: How many are kept.
-        answers: Answers whose figures are kept by rank: those of the latest calls; older calls keep sums.
+        answers: Calls whose figures are kept by rank: those of the latest calls; older calls keep sums.
+
+    Attributes:
+        since: Calls that workers submitted before that time of the wall clock, in seconds, are not kept.
     """
 
     def __init__(self, limit: int = 10_000, answers: int = 16_384) -> None:
+        self.since = 0.0
+        self._answers = answers
+        self._of_workers: dict[Hashable, Sequence[CallRecord]] = {}
         self._records: deque[CallRecord] = deque(maxlen=limit)
         self._syncs: deque[SyncRecord] = deque(maxlen=limit)
         self._by_rank: deque[CallRecord] = deque()
         self._left = answers
 
-    def open(self, method: str, group: str, workers: int) -> CallRecord:
-        """A new record."""
-        record = CallRecord(method, group, workers)
+    def open(self, method: str, group: str, workers: int, submitted: float) -> CallRecord:
+        """A new record of a call; it was submitted at this time of the wall clock, in seconds."""
+        record = CallRecord(method, group, workers, submitted=submitted)
         self._records.append(record)
         self._by_rank.append(record)
         self._left -= workers
@@ -203,9 +213,38 @@ class Stats:
             self._left += oldest.workers
         return record
 
+    def own(self, since: float = 0.0) -> CallRecords:
+        """The records of this process's own calls.
+
+        Args:
+            since: Without calls that were submitted earlier, in seconds of the wall clock.
+        """
+        return CallRecords([record for record in tuple(self._records) if record.submitted >= since])
+
+    def take(self, of_workers: Mapping[Hashable, Sequence[CallRecord]]) -> None:
+        """Take the records of the calls that worker processes made: of each, all that are not older than `since`.
+
+        Those of a worker that reports nothing stay as they were. The latest ones of all workers are kept, by the same
+        limits as this process's own.
+        """
+        merged = {**self._of_workers, **of_workers}
+        limit = self._records.maxlen or 0
+        latest = list(merge(*merged.values(), key=_submitted))[-limit:]
+        if len(latest) == limit:
+            self.since = max(self.since, latest[0].submitted)
+        left = self._answers
+        for record in reversed(latest):
+            left -= record.workers
+            if left < 0:
+                record.keep_sums_only()
+        kept = {id(record) for record in latest}
+        fresh = {key: [record for record in records if id(record) in kept] for key, records in merged.items()}
+        self._of_workers = {key: records for key, records in fresh.items() if records}
+
     def records(self) -> CallRecords:
-        """All records that are kept."""
-        return CallRecords(self._records)
+        """All records that are kept: of this process's calls, and of those that workers reported, by their clocks."""
+        made = merge(self.own(), *self._of_workers.values(), key=_submitted)
+        return CallRecords(deque(made, maxlen=self._records.maxlen))
 
     def synced(self, record: SyncRecord) -> None:
         """A component has new weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.current import records_of, running
 from twinkle_remote.sessions.trace import Trace
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def write_timeline(path: str | Path) -> Path:
         NotInitializedError: There is no session.
     """
     runtime = running()
-    runtime.in_flight.poll()
     trace = Trace()
-    add_calls(trace, runtime.stats.records())
+    add_calls(trace, records_of(runtime))
     add_syncs(trace, runtime.stats.syncs())
     for draw in runtime.streams.loops:
         draw(trace)

@@ -74,7 +74,7 @@ class Trace:
             kind: Its category.
             start: Its begin, in seconds of the wall clock.
             seconds: How long it is, at or above 0.
-            arguments: What else it tells.
+            arguments: What else it says.
             leaves: Numbers of the arrows that leave its middle; each enters one slice, since a viewer ends it there.
             enters: Number of the arrow that enters its begin.
         """

@@ -14,8 +14,8 @@ from twinkle_remote.failures.raising import raise_failures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
     from twinkle_remote.protocol.own_calls import UnseenFailure
+    from twinkle_remote.sessions.call_in_flight import CallInFlight
 
 _logger = logging.getLogger("twinkle.remote")
 _KEPT = 256
@@ -29,11 +29,11 @@ class UnseenFailures:
     """
 
     def __init__(self) -> None:
-        self._held: weakref.WeakValueDictionary[int, PendingCall] = weakref.WeakValueDictionary()
-        self._kept: dict[int, PendingCall] = {}
-        self._followers: dict[int, PendingCall] = {}
+        self._held: weakref.WeakValueDictionary[int, CallInFlight] = weakref.WeakValueDictionary()
+        self._kept: dict[int, CallInFlight] = {}
+        self._followers: dict[int, CallInFlight] = {}
 
-    def add(self, call: PendingCall) -> None:
+    def add(self, call: CallInFlight) -> None:
         """Add a failed call; called again when its lazy result is deleted."""
         if call.held:
             self._held[id(call)] = call
@@ -46,13 +46,13 @@ class UnseenFailures:
         if not (call.awaited or call.handed_on or follows):
             self._log(call)
 
-    def remove(self, call: PendingCall) -> None:
+    def remove(self, call: CallInFlight) -> None:
         """Remove a call whose failure was raised to a caller."""
         self._held.pop(id(call), None)
         self._kept.pop(id(call), None)
         self._followers.pop(id(call), None)
 
-    def take_first(self, others: Iterable[PendingCall] = ()) -> tuple[UnseenFailure | None, int]:
+    def take_first(self, others: Iterable[CallInFlight] = ()) -> tuple[UnseenFailure | None, int]:
         """The first failure that no caller has seen, and the number of the others, which are logged.
 
         All of them count as seen from now on.
@@ -70,7 +70,7 @@ class UnseenFailures:
         self._followers.clear()
         return first, max(0, len(unseen) - 1)
 
-    def log_all(self, others: Iterable[PendingCall] = ()) -> None:
+    def log_all(self, others: Iterable[CallInFlight] = ()) -> None:
         """Log every failure that no caller has seen.
 
         Args:
@@ -78,16 +78,16 @@ class UnseenFailures:
         """
         self._log_all(self._all(others))
 
-    def _all(self, others: Iterable[PendingCall]) -> Sequence[PendingCall]:
+    def _all(self, others: Iterable[CallInFlight]) -> Sequence[CallInFlight]:
         known = [*list(self._held.values()), *list(self._kept.values()), *list(self._followers.values())]
         calls = {id(call): call for call in [*known, *others]}
         return sorted((call for call in calls.values() if call.unseen()), key=lambda call: call.failed_at())
 
-    def _log_all(self, calls: Iterable[PendingCall]) -> None:
+    def _log_all(self, calls: Iterable[CallInFlight]) -> None:
         for call in calls:
             self._log(call)
 
-    def _log(self, call: PendingCall) -> None:
+    def _log(self, call: CallInFlight) -> None:
         if not call.logged:
             call.logged = True
             _logger.error("a call failed, and no caller waited for it: %s", call.failure_text())

@@ -1,4 +1,4 @@
-"""What gives components their weights, so that a worker that is started again can be brought up to date."""
+"""Sources of components' weights, so that a worker that is started again can catch up."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class WeightSource(Protocol):
         """The version that it gave last, by itself; 0 before the first, and after it was given another state."""
 
     def leave_out(self, workers: WorkersOf) -> None:
-        """Give these ranks nothing until they are brought up, or taken back."""
+        """Give these ranks nothing until they have caught up, or are taken back."""
 
     def take_back(self, workers: WorkersOf) -> None:
         """Give these ranks the next version as all others."""
 
-    def join(self, handle: object) -> None:
+    def attach(self, handle: object) -> None:
         """Give another component the same weights from now on."""
 
-    def part(self, component: Component) -> None:
-        """Give a component that joined nothing any more."""
+    def detach(self, component: Component) -> None:
+        """Give an attached component nothing any more."""
 
-    def bring_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
+    def catch_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
         """Give ranks that are left out the version that the others have, or a newer one.
 
         Args:

@@ -1,4 +1,4 @@
-"""What workers print, for those who pass it on: a backend tells each line, and a server's clients may see it."""
+"""Lines that workers print, for those who pass them on: a backend reports each, and a server's clients may see it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def worker_line(line: str, is_error: bool) -> None:
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Be told of the lines of workers from now on; returns what ends it. A listener must not raise."""
+    """Get the lines of workers from now on; returns what ends it. A listener must not raise."""
     _listeners.append(listener)
     return lambda: _listeners.remove(listener) if listener in _listeners else None

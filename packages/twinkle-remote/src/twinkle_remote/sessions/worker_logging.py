@@ -11,7 +11,7 @@ _RAYS = ("ray", "twinkle")
 
 
 def logging_here() -> LoggingDefaults | None:
-    """What this program asks for; None where workers show the same without being told."""
+    """The logging that this program asks for; None where workers show the same by themselves."""
     root = logging.getLogger()
     handlers = [handler for handler in root.handlers if _is_shown(handler)]
     if not handlers:
@@ -32,13 +32,13 @@ def _is_shown(handler: logging.Handler) -> bool:
     return type(handler) is logging.StreamHandler and handler.stream in (sys.stdout, sys.stderr, sys.__stderr__)
 
 
-def take_logging(told: LoggingDefaults) -> None:
+def take_logging(asked: LoggingDefaults) -> None:
     """Show in this worker what the program asks for; a worker that has handlers of its own keeps them."""
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
-        handler.setLevel(told.shown)
-        handler.setFormatter(told.formatter)
+        handler.setLevel(asked.shown)
+        handler.setFormatter(asked.formatter)
         root.addHandler(handler)
-    for name, level in told.levels:
+    for name, level in asked.levels:
         logging.getLogger(name).setLevel(level)

@@ -23,8 +23,8 @@ _log = logging.getLogger("twinkle.remote")
 _ON_WORKER_SECONDS = 0.2  # that a worker waits for its own calls before it answers; it runs no task meanwhile
 _SLICE_SECONDS = 1.0  # of one wait
 _PATIENCE_SECONDS = 2.0  # without any answer, until a worker that may be busy for ever is given up
-_TELL_AFTER_SECONDS = 5.0
-_TELL_EVERY_SECONDS = 60.0
+_REPORT_AFTER_SECONDS = 5.0
+_REPORT_EVERY_SECONDS = 60.0
 _SHOWN = 8
 _QUESTION = "the question for its own calls"
 
@@ -59,7 +59,7 @@ class WorkerRounds:
         self._has_lost = False
         self._unknown: set[_Rank] = set()  # whose answer was lost, and who are asked again
         self._deaths: list[tuple[_Rank, Failure]] = []  # of workers whose own calls are not known
-        self._told = time.monotonic() + _TELL_AFTER_SECONDS
+        self._reported = time.monotonic() + _REPORT_AFTER_SECONDS
         self.unseen: list[UnseenFailure] = []
         self.others = 0
 
@@ -102,7 +102,7 @@ class WorkerRounds:
                 return False
             elif now - heard >= _PATIENCE_SECONDS and (self._may_give_up() or any(self._in_flight())):
                 break
-            self._tell(now)
+            self._report(now)
         return True
 
     def _is_quiet(self, started: Mapping[_Rank, int]) -> bool:
@@ -167,9 +167,9 @@ class WorkerRounds:
             for rank, failure in self._deaths:
                 self._add_death(rank, failure, "calls that it had made itself")
 
-    def _tell(self, now: float) -> None:
-        if now >= self._told:
-            self._told = now + _TELL_EVERY_SECONDS
+    def _report(self, now: float) -> None:
+        if now >= self._reported:
+            self._reported = now + _REPORT_EVERY_SECONDS
             _log.warning("the session ends when %s; Ctrl-C gives up", self._waited_for())
 
     def _waited_for(self) -> str:

@@ -18,7 +18,7 @@ from twinkle_remote.streams.lost_ranks import LostRanks
 from twinkle_remote.streams.positions import overlaps, position_of
 from twinkle_remote.streams.pump import Pump
 from twinkle_remote.streams.schedule.scheduler import Scheduler
-from twinkle_remote.streams.stages import RemoteStage, pools_of, serial_pools
+from twinkle_remote.streams.stages import RemoteStage, intakes_of, pools_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.streams.row_source import RowSource, SourceBatch
+    from twinkle_remote.streams.rows_info import QuarantinedRow
     from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.schedule.decisions import Part
     from twinkle_remote.streams.spool import Spool
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
-    from twinkle_remote.streams.told import SetAside
 
 _log = logging.getLogger("twinkle.remote")
 _END, _WANTS_ROWS = "end", "wants rows"
 _SLICE_SECONDS = 0.5
-_WAIT_SECONDS = 0.05  # between two looks at what no step tells
+_WAIT_SECONDS = 0.05  # between two looks at what no step reports
 
 
 class AheadEngine:
@@ -73,17 +73,18 @@ class AheadEngine:
     ) -> None:
         self._source = source
         self._stages = stages
+        self._rules = rules
         self._consumed = consumed
         self._runtime = running()
         self._backend = self._runtime.backend
         pools, of_stage = pools_of(stages)
-        serial = serial_pools(stages, of_stage)
-        self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version, serial=serial)
+        intakes = intakes_of(stages, of_stage, rules.at_once)
+        self.schedule = Scheduler(rules, pools, of_stage, first=source.next_row, version=version, intakes=intakes)
         self._of_stage = of_stage
         self._pump = Pump(self, self._backend, line)
         self._results = ChunkResults(source, stages[-1], spool)
         remote = [(pool, stage) for pool, stage in zip(of_stage, stages, strict=True) if isinstance(stage, RemoteStage)]
-        if lost is not None and lost.goes_on(self._runtime):
+        if lost is not None and lost.belongs_to(self._runtime):
             self._lost = lost
         else:
             self._lost = LostRanks(remote, self._runtime)
@@ -97,14 +98,14 @@ class AheadEngine:
             self._backend.store,
             record,
             spool=spool,
-            at_once=rules.at_once,
+            at_once=rules.at_once or 1,
             patience=rules.patience,
             wake=self._pump.wake,
         )
         self._error: BaseException | None = None
         self._source_error: BaseException | None = None
         self._published = version
-        self._told_overdue = False
+        self._reported_overdue = False
         self._parts: tuple[Sequence[Part], int, float] = ((), version, 0.0)
         self.hand: Hand | None = None
         self._spool = spool
@@ -116,11 +117,11 @@ class AheadEngine:
 
     def begin_epoch(self) -> None:
         """Read on after the end of an epoch."""
-        self._pump.run(self._go_on)
+        self._pump.run(self._next_epoch)
 
-    def _go_on(self) -> None:
+    def _next_epoch(self) -> None:
         self._source.begin_pass()
-        self.schedule.source_goes_on()
+        self.schedule.next_epoch()
 
     def next_batch(self) -> Hand | None:
         """The next batch, the same one until it is given; None at the end of the epoch.
@@ -160,6 +161,7 @@ class AheadEngine:
                 return self._pump.next_step()
             there, before = time.perf_counter(), self._source.state()
             parts = self.schedule.take()
+            self._report_rows_beyond(parts)
             self.hand = Hand([(part.first, part.first + part.rows) for part in parts], before)
             self._parts = parts, self.schedule.version, there
         if self.hand.made is None:
@@ -204,7 +206,7 @@ class AheadEngine:
     def _raise_source_error(self) -> None:
         error, self._source_error = self._source_error, None
         if error is not None:
-            self.schedule.source_goes_on()
+            self.schedule.next_epoch()
             raise error
 
     def add(self, functions: Sequence[Callable[[Any], Any]]) -> None:
@@ -239,7 +241,7 @@ class AheadEngine:
             raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
 
     def _wait_until(self, done: Callable[[], bool], until: float | None) -> bool:
-        """Look for what no step tells until it is so; False at `until`, in monotonic seconds."""
+        """Look for what no step reports until it is so; False at `until`, in monotonic seconds."""
         while True:
             step = self._pump.run(partial(self._step_before, done))
             if step is None:
@@ -250,7 +252,7 @@ class AheadEngine:
             step.wait(left)
 
     def _step_before(self, done: Callable[[], bool]) -> Flag | None:
-        """What to wait for until something is so; None if it is."""
+        """The flag to wait for until something is so; None if it is."""
         if done():
             return None
         self._check()
@@ -269,16 +271,26 @@ class AheadEngine:
         if self._published > self.schedule.version:
             self.schedule.published(self._published)
             self._forget_given_up()
-        if self.schedule.overdue and not self._told_overdue:
-            self._told_overdue = True
+
+    def _report_rows_beyond(self, parts: Sequence[Part]) -> None:
+        """Warn once of rows that versions overtook again while the loop waited for them."""
+        bound, now = self._rules.max_lag, self.schedule.version
+        if self._reported_overdue or bound is None or self._rules.stale not in ("wait", "redo"):
+            return
+        rows = [self._work.where(part.first, part.rows) for part in parts if now - part.begun > bound]
+        if rows:
+            self._reported_overdue = True
             _log.warning(
-                "versions come faster than rows: rows that were made again are older than max_lag again, and are used"
+                "versions come faster than rows: %s was made again, is older than max_lag=%d once more, and is used "
+                "(stats() counts such rows by their lag)",
+                "; ".join(rows[:4]) + ("; ..." if len(rows) > 4 else ""),
+                bound,
             )
 
     @property
-    def set_aside(self) -> Sequence[SetAside]:
+    def set_aside(self) -> Sequence[QuarantinedRow]:
         """The rows for which a stage raised at each attempt."""
-        return tuple(self._work.aside.rows)
+        return tuple(self._work.quarantine.rows)
 
     @property
     def version(self) -> int:
@@ -303,7 +315,7 @@ class AheadEngine:
         self._lost.close()
 
     def leave(self) -> LostRanks:
-        """As `close`, and keep the workers that have joined and those that are lost, for another engine."""
+        """Close as `close` does, and keep the workers that have joined and those that are lost, for another engine."""
         self._pump.close()
         self._work.end_plain()
         self._pump.join(2 * _SLICE_SECONDS)
@@ -313,7 +325,7 @@ class AheadEngine:
 
     # the pump's side
 
-    def told(self) -> bool:
+    def loop_ready(self) -> bool:
         """Whether the loop can go on."""
         return self.schedule.ready() or self.schedule.wants_rows() or (self.schedule.at_end and not self.schedule.left)
 
@@ -321,7 +333,7 @@ class AheadEngine:
         """The replies of chunks at work."""
         return self._work.replies()
 
-    def broke(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Keep an error for the loop."""
         if self._error is None:
             self._error = error
@@ -332,11 +344,11 @@ class AheadEngine:
             raise NotInitializedError("the session ended while a stream was open: close the stream before shutdown")
         self._see_version()
         self._work.take_in(done)
-        while (work := self.schedule.next_work()) is not None:
-            self._pump.watch(self._work.begin(work))
+        while works := self.schedule.next_works():
+            for work in works:
+                self._pump.watch(self._work.begin(work))
         self._forget_given_up()
 
     def _forget_given_up(self) -> None:
-        given_up, self.schedule.given_up = self.schedule.given_up, []
-        for first, rows in given_up:
+        for first, rows in self.schedule.take_given_up():
             self._source.use(first, rows)

@@ -6,16 +6,17 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.assembled import ResultRows, assemble
-from twinkle_remote.call.lazy import Lazy, hand_over
+from twinkle_remote.call.lazy_values.assembled import ResultRows, assemble
+from twinkle_remote.call.lazy_values.lazy import Lazy, hand_over
 from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.messages import Outcome
 
 _ALL = sys.maxsize
 
@@ -122,6 +123,9 @@ def pieces_of(lazy: Lazy[Any], start: int, stop: int) -> list[ResultRows]:
     kept: Sequence[int] = range(len(inputs))
     if how.once is not None and all(call.outcome(rank).rows_given is None for call, rank in inputs):
         kept = how.once
+    outcomes = [inputs[index][0].outcome(inputs[index][1]) for index in kept]
+    if how.windows is None and any(outcome.numbers is not None for outcome in outcomes):
+        return _scattered_pieces([inputs[index] for index in kept], outcomes, range(start, stop))
     pieces: list[ResultRows] = []
     position = 0
     for index in kept:
@@ -135,6 +139,19 @@ def pieces_of(lazy: Lazy[Any], start: int, stop: int) -> list[ResultRows]:
             pieces.append(ResultRows(call, rank, first + min(begin, last - first), first + max(begin, end)))
         position += last - first
     return pieces
+
+
+def _scattered_pieces(
+    inputs: Sequence[tuple[PendingCall, int]], outcomes: Sequence[Outcome], wanted: range
+) -> list[ResultRows]:
+    """Rows of a call that were divided by their costs; empty if only its value shows them."""
+    found: dict[int, tuple[int, int]] = {}
+    for index, outcome in enumerate(outcomes):
+        if outcome.numbers is None or outcome.rows != len(outcome.numbers):
+            return []
+        found.update({number: (index, place) for place, number in enumerate(outcome.numbers)})
+    numbers = [number for number in wanted[: len(found)] if number in found]
+    return [ResultRows(*inputs[found[one][0]], found[one][1], found[one][1] + 1) for one in numbers]
 
 
 def known_rows(lazy: Lazy[Any]) -> int | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.protocol.component import same_component
-from twinkle_remote.streams.chunk_result import ChunkResult, joined
-from twinkle_remote.streams.told import RowsInfo
+from twinkle_remote.streams.chunk_result import ChunkResult, join_rows, joined
+from twinkle_remote.streams.rows_info import RowsInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.streams.row_source import RowSource
-    from twinkle_remote.streams.schedule.decisions import Assignment, Part
+    from twinkle_remote.streams.schedule.decisions import Assignment, Part, StageCall
     from twinkle_remote.streams.spool import Spool
     from twinkle_remote.streams.stages import Stage
 
@@ -41,20 +41,25 @@ class ChunkResults:
         """Forget all."""
         self._results.clear()
 
-    def keep(self, chunk: int, result: ChunkResult) -> None:
-        """A stage is done for a chunk."""
-        self._results[chunk] = result
+    def keep(self, work: StageCall, result: ChunkResult) -> None:
+        """A stage is done for the chunks of a call."""
+        offset = 0
+        for part in work.parts:
+            self._results[part.chunk] = result.at(offset)
+            offset += part.rows
 
-    def given(self, work: Assignment) -> Any:
-        """What a stage is called with for a chunk."""
-        if work.stage == 0:
-            if self._spool is not None:
-                self._spool.drop(work.first, work.rows)
-            return self._source.rows(work.first, work.rows)
-        return joined([(self._results[work.chunk], work.rows)])
+    def given(self, work: StageCall) -> Any:
+        """The arguments with which a stage is called."""
+        if work.stage:
+            return joined([(self._results[part.chunk], part.rows) for part in work.parts])
+        spans = work.spans()
+        if self._spool is not None:
+            for first, rows in spans:
+                self._spool.drop(first, rows)
+        return join_rows([self._source.rows(first, rows) for first, rows in spans])
 
     def batch(self, parts: Sequence[Part], version: int) -> tuple[Any, RowsInfo]:
-        """The rows of a batch and what is told of them; they are not kept any more.
+        """The rows of a batch and their info; they are not kept any more.
 
         Args:
             parts: The rows.

@@ -8,13 +8,14 @@ import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.errors import CallTimeoutError, TwinkleError, WorkerDiedError
-from twinkle_remote.streams.aside import AsideRows
 from twinkle_remote.streams.chunk_result import ChunkResult
 from twinkle_remote.streams.plain_calls import PlainCalls
+from twinkle_remote.streams.quarantine import Quarantine
 from twinkle_remote.streams.row_count import wrong_rows
-from twinkle_remote.streams.running_chunks import RunningChunk, RunningChunks
+from twinkle_remote.streams.rows_info import named_rows
+from twinkle_remote.streams.running_calls import RunningCall, RunningCalls
 from twinkle_remote.streams.stages import PlainStage, RemoteStage
-from twinkle_remote.streams.telemetry.loop_lanes import rows_label
+from twinkle_remote.streams.telemetry.stream_timeline import rows_label
 from twinkle_remote.streams.witness import Witness
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.chunk_results import ChunkResults
     from twinkle_remote.streams.lost_ranks import LostRanks
     from twinkle_remote.streams.row_source import RowSource
-    from twinkle_remote.streams.schedule.decisions import Assignment
+    from twinkle_remote.streams.schedule.decisions import Assignment, StageCall
     from twinkle_remote.streams.schedule.scheduler import Scheduler
     from twinkle_remote.streams.spool import Spool
     from twinkle_remote.streams.stages import Stage
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.remote")
 _LATE_SECONDS = 0.2
-_TOLD = (3, 10, 30, 100)  # lost workers of one chunk at which that is told
+_REPORTED_AT = (3, 10, 30, 100)  # lost workers of one chunk at which that is reported
 
 
 class ChunksAtWork:
-    """Begins chunks that the schedule assigns, and tells it of their ends; all in one thread.
+    """Begins chunks that the schedule assigns, and reports their ends to it; all in one thread.
 
     Args:
         schedule: The schedule.
@@ -80,21 +81,21 @@ class ChunksAtWork:
         self._store = store
         self._record = record
         self._spool = spool
-        self._running = RunningChunks()
+        self._running = RunningCalls()
         self._plain = PlainCalls(at_once, wake)
         self._late_at = 0.0
         alone = [pool if isinstance(stage, RemoteStage) and not stage.spec.on_loop else None for pool, stage in stages]
         self._witness = Witness(patience, alone)
-        self.aside = AsideRows()
+        self.quarantine = Quarantine()
 
     def replies(self) -> Sequence[Reply]:
         """The replies of chunks at work."""
         return self._running.replies()
 
     def take_in(self, done: Sequence[Reply]) -> None:
-        """Take in the chunks that are over with these replies, or by themselves."""
-        for chunk in self._running.take_over(done):
-            self._ended(chunk)
+        """Take in the calls that are over with these replies, or by themselves."""
+        for run in self._running.take_over(done):
+            self._ended(run)
         self._take_values()
         self._look_for_late_ones()
 
@@ -106,25 +107,26 @@ class ChunksAtWork:
         """Cancel async calls, and forget all chunks."""
         self._running.close()
 
-    def begin(self, work: Assignment) -> Sequence[Reply]:
-        """Begin a chunk; returns the replies that tell of its end."""
+    def begin(self, work: StageCall) -> Sequence[Reply]:
+        """Begin a call; returns the replies that show its end."""
         stage = self._stages[work.stage]
         given = self._results.given(work)
         self._record.sent(work)
         self._witness.begin(work)
         if isinstance(stage, PlainStage):
-            self._plain.begin(stage, work.chunk, given)
+            self._plain.begin(stage, work, given)
             return ()
-        label = rows_label(work.first, work.rows)
+        label = rows_label(work.spans())
         call = None if self._lost.is_another(stage, work.rank) else stage.begin(work.rank, given, label)
-        if call is None or self._lost.is_another(stage, work.rank):  # told meanwhile: the call may be the other's
+        if call is None or self._lost.is_another(stage, work.rank):  # known meanwhile: the call may be the other's
             self._received(work, failed=True)
             self._lose_rank(work, stage, None)
-            self._results.replace(work, self.schedule.lost(work.chunk, work.stage))
+            for part in work.parts:
+                self._results.replace(part, self.schedule.lost(part.chunk, work.stage))
             return ()
         return self._running.begin(work, call)
 
-    def _ended(self, run: RunningChunk) -> None:
+    def _ended(self, run: RunningCall) -> None:
         try:
             run.call.wait(0.0)
         except (CallTimeoutError, WorkerDiedError) as error:
@@ -139,45 +141,66 @@ class ChunksAtWork:
             self._received(run.work, slowest.seconds, slowest.started)
             self._made(run.work, ChunkResult(run.call, ranks, component=stage.components[run.work.rank]))
 
-    def _made(self, work: Assignment, result: ChunkResult) -> None:
+    def _made(self, work: StageCall, result: ChunkResult) -> None:
         if (rows := result.rows()) != work.rows:
             raise wrong_rows(rows, work.rows, self._stages[work.stage].name, self._where(work))
-        self._results.keep(work.chunk, result)
-        self.schedule.finished(work.chunk)
-        if self._spool is not None and self.schedule.is_finished(work.chunk):
-            self._spool.write(self._stages[-1], work, result, work.version, self.schedule.version)
+        self._results.keep(work, result)
+        for part in work.parts:
+            self.schedule.finished(part.chunk)
+        if self._spool is not None:
+            self._write(self._spool, work, result)
+
+    def _write(self, spool: Spool, work: StageCall, result: ChunkResult) -> None:
+        """Have the rows written that are finished, those together that follow each other and have one version."""
+        offset, version = 0, self.schedule.version
+        written: list[tuple[ChunkResult, Assignment]] = []
+        for part in work.parts:
+            at, offset = offset, offset + part.rows
+            if not self.schedule.is_finished(part.chunk):
+                continue
+            last = written[-1][1] if written else None
+            if last is not None and (last.first + last.rows, last.version) == (part.first, part.version):
+                written[-1] = written[-1][0], last._replace(rows=last.rows + part.rows)
+            else:
+                written.append((result.at(at), part))
+        for rows, part in written:
+            spool.write(self._stages[-1], part, rows, part.version, version)
 
     def _received(
-        self, work: Assignment, seconds: float | None = None, started: float = 0.0, *, failed: bool = False
+        self, work: StageCall, seconds: float | None = None, started: float = 0.0, *, failed: bool = False
     ) -> None:
         self._record.received(work, seconds, started, failed=failed)
         self._witness.end(work)
 
-    def _name(self, work: Assignment, seconds: float) -> None:
-        """Tell of a chunk that takes long: its function, its rows, its worker and what that does."""
-        call, stage = self._running.call_of(work.chunk), self._stages[work.stage]
-        stack = self._plain.stack(work.chunk) if call is None else str(call.lateness(round(seconds, 1)))
+    def _name(self, work: StageCall, seconds: float) -> None:
+        """Tell of a call that takes long: its function, its rows, its worker and what that does."""
+        call, stage = self._running.call_of(work.number), self._stages[work.stage]
+        stack = self._plain.stack(work.number) if call is None else str(call.lateness(round(seconds, 1)))
         _log.warning("%s has been at %s for %.0f s:\n%s", stage.name, self._where(work), seconds, stack)
 
-    def _where(self, work: Assignment) -> str:
-        numbers, epoch = self._source.numbers(work.first, work.rows)
-        shown = ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
-        return f"row {shown} of epoch {epoch}"
+    def _where(self, work: StageCall) -> str:
+        numbers = [self._source.numbers(first, rows) for first, rows in work.spans()]
+        return named_rows([index for indices, _ in numbers for index in indices], numbers[0][1])
 
-    def _failed(self, work: Assignment, error: Exception) -> None:
+    def where(self, first: int, rows: int) -> str:
+        """The name of rows in messages."""
+        return named_rows(*self._source.numbers(first, rows))
+
+    def _failed(self, work: StageCall, error: Exception) -> None:
         self._received(work, failed=True)
-        if self.schedule.failed_before(work.chunk):
-            self._put_aside(work, self._where(work), error)
-        self._results.replace(work, self.schedule.failed(work.chunk))
+        for part in work.parts:
+            if self.schedule.failed_before(part.chunk):
+                self._quarantine(part, self.where(part.first, part.rows), error)
+            self._results.replace(part, self.schedule.failed(part.chunk))
 
-    def _put_aside(self, work: Assignment, where: str, error: Exception) -> None:
+    def _quarantine(self, part: Assignment, where: str, error: Exception) -> None:
         finished = self.schedule.counts.delivered + len(self._results)
-        self.aside.add(
-            *self._source.numbers(work.first, work.rows), error, where, self._stages[work.stage].name, finished
+        self.quarantine.add(
+            *self._source.numbers(part.first, part.rows), error, where, self._stages[part.stage].name, finished
         )
 
-    def _lose(self, run: RunningChunk, error: TwinkleError) -> None:
-        """The worker of a chunk is lost, or has not answered in time."""
+    def _lose(self, run: RunningCall, error: TwinkleError) -> None:
+        """The worker of a call is lost, or has not answered in time."""
         work, stage = run.work, self._stages[run.work.stage]
         self._received(work, failed=True)
         assert isinstance(stage, RemoteStage)
@@ -189,13 +212,16 @@ class ChunksAtWork:
             self._lost.late(pool, work.rank, run.call)
         elif not lost_input:
             self._lose_rank(work, stage, error)
-        if begun and self.schedule.late_before(work.chunk):
-            self._put_aside(work, self._where(work), error)
-        elif self.schedule.chunks.losses[work.chunk] + 1 in _TOLD:
-            _log.warning("%s is made again by %s: workers that made it were lost", self._where(work), stage.name)
-        self._results.replace(work, self.schedule.lost(work.chunk, 0 if lost_input else work.stage, late=begun))
+        for part in work.parts:
+            where = self.where(part.first, part.rows)
+            if begun and self.schedule.late_before(part.chunk):
+                self._quarantine(part, where, error)
+            elif self.schedule.chunks.losses[part.chunk] + 1 in _REPORTED_AT:
+                _log.warning("%s is made again by %s: workers that made it were lost", where, stage.name)
+            again = self.schedule.lost(part.chunk, 0 if lost_input else work.stage, late=begun)
+            self._results.replace(part, again)
 
-    def _lose_rank(self, work: Assignment, stage: RemoteStage, error: TwinkleError | None) -> None:
+    def _lose_rank(self, work: StageCall, stage: RemoteStage, error: TwinkleError | None) -> None:
         self._lost.lose(self._of_stage[work.stage], stage, work.rank, error)
         self._make_again(stage.workers(work.rank))
 
@@ -207,8 +233,7 @@ class ChunksAtWork:
                 self._results.replace(work, self.schedule.lost(chunk))
 
     def _take_values(self) -> None:
-        for chunk, future in self._plain.take_ended():
-            work = self.schedule.assignment(chunk)
+        for work, future in self._plain.take_ended():
             error = future.exception()
             if isinstance(error, Exception):
                 self._failed(work, error)
@@ -229,5 +254,5 @@ class ChunksAtWork:
             threading.Thread(
                 target=self._name, args=(work, seconds), name="twinkle-stream-witness", daemon=True
             ).start()
-        for chunk in self._running.take_late():
-            self._ended(chunk)
+        for run in self._running.take_late():
+            self._ended(run)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def joining_stages(
     stages: Sequence[Stage], of_stage: Sequence[int], functions: Sequence[Callable[[Any], Any]]
 ) -> tuple[int, dict[int, RemoteStage]]:
-    """Which stages the functions of another component join.
+    """The stages that the functions of another component join.
 
     Args:
         stages: The stages of the stream.

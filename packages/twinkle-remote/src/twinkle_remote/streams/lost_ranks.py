@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.sessions.weight_sources import WorkersOf
-from twinkle_remote.streams.returning import ReturningRank, Returns
+from twinkle_remote.streams.restarts import LostRank, Restarts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.errors import TwinkleError
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.sessions.runtime import Runtime
@@ -35,36 +35,36 @@ class LostRanks:
     def __init__(self, stages: Sequence[tuple[int, RemoteStage]], runtime: Runtime) -> None:
         self._stages = stages
         self._runtime = runtime
-        self._returns = Returns(runtime)
-        self._lost: dict[tuple[int, int], ReturningRank] = {}
+        self._restarts = Restarts(runtime)
+        self._lost: dict[tuple[int, int], LostRank] = {}
         self._drained: set[tuple[int, int]] = set()
         self._late: list[tuple[int, int, PendingCall]] = []
         self._patience: float | None = None
         self._none_since: dict[int, float] = {}  # by pool: when its last data rank stopped to take rows
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         for _, stage in stages:
-            self._returns.know(WorkersOf(stage.component, stage.component.ranks))
+            self._restarts.record(WorkersOf(stage.component, stage.component.ranks))
 
     def serve(self, schedule: Scheduler, wake: Callable[[], None], patience: float | None = None) -> None:
         """Serve a schedule from now on.
 
         Args:
-            schedule: Is told of ranks that are lost, and of those that are back.
+            schedule: Gets the ranks that are lost, and those that are back.
             wake: Called in another thread when there is something to take in.
-            patience: Seconds after which a stage without a worker that takes rows is told; None for never.
+            patience: Seconds after which a stage without a worker that takes rows is reported; None for never.
         """
         self._patience = patience
-        self._schedule, self._returns.wake = schedule, wake
+        self._schedule, self._restarts.wake = schedule, wake
         for pool, rank in {*self._lost, *self._drained, *(entry[:2] for entry in self._late)}:
             schedule.rank_lost(pool, rank)
 
-    def goes_on(self, runtime: Runtime) -> bool:
+    def belongs_to(self, runtime: Runtime) -> bool:
         """Whether its workers are of a session that goes on."""
         return self._runtime is runtime
 
     def is_another(self, stage: RemoteStage, rank: int) -> bool:
         """Whether a worker of a data rank was started again since the stream knows it: its weights may be old."""
-        return self._returns.are_others(stage.workers(rank))
+        return self._restarts.were_replaced(stage.workers(rank))
 
     def lose(self, pool: int, stage: RemoteStage, rank: int, error: TwinkleError | None) -> None:
         """A worker of a data rank ended, or another one has its place."""
@@ -72,20 +72,20 @@ class LostRanks:
         if (pool, rank) not in self._lost and (pool, rank) not in self._drained:
             why = "it was started again" if error is None else _first_line(error)
             _log.warning("a worker of %s is lost; others make its rows again: %s", stage.name, why)
-            self._lost[pool, rank] = ReturningRank(pool, stage, rank, self._stages_of(pool))
-            self._returns.leave_out(self._lost[pool, rank])
+            self._lost[pool, rank] = LostRank(pool, stage, rank, self._stages_of(pool))
+            self._restarts.leave_out(self._lost[pool, rank])
 
     def join(self, pool: int, rank: int) -> None:
         """A data rank takes work as soon as it has current weights."""
         stages = self._stages_of(pool)
-        self._lost[pool, rank] = fresh = ReturningRank(pool, stages[0], rank, stages, fresh=True)
+        self._lost[pool, rank] = fresh = LostRank(pool, stages[0], rank, stages, fresh=True)
         fresh.due = 0.0
-        self._returns.know(stages[0].workers(rank))
-        self._returns.leave_out(fresh)
+        self._restarts.record(stages[0].workers(rank))
+        self._restarts.leave_out(fresh)
 
     def give_weights(self, component: Component, function: Callable[..., object]) -> None:
-        """What gives a component its weights gives them to that of another function too, until the stream is closed."""
-        self._returns.give_weights(component, function)
+        """Have a component's weights go to that of another function too, until the stream is closed."""
+        self._restarts.give_weights(component, function)
 
     def others_work(self, pool: int, ranks: Sequence[int]) -> bool:
         """Whether other data ranks of the pool take work; False where one that joined has no weights yet.
@@ -109,7 +109,7 @@ class LostRanks:
         self._drained.add((pool, rank))
         if (pool, rank) not in self._lost:
             stages = self._stages_of(pool)
-            self._returns.leave_out(ReturningRank(pool, stages[0], rank, stages))
+            self._restarts.leave_out(LostRank(pool, stages[0], rank, stages))
 
     def is_held_up(self, pool: int, rank: int) -> bool:
         """Whether a data rank is still at a call that is late: what it was given after that has not begun."""
@@ -126,7 +126,7 @@ class LostRanks:
         Raises:
             TwinkleError: All data ranks of a stage are lost, and none comes back.
         """
-        for lost, error in self._returns.over():
+        for lost, error in self._restarts.over():
             if error is not None:
                 _log.log(
                     logging.WARNING if lost.tried == 1 else logging.DEBUG,
@@ -145,23 +145,23 @@ class LostRanks:
         now = time.monotonic()
         for lost in self._lost.values():
             if lost.is_due(now) and (lost.pool, lost.rank) not in self._drained:
-                self._returns.begin(lost, self._donor(lost.pool))
+                self._restarts.begin(lost, self._donor(lost.pool))
         for entry in [entry for entry in self._late if entry[2].done()]:
             self._late.remove(entry)
             self._back(*entry[:2])
-        self._tell_of_none(now)
+        self._report_none(now)
 
-    def _tell_of_none(self, now: float) -> None:
-        """A stage whose rows nobody takes, because all its workers are lost or late, is told once."""
+    def _report_none(self, now: float) -> None:
+        """Report once a stage whose rows nobody takes, because all its workers are lost or late."""
         for pool, stage in self._stages:
             if self._schedule.pools[pool].usable:
                 self._none_since.pop(pool, None)
-                self._told.discard(pool)
+                self._reported.discard(pool)
                 continue
             since = self._none_since.setdefault(pool, now)
-            if self._patience is None or pool in self._told or now - since <= self._patience:
+            if self._patience is None or pool in self._reported or now - since <= self._patience:
                 continue
-            self._told.add(pool)
+            self._reported.add(pool)
             late = [str(entry[2].lateness(entry[2].spec.timeout)) for entry in self._late if entry[0] == pool]
             _log.warning(
                 "no worker of %s takes rows: %d data ranks are lost, %d are at a call past its deadline\n%s",
@@ -175,8 +175,8 @@ class LostRanks:
         """Bring nothing back any more."""
         for pool, rank in {*self._lost, *self._drained}:
             stages = self._stages_of(pool)
-            self._returns.take_back(ReturningRank(pool, stages[0], rank, stages))
-        self._returns.part()
+            self._restarts.take_back(LostRank(pool, stages[0], rank, stages))
+        self._restarts.detach()
 
     def _back(self, pool: int, rank: int) -> None:
         if (pool, rank) not in {*self._lost, *self._drained} and all(entry[:2] != (pool, rank) for entry in self._late):
@@ -190,9 +190,9 @@ class LostRanks:
     def _stages_of(self, pool: int) -> Sequence[RemoteStage]:
         return [stage for of_pool, stage in self._stages if of_pool == pool]
 
-    def _check_some_are_left(self, lost: ReturningRank, error: Exception) -> None:
+    def _check_some_are_left(self, lost: LostRank, error: Exception) -> None:
         pool = [other for other in self._lost.values() if other.pool == lost.pool]
-        if len(pool) == lost.stage.data_ranks and all(map(self._returns.gives_up, pool)):
+        if len(pool) == lost.stage.data_ranks and all(map(self._restarts.gives_up, pool)):
             error.add_note(f"  all workers of {lost.stage.name} are lost, and the stream cannot go on")
             raise error
 

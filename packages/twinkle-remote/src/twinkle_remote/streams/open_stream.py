@@ -47,8 +47,10 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
               rows by counts of rows, as AReaL does. None sets no bound.
             - stale: What becomes of a row that is older than `max_lag` all the same: "use" it; "wait": batches wait
               for old rows, so that none is older; "redo" it once; "drop" it. What is made again or dropped is counted.
-            - chunk: Rows of one call with ahead=n.
-            - at_once: Calls on each data rank at a time with ahead=n.
+            - chunk: Rows of one call with ahead=n. None: what waits, up to what the stage takes at a time: `def` stages
+              take the share of a batch that the synchronous loop would give a data rank, `async def` ones a row.
+            - at_once: Calls on each data rank at a time with ahead=n. None: one of `def` stages, and of an `async def`
+              one as many as `remote_class(concurrency=...)` says.
             - spool: A folder that all workers can write to: finished rows are kept there with ahead=n, so that a
               resume does not make them again. Over HTTP it is a folder of this process, which fetches the rows.
             - patience: Seconds after which a chunk that is still at work, or takes ten times as long as its like did,

@@ -18,8 +18,8 @@ class StreamOptions(TypedDict, total=False):
     order: Order
     max_lag: int | None
     stale: Stale
-    chunk: int
-    at_once: int
+    chunk: int | None
+    at_once: int | None
     spool: str | PathLike[str] | None
     progress: bool
     patience: float | None

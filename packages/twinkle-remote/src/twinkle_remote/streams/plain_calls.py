@@ -7,12 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.failures.frames import user_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from twinkle_remote.streams.schedule.decisions import StageCall
     from twinkle_remote.streams.stages import PlainStage
 
 
@@ -28,31 +30,32 @@ class PlainCalls:
         self._at_once = at_once
         self._ended = ended
         self._threads: ThreadPoolExecutor | None = None
-        self._calls: list[tuple[int, Future[Any]]] = []
+        self._calls: list[tuple[StageCall, Future[Any]]] = []
         self._threads_of: dict[int, int] = {}
 
-    def begin(self, stage: PlainStage, chunk: int, given: Any) -> None:
-        """Call a stage for a chunk."""
+    def begin(self, stage: PlainStage, work: StageCall, given: Any) -> None:
+        """Call a stage."""
         self._threads = self._threads or ThreadPoolExecutor(self._at_once, "twinkle-stream-stage")
-        future = self._threads.submit(self._run, stage, chunk, given)
-        self._calls.append((chunk, future))
+        future = self._threads.submit(self._run, stage, work.number, given)
+        self._calls.append((work, future))
         future.add_done_callback(lambda _: self._ended())
 
-    def _run(self, stage: PlainStage, chunk: int, given: Any) -> Any:
-        self._threads_of[chunk] = threading.get_ident()
-        return stage.function(given)
+    def _run(self, stage: PlainStage, number: int, given: Any) -> Any:
+        self._threads_of[number] = threading.get_ident()
+        made = stage.function(given)
+        return made.result() if isinstance(made, Lazy) else made  # it may pass on its rows, or call a remote function
 
-    def stack(self, chunk: int) -> str:
-        """The stack of the thread that works on a chunk, as text; empty if none does."""
-        frame = sys._current_frames().get(self._threads_of.get(chunk, 0))
+    def stack(self, number: int) -> str:
+        """The stack of the thread that makes the call with a number, as text; empty if none does."""
+        frame = sys._current_frames().get(self._threads_of.get(number, 0))
         return user_stack(frame) if frame is not None else ""
 
-    def take_ended(self) -> list[tuple[int, Future[Any]]]:
-        """The chunks whose calls have ended, each once."""
+    def take_ended(self) -> list[tuple[StageCall, Future[Any]]]:
+        """The calls that have ended, each once."""
         over = [call for call in self._calls if call[1].done()]
         for call in over:
             self._calls.remove(call)
-            self._threads_of.pop(call[0], None)
+            self._threads_of.pop(call[0].number, None)
         return over
 
     def close(self) -> None:

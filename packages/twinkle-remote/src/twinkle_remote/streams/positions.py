@@ -44,7 +44,7 @@ def open_to_consumed(position: Mapping[str, Any]) -> list[tuple[int, int]]:
 def position_of(
     source: Mapping[str, Any], read: int, open_rows: Iterable[tuple[int, int]], consumed: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
-    """What a state tells of rows.
+    """The position of rows in a state.
 
     Args:
         source: `RowSource.state` where no row that is open lies before it.

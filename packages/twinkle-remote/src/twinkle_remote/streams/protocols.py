@@ -1,4 +1,4 @@
-"""What a source may offer beside its batches."""
+"""Protocols of what a source may offer in addition to its batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ResumableSource(Protocol):
 
 @runtime_checkable
 class NumberedRows(Protocol):
-    """A batch, or the `info` of a loader, that tells of each row where it comes from.
+    """A batch, or the `info` of a loader, that knows of each row where it comes from.
 
     Attributes:
         epoch: The epoch, from 0.
@@ -44,7 +44,7 @@ class NumberedRows(Protocol):
 
 @runtime_checkable
 class InformedSource(Protocol):
-    """A source that tells of the batch that it gave out last."""
+    """A source that has the info of the batch that it gave out last."""
 
     @property
     def info(self) -> NumberedRows | None:

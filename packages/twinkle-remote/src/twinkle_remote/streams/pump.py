@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.25  # between two looks at everything: for deadlines, and for workers that cannot answer any more
-_POLL_SECONDS = 0.01  # where the backend does not tell that a reply is done
+_POLL_SECONDS = 0.01  # where the backend does not report that a reply is done
 
 
 class PumpedEngine(Protocol):
-    """What a pump drives; each method is called under the pump's lock."""
+    """An engine that a pump drives; each method is called under the pump's lock."""
 
     def step(self, done: Sequence[Reply]) -> None:
         """Take in replies that are done, and begin what can be begun."""
 
-    def told(self) -> bool:
+    def loop_ready(self) -> bool:
         """Whether there is something for the loop."""
 
     def waiting_for(self) -> Sequence[Reply]:
         """The replies that are not taken in."""
 
-    def broke(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """A step failed; the loop is given the error."""
 
 
@@ -57,7 +57,7 @@ class _Change(Generic[T]):
         self.over.set()
 
     def value(self) -> T:
-        """What came of it."""
+        """The value that came of it."""
         if self.error is not None:
             raise self.error
         return self._made[0]
@@ -70,7 +70,7 @@ class Pump:
 
     Args:
         engine: What it drives.
-        backend: Tells which replies are done.
+        backend: Reports which replies are done.
         line: File and line of the user's code, for messages.
 
     Attributes:
@@ -84,7 +84,7 @@ class Pump:
         self._engine = engine
         self._backend = backend
         self._closed = False
-        self._told: Inbox[Reply | _Change[Any] | None] = Inbox()
+        self._inbox: Inbox[Reply | _Change[Any] | None] = Inbox()
         self._seconds = _LOOK_SECONDS
         self._look_at = 0.0
         self._thread = threading.Thread(
@@ -99,12 +99,12 @@ class Pump:
     def watch(self, replies: Sequence[Reply]) -> None:
         """Take these in when they are done."""
         for reply in replies:
-            if not self._backend.when_done(reply, partial(self._told.put, reply)):
+            if not self._backend.when_done(reply, partial(self._inbox.put, reply)):
                 self._seconds = _POLL_SECONDS
 
     def wake(self) -> None:
         """There is something to begin."""
-        self._told.put(None)
+        self._inbox.put(None)
 
     def run(self, make: Callable[[], T]) -> T:
         """Make a change in the pump's thread, after those that were asked for before it; returns what comes of it.
@@ -113,11 +113,11 @@ class Pump:
         """
         self.start()
         change = _Change(make)
-        self._told.put(change)
+        self._inbox.put(change)
         while not change.over.wait(_LOOK_SECONDS):
             if not self._thread.is_alive():
                 with self.changed:
-                    for left in self._told.take(0.0):
+                    for left in self._inbox.take(0.0):
                         if isinstance(left, _Change):
                             left.run()
                 break
@@ -126,10 +126,10 @@ class Pump:
     def close(self) -> None:
         """End the thread."""
         self._closed = True
-        self._told.put(None)
+        self._inbox.put(None)
 
     def next_step(self) -> Flag:
-        """What is set after the next step that has something for the loop; the lock is held, and not while waiting."""
+        """The flag that the next step with something for the loop sets; the lock is held, and not while waiting."""
         flag = Flag()
         self._waiting.append(flag)
         return flag
@@ -142,10 +142,10 @@ class Pump:
     def _run(self) -> None:
         calls_are_from(self._line)
         while not self._closed:
-            told = self._told.take(self._seconds)
-            done = [one for one in told if one is not None and not isinstance(one, _Change)]
+            taken = self._inbox.take(self._seconds)
+            done = [one for one in taken if one is not None and not isinstance(one, _Change)]
             with self.changed:
-                for one in told:
+                for one in taken:
                     if isinstance(one, _Change):
                         one.run()
                 if self._closed:
@@ -153,9 +153,9 @@ class Pump:
                 try:
                     self._engine.step([*done, *self._found()])
                 except BaseException as error:
-                    self._engine.broke(error)
+                    self._engine.fail(error)
                     self._closed = True
-                if self._closed or self._engine.told():
+                if self._closed or self._engine.loop_ready():
                     waiting, self._waiting = self._waiting, []
                     for flag in waiting:
                         flag.set()

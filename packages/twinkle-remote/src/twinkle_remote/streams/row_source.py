@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.streams.chunk_result import cut, join_rows
 from twinkle_remote.streams.protocols import InformedSource, NumberedRows, ResumableSource
 from twinkle_remote.values.rows import rows_of, splitter_of
@@ -26,8 +26,8 @@ class SourceBatch:
         first: Position of its first row.
         rows: Its rows.
         left: Rows that are neither delivered nor given up.
-        epoch: The epoch that the source tells, else the number of the pass over it.
-        indices: Index in the dataset of each row; None if the source does not tell.
+        epoch: The epoch that the source reports, else the number of the pass over it.
+        indices: Index in the dataset of each row; None if the source does not report it.
         state: State of the source before it was read.
         turn: Number of the pass over the source.
         turn_first: Position of the first row of that pass.
@@ -48,7 +48,7 @@ _readers: weakref.WeakSet[RowSource] = weakref.WeakSet()
 
 
 def is_read_by_a_stream(source: object) -> bool:
-    """Whether a stream that exists reads a source: then its state, and not the source's, tells what was delivered."""
+    """Whether a stream that exists reads a source: then its state, and not the source's, has what was delivered."""
     return any(reader.reads(source) for reader in list(_readers))
 
 
@@ -130,28 +130,28 @@ class RowSource:
             self._iterator, self._to_skip = None, self.next_row - self._pass_first
 
     def _batch(self, value: Any) -> SourceBatch:
-        told = self._told(value)
-        if told is value and isinstance(value, list) and splitter_of(type(value)) is splitter_of(list):
-            value = list(value)  # what it tells of its rows goes beside them
+        numbered = self._numbered(value)
+        if numbered is value and isinstance(value, list) and splitter_of(type(value)) is splitter_of(list):
+            value = list(value)  # the info of its rows is kept next to them
         if not isinstance(value, Lazy):
             rows = rows_of(value, "a batch of the source")
         else:
-            rows = len(value) if told is None else len(told.indices)
+            rows = len(value) if numbered is None else len(numbered.indices)
         if rows is None:
             raise TypeError(f"a stream's source yields values with rows, got {type(value).__name__} {value!r:.60}")
-        indices = None if told is None else list(told.indices)
-        if told is not None and not all(told.valid):
-            value, indices = _without_fillers(value, told)
+        indices = None if numbered is None else list(numbered.indices)
+        if numbered is not None and not all(numbered.valid):
+            value, indices = _without_fillers(value, numbered)
             rows = len(indices)
         self._skipped = skip = min(self._to_skip, rows)
         if skip:  # a source without a state begins before the first row that is wanted
             value, rows = cut(value, skip, rows) if skip < rows else None, rows - skip
             indices = None if indices is None else indices[skip:]
-        epoch = self._passes if told is None else told.epoch
+        epoch = self._passes if numbered is None else numbered.epoch
         state = None if self._reading is None else self._reading[0]
         return SourceBatch(value, self.next_row, rows, rows, epoch, indices, state, self._passes, self._pass_first)
 
-    def _told(self, value: Any) -> NumberedRows | None:
+    def _numbered(self, value: Any) -> NumberedRows | None:
         if not isinstance(value, Lazy) and isinstance(value, NumberedRows):
             return value
         return self._source.info if isinstance(self._source, InformedSource) else None
@@ -181,7 +181,7 @@ class RowSource:
         return join_rows(parts)
 
     def numbers(self, first: int, count: int) -> tuple[list[int], int]:
-        """The index of each row in the dataset, and the epoch; positions where the source does not tell indices."""
+        """The index of each row in the dataset, and the epoch; positions where the source does not report indices."""
         indices: list[int] = []
         epoch = self._passes
         for batch, start, stop in self._parts(first, count):
@@ -244,9 +244,9 @@ class RowSource:
         return self._source.state_dict() if isinstance(self._source, ResumableSource) else None
 
 
-def _without_fillers(value: Any, told: NumberedRows) -> tuple[Any, list[int]]:
+def _without_fillers(value: Any, numbered: NumberedRows) -> tuple[Any, list[int]]:
     """The rows of the data, and their indices."""
-    kept = [row for row, valid in enumerate(told.valid) if valid]
+    kept = [row for row, valid in enumerate(numbered.valid) if valid]
     spans: list[list[int]] = []
     for row in kept:
         if spans and spans[-1][1] == row:
@@ -254,4 +254,4 @@ def _without_fillers(value: Any, told: NumberedRows) -> tuple[Any, list[int]]:
         else:
             spans.append([row, row + 1])
     parts = [cut(value, start, stop) for start, stop in spans] or [cut(value, 0, 0)]
-    return join_rows(parts), [told.indices[row] for row in kept]
+    return join_rows(parts), [numbered.indices[row] for row in kept]

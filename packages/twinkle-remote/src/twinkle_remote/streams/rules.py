@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from twinkle_remote.sessions.patience import check_patience
+
 Order = Literal["arrival", "source"]
 Stale = Literal["use", "wait", "redo", "drop"]
 
@@ -23,8 +25,8 @@ class StreamRules:
         order: Deliver what is finished ("arrival"), or in the order of the source.
         max_lag: Versions between a row's begin and its use, at or above 0; None sets no bound.
         stale: What becomes of a row that is older than `max_lag`.
-        chunk: Rows of one call, at or above 1.
-        at_once: Calls on each data rank at a time, at or above 1.
+        chunk: Rows of one call, at or above 1. None: what waits, up to what the stage takes at a time.
+        at_once: Calls on each data rank at a time, at or above 1. None: as many as its worker runs beside each other.
         patience: Seconds, above 0, after which a chunk that is still at work is named; None for never.
     """
 
@@ -33,8 +35,8 @@ class StreamRules:
     order: Order = "source"
     max_lag: int | None = None
     stale: Stale = "wait"
-    chunk: int = 1
-    at_once: int = 1
+    chunk: int | None = None
+    at_once: int | None = None
     patience: float | None = 60.0
 
     def __post_init__(self) -> None:
@@ -43,11 +45,11 @@ class StreamRules:
         _check_count("ahead", self.ahead, 0, "0 is the synchronous loop")
         if self.max_lag is not None:
             _check_count("max_lag", self.max_lag, 0, "leave it out for no bound")
-        _check_count("chunk", self.chunk, 1, "a chunk is the rows of one call")
-        _check_count("at_once", self.at_once, 1, "it counts the calls on one data rank")
-        timed = isinstance(self.patience, int | float) and not isinstance(self.patience, bool)
-        if self.patience is not None and not (timed and self.patience > 0):
-            raise ValueError(f"patience={self.patience!r} is no number of seconds above 0; None names nothing")
+        if self.chunk is not None:
+            _check_count("chunk", self.chunk, 1, "a chunk is the rows of one call; leave it out for what waits")
+        if self.at_once is not None:
+            _check_count("at_once", self.at_once, 1, "it counts the calls on one data rank")
+        check_patience(self.patience)
         _check_choice("order", self.order, _ORDERS)
         _check_choice("stale", self.stale, _STALE)
 

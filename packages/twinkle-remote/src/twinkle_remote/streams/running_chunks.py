@@ -1,4 +1,4 @@
-"""The chunks that are at work on workers, and the replies that tell of their end."""
+"""The chunks that are at work on workers, and the replies that show their end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.streams.schedule.decisions import Assignment
 
@@ -42,7 +42,7 @@ class RunningChunks:
         return None if run is None else run.call
 
     def take_over(self, done: Sequence[Reply]) -> Sequence[RunningChunk]:
-        """Take those that are over with these replies: all of a chunk's replies have come, or one tells a failure."""
+        """Take those that are over with these replies: all of a chunk's replies have come, or one is a failure."""
         return [chunk for reply in done if (chunk := self._take_if_over(reply)) is not None]
 
     def _take_if_over(self, reply: Reply) -> RunningChunk | None:

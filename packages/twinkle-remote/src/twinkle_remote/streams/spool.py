@@ -21,8 +21,8 @@ from twinkle_remote.streams.stages import RemoteStage
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from twinkle_remote.call.lazy import Lazy
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.lazy_values.lazy import Lazy
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.streams.schedule.decisions import Assignment
     from twinkle_remote.streams.stages import Stage
 
@@ -150,7 +150,7 @@ class Spool:
 
 def _is_served() -> bool:
     runtime = active()
-    return runtime is not None and runtime.whole is not None
+    return runtime is not None and runtime.served is not None
 
 
 def _write(component: object, value: Any, path: str) -> None:

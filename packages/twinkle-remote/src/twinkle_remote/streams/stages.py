@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.start import start
 from twinkle_remote.component.method import bind
+from twinkle_remote.failures.frames import call_line
+from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import component_of, same_component
-from twinkle_remote.protocol.marks import NAMES, SPEC
+from twinkle_remote.protocol.marks import NAMES, SPEC, concurrency_of
 from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
 from twinkle_remote.protocol.targets import bound_target
 from twinkle_remote.sessions.weight_sources import WorkersOf
-from twinkle_remote.worker.present import present
+from twinkle_remote.streams.schedule.intake import Intake
+from twinkle_remote.worker.ping import ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending_call import PendingCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
 
+_WHOLE = FunctionSpec(dispatch="all")
 _ROWS = ("flatten", "first", "none", "last_pp")
 
 
@@ -80,25 +84,27 @@ class RemoteStage:
         """
         part = replace(self.components[data_rank], ranks=self.peers[data_rank])
         names = (self.parameter,)
-        call = start(part, "method", bound_target(self.function), self.name, self.spec, names, (rows,), by_rank=True)
-        call.prefetched = True
-        call.record.label = label
-        return call
+        target, line = bound_target(self.function), call_line()
+        call = Call("method", part, target, self.name, self.spec, line, names, (rows,), reads_ranks=True)
+        pending = _ahead(call)
+        pending.record.label = label
+        return pending
 
     def on_one(self, data_rank: int, function: Callable[..., Any], *arguments: Any) -> PendingCall:
         """Call a function of the object and arguments on the first rank of a data rank whose result counts."""
         part = replace(self.components[data_rank], ranks=self.collects[data_rank][:1])
         names = [f"args[{place}]" for place in range(len(arguments))]
-        call = start(part, "function", function, self.name, FunctionSpec(dispatch="all"), names, arguments)
-        call.prefetched = True
-        return call
+        return _ahead(Call("function", part, function, self.name, _WHOLE, call_line(), names, arguments))
 
     def ask(self, data_rank: int) -> PendingCall:
         """Call nothing on all ranks of a data rank, to learn whether they are there."""
         part = replace(self.components[data_rank], ranks=self.peers[data_rank])
-        call = start(part, "function", present, self.name, FunctionSpec(dispatch="all"), by_rank=True)
-        call.prefetched = True
-        return call
+        return _ahead(Call("function", part, ping, self.name, _WHOLE, call_line(), reads_ranks=True))
+
+
+def _ahead(call: Call) -> PendingCall:
+    """Send a call ahead of the loop."""
+    return start(call, prefetched=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +195,36 @@ def _data_ranks(component: Component, spec: FunctionSpec) -> tuple[_Ranks, _Rank
     return list(map(tuple, peers)), [(rank,) for rank in mesh.collect_ranks]
 
 
-def serial_pools(stages: Sequence[Stage], of_stage: Sequence[int]) -> frozenset[int]:
-    """The pools whose chunks run one after the other: those of collective stages."""
-    return frozenset(
-        pool
-        for pool, stage in zip(of_stage, stages, strict=True)
-        if isinstance(stage, RemoteStage) and stage.spec.collective
-    )
+def intakes_of(stages: Sequence[Stage], of_stage: Sequence[int], at_once: int | None) -> list[Intake]:
+    """The intake of each stage: what it takes at a time.
+
+    Collective calls run one after the other. A worker runs its other `def` calls one after the other too, and the
+    `async def` ones of a component beside these, as many at once as its class says; such a one takes one row, because a
+    row that is written beside others should not wait for them.
+
+    Args:
+        stages: The stages.
+        of_stage: The pool of each.
+        at_once: Calls of all stages of a pool on each data rank at a time; None for what its worker runs.
+    """
+    lanes: dict[int, list[object]] = {}
+    return [
+        _intake(stage, lanes.setdefault(pool, [None]), at_once) for stage, pool in zip(stages, of_stage, strict=True)
+    ]
+
+
+def _intake(stage: Stage, lanes: list[object], at_once: int | None) -> Intake:
+    if not isinstance(stage, RemoteStage):
+        return Intake(calls=at_once or 1)
+    if stage.spec.collective:
+        return Intake()
+    if at_once is not None or not stage.spec.on_loop:
+        return Intake(calls=at_once or 1, is_shared_out=not stage.spec.on_loop)
+    key = stage.component.instance
+    if key not in lanes:
+        lanes.append(key)
+    calls = concurrency_of(type(getattr(stage.function, "__self__", None)))
+    return Intake(lanes.index(key), calls, is_shared_out=False)
 
 
 def pools_of(stages: Sequence[Stage]) -> tuple[list[int], list[int]]:

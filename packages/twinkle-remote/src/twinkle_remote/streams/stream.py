@@ -7,27 +7,28 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
-from twinkle_remote.failures.frames import driver_line
+from twinkle_remote.failures.frames import driver_line, plain_interrupt
+from twinkle_remote.interpreter_end import unless_ending
 from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.trace import Trace
 from twinkle_remote.streams.ahead import AheadEngine
-from twinkle_remote.streams.batch_info import tell, tell_of_nothing
+from twinkle_remote.streams.batch_info import nothing_to_forget, set_info, warn_of_no_batch
+from twinkle_remote.streams.is_asynchronous import is_asynchronous
 from twinkle_remote.streams.positions import open_to_consumed, unread_position
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.row_source import RowSource
 from twinkle_remote.streams.rules import StreamRules
-from twinkle_remote.streams.runs_apart import runs_apart
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.spool import Spool
 from twinkle_remote.streams.stage_weights import StageWeights
 from twinkle_remote.streams.stages import check_chunks, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
 from twinkle_remote.streams.telemetry.forecast import forecast
-from twinkle_remote.streams.telemetry.loop_lanes import add_chunks, add_loop
 from twinkle_remote.streams.telemetry.measured import measured
 from twinkle_remote.streams.telemetry.progress_bar import ProgressBar, shows_progress
-from twinkle_remote.streams.telemetry.stage_place import places_of
+from twinkle_remote.streams.telemetry.stage_place import stage_workers
 from twinkle_remote.streams.telemetry.stream_record import StreamRecord
+from twinkle_remote.streams.telemetry.stream_timeline import add_chunks, add_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.lost_ranks import LostRanks
     from twinkle_remote.streams.options import StreamOptions
     from twinkle_remote.streams.protocols import StreamState
+    from twinkle_remote.streams.rows_info import QuarantinedRow, RowsInfo
     from twinkle_remote.streams.telemetry.stream_stats import StreamStats
-    from twinkle_remote.streams.told import RowsInfo, SetAside
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -52,6 +53,7 @@ class Stream(Generic[R_co]):
     """
 
     _engine: AheadEngine | SynchronousEngine | None = None  # also if the constructor raises
+    _forget: Callable[[], None] = staticmethod(nothing_to_forget)
 
     def __init__(
         self, source: Iterable[Any], stages: Sequence[Callable[[Any], Any]], **options: Unpack[StreamOptions]
@@ -92,26 +94,28 @@ class Stream(Generic[R_co]):
         if self._ended:
             raise StopIteration
         engine = self._running()
+        self._forget()
         if self._shows and self._bar is None:
             self._bar = ProgressBar(self.stats)
         try:
-            hand = engine.next_batch()
+            with plain_interrupt():
+                hand = engine.next_batch()
         except Exception:
             self._over()
             raise
         if hand is None:
             if not self._batches:
-                tell_of_nothing(self.stats(), self._rules.max_lag)
+                warn_of_no_batch(self.stats(), self._rules.max_lag)
             self._batches = 0
             self._end()
             raise StopIteration
-        value, self._info = hand.told(engine.version)
-        tell(value, self._info)
+        value, self._info = hand.at_version(engine.version)
+        self._forget = set_info(value, self._info)
         if self._bar is not None:
             self._bar.delivered()
         self._batches += 1
         hand.given, hand.made = True, None  # no signal comes after this: until here, `next` gives it again
-        return value  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]  # a row of any type
 
     def _end(self) -> None:
         """The epoch is over, or has failed."""
@@ -135,13 +139,13 @@ class Stream(Generic[R_co]):
         return self._version if self._engine is None else self._engine.version
 
     @property
-    def set_aside(self) -> Sequence[SetAside]:
+    def set_aside(self) -> Sequence[QuarantinedRow]:
         """The rows for which a stage raised at each attempt; they are not delivered."""
         engine = self._engine or self._last
         return engine.set_aside if isinstance(engine, AheadEngine) else ()
 
     def publish(self, version: int | None = None) -> int:
-        """Tell that the stages have new weights; a WeightSync into a stage's component tells it by itself.
+        """Publish that the stages have new weights; a WeightSync into a stage's component does so by itself.
 
         Args:
             version: Number of the version, above the last one; None for the next one.
@@ -166,7 +170,7 @@ class Stream(Generic[R_co]):
         return number
 
     def add(self, *functions: Callable[[Any], Any]) -> None:
-        """Have another component work for stages beside those that do; rows go to whatever data rank is least busy.
+        """Have another component work for stages with those that do; rows go to whatever data rank is least busy.
 
         What syncs weights into the stage's first component gives them to the other one too, until the stream is closed.
         Its data ranks take rows when they have current weights. Without a WeightSync they take rows at once.
@@ -180,7 +184,7 @@ class Stream(Generic[R_co]):
                 synchronous.
         """
         self._ahead("add").add(functions)
-        self._record.places = tuple(places_of(self._stages, self._rules.at_once))
+        self._record.places = tuple(stage_workers(self._stages, self._rules.at_once))
 
     def drain(self, function: Callable[[Any], Any], timeout: float | None = None) -> None:
         """Give a component no more rows, and wait until it is through with those that it has.
@@ -202,7 +206,7 @@ class Stream(Generic[R_co]):
     def _ahead(self, verb: str) -> AheadEngine:
         engine = self._running()
         if not isinstance(engine, AheadEngine):
-            raise ValueError(f"{verb} needs workers beside the loop, and this stream is synchronous: use ahead=n")
+            raise ValueError(f"{verb} needs workers other than the loop, and this stream is synchronous: use ahead=n")
         return engine
 
     def runs_on(self, component: Component) -> bool:
@@ -215,16 +219,19 @@ class Stream(Generic[R_co]):
             self._weights.are_elsewhere(component)
 
     def works_ahead(self) -> bool:
-        """Whether stages work beside the loop."""
+        """Whether stages work while the loop does."""
         return isinstance(self._engine, AheadEngine)
 
     def held(self) -> AbstractContextManager[object]:
         """A block in which nothing is begun, for a WeightSync that publishes a version."""
         return self._engine.held() if isinstance(self._engine, AheadEngine) else nullcontext()
 
-    def weights_arrived(self, began: float) -> None:
-        """The stages have new weights, by a WeightSync that began at this time of the wall clock."""
-        self._publish(None, began)
+    def weights_arrived(self, version: int | None, began: float) -> None:
+        """The stages have new weights, by a WeightSync that began then; see `OpenStream`."""
+        if version is not None and version <= self.version:
+            self._weights.came_late(version, self.version + 1)
+            version = None
+        self._publish(version, began)
 
     def stats(self) -> StreamStats:
         """Figures since the stream was made or given a state; `print` shows them as a table."""
@@ -241,7 +248,7 @@ class Stream(Generic[R_co]):
     ) -> StreamStats:
         """Predict `stats()` by a simulation of the schedule.
 
-        Given durations are those of rows on a worker, and calls cost nothing beside them. Measured ones are the times
+        Given durations are those of rows on a worker, and calls cost nothing else. Measured ones are the times
         for which a data rank was taken, with what its calls cost. Without measured steps a version follows each batch.
 
         Args:
@@ -323,6 +330,7 @@ class Stream(Generic[R_co]):
         if self._engine is not None or self._final is None:
             self._final = self._state(without_hand=without_hand)
         self._closed = True
+        self._forget()
         self._leave_engine(closes=True)
 
     def __enter__(self) -> Stream[R_co]:
@@ -333,7 +341,9 @@ class Stream(Generic[R_co]):
     ) -> None:
         self._close(without_hand=kind is not None)
 
+    @unless_ending
     def __del__(self) -> None:
+        self._forget()
         if self._engine is not None:
             self._engine.close()
 
@@ -350,7 +360,7 @@ class Stream(Generic[R_co]):
         return self._engine
 
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
-        if self._rules.ahead and self._stages and runs_apart(self._rules.ahead):
+        if self._rules.ahead and self._stages and is_asynchronous(self._rules.ahead):
             return AheadEngine(
                 self._source,
                 self._stages,
@@ -363,21 +373,21 @@ class Stream(Generic[R_co]):
                 lost=self._lost,
             )
         return SynchronousEngine(
-            self._source, self._stages, self._rules.rows, self._record, version=self._version, consumed=self._consumed
+            self._source, self._stages, self._rules, self._record, version=self._version, consumed=self._consumed
         )
 
     def _name(self) -> str:
         return self._stages[-1].name if self._stages else "the source"
 
     def _new_record(self) -> StreamRecord:
-        return StreamRecord(places_of(self._stages, self._rules.at_once))
+        return StreamRecord(stage_workers(self._stages, self._rules.at_once))
 
     def _leave_engine(self, *, closes: bool) -> LostRanks | None:
         """End the engine; returns its lost workers and those that have joined, unless it is closed."""
         engine, lost = self._engine, self._lost
         if engine is not None:
             self._over()
-            lost = engine.leave() if isinstance(engine, AheadEngine) else None
+            lost = engine.leave()
             self._last, self._version, self._lost, self._engine = engine, engine.version, lost, None
         if closes and lost is not None:
             lost.close()

@@ -6,21 +6,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy import Lazy, hand_over
+from twinkle_remote.call.lazy_values.lazy import Lazy, hand_over
+from twinkle_remote.streams.call_watch import CallWatch
 from twinkle_remote.streams.chunk_result import join_rows, known_rows
 from twinkle_remote.streams.hand import Hand
 from twinkle_remote.streams.positions import outside, position_of
 from twinkle_remote.streams.row_count import wrong_rows
+from twinkle_remote.streams.rows_info import RowsInfo, named_rows
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.stages import PlainStage, RemoteStage
 from twinkle_remote.streams.telemetry.stream_record import ChunkTimes
-from twinkle_remote.streams.told import RowsInfo
 from twinkle_remote.values.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.streams.row_source import RowSource
+    from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
@@ -57,7 +59,7 @@ class SynchronousEngine:
     Args:
         source: The rows.
         stages: The stages.
-        rows: Rows of a batch; None for the source's own batches.
+        rules: The options; their rows and their patience count.
         record: What is remembered of calls and steps.
         version: The version now.
         consumed: Ranges of positions that were delivered before a resume, ascending.
@@ -71,7 +73,7 @@ class SynchronousEngine:
         self,
         source: RowSource,
         stages: Sequence[Stage],
-        rows: int | None,
+        rules: StreamRules,
         record: StreamRecord,
         *,
         version: int = 0,
@@ -79,7 +81,7 @@ class SynchronousEngine:
     ) -> None:
         self._source = source
         self._stages = stages
-        self._rows = rows
+        self._rows = rules.rows
         self._version = version
         self._consumed = tuple(consumed)
         self._spans: Sequence[tuple[int, int]] = ()  # [start, stop) of rows that were read and are left
@@ -87,6 +89,7 @@ class SynchronousEngine:
         self._error: Exception | None = None
         self._unchecked: list[_Called] = []
         self._record = record
+        self._watch = CallWatch(rules.patience, [stage.name for stage in stages])
         self.counts = StreamCounts()
         self.hand: Hand | None = None
 
@@ -122,14 +125,16 @@ class SynchronousEngine:
     def _make(self, taken: Sequence[tuple[int, int]], left: Sequence[tuple[int, int]]) -> Hand:
         first, count = taken[0][0], sum(stop - start for start, stop in taken)
         whole = taken[-1][1] - first == count
+        begun = self._version
         value = self._source.rows(first, count) if whole else self._gathered(taken)
         numbers = [self._source.numbers(start, stop - start) for start, stop in taken]
-        for index in range(len(self._stages)):
-            value = self._through(index, value, first, count)
         indices = [index for part, _ in numbers for index in part]
-        versions = [self._version] * count
-        info = RowsInfo(versions, versions, [0] * count, indices, numbers[-1][1])
-        hand, counts = Hand(taken, self._source.state(), (value, info)), self.counts.with_delivered(count)
+        named = named_rows(indices, numbers[-1][1])
+        for index in range(len(self._stages)):
+            value = self._through(index, value, first, count, named)
+        ended, lag = self._version, self._version - begun
+        info = RowsInfo([begun] * count, [ended] * count, [lag] * count, indices, numbers[-1][1])
+        hand, counts = Hand(taken, self._source.state(), (value, info)), self.counts.with_delivered(count, lag)
         self.hand, self._spans, self.counts = hand, left, counts
         self._forget(left)
         self._record.given(count, self._version, time.perf_counter())
@@ -147,7 +152,12 @@ class SynchronousEngine:
         return position_of(source, self._source.next_row, spans, self._consumed)
 
     def close(self) -> None:
-        """Nothing is at work."""
+        """Do nothing: all that is at work is the loop's."""
+        self._watch.close()
+
+    def leave(self) -> None:
+        """Close as `close` does: there are no workers of its own to keep."""
+        self.close()
 
     def _fresh(self) -> list[tuple[int, int]]:
         """The rows of the batch that was kept last, until they are in the spans."""
@@ -195,9 +205,15 @@ class SynchronousEngine:
     def _gathered(self, spans: Sequence[tuple[int, int]]) -> Any:
         return join_rows([self._source.rows(start, stop - start) for start, stop in spans])
 
-    def _through(self, index: int, value: Any, first: int, count: int) -> Any:
+    def _through(self, index: int, value: Any, first: int, count: int, named: str) -> Any:
         stage, began = self._stages[index], time.perf_counter()
-        result = stage.function(value)
+        call = self._watch.begin(index, first, count, named)
+        try:
+            result = stage.function(value)
+        except BaseException:
+            self._watch.failed(call)
+            raise
+        self._watch.returned(call, result)
         if isinstance(result, Lazy):
             self._unchecked.append(_Called(result, index, first, count, began, self._version))
             return result

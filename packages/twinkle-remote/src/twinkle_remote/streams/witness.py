@@ -1,20 +1,16 @@
-"""Which chunks take so long that somebody should be told of them."""
+"""Chunks that take so long that they are reported."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING
+
+from twinkle_remote.sessions.patience import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.streams.schedule.decisions import Assignment
-
-_LIKE = 10  # times as long as its like took
-_LEAST = 8  # chunks of a stage that have ended, before others are measured by them
-_KEPT = 64
-_FLOOR = 1 / 6  # of the patience: a chunk that takes less is never named
+    from twinkle_remote.streams.schedule.decisions import StageCall
 
 
 class Witness:
@@ -23,7 +19,7 @@ class Witness:
     Args:
         patience: Seconds; None names nothing.
         one_by_one: For each stage, the workers that run its chunks one after the other, by a number; None where chunks
-            run beside each other. Only the first chunk of a data rank is at work there.
+            run at the same time. Only the first chunk of a data rank is at work there.
         clock: Gives the time in seconds.
     """
 
@@ -36,28 +32,28 @@ class Witness:
         self._patience = patience
         self._one_by_one = one_by_one
         self._clock = clock
-        self._since: dict[int, tuple[float, Assignment]] = {}
-        self._told: set[int] = set()
-        self._took = [deque[float](maxlen=_KEPT) for _ in one_by_one]
+        self._since: dict[int, tuple[float, StageCall]] = {}
+        self._reported: set[int] = set()
+        self._took = [Durations() for _ in one_by_one]
 
-    def begin(self, work: Assignment) -> None:
-        """A chunk is sent."""
-        self._since[work.chunk] = (self._clock(), work)
+    def begin(self, work: StageCall) -> None:
+        """A call is sent."""
+        self._since[work.number] = (self._clock(), work)
 
-    def end(self, work: Assignment) -> None:
+    def end(self, work: StageCall) -> None:
         """It is over, or abandoned."""
-        found = self._since.pop(work.chunk, None)
+        found = self._since.pop(work.number, None)
         if found is None:
             return
         now = self._clock()
-        self._told.discard(work.chunk)
-        self._took[work.stage].append(now - found[0])
+        self._reported.discard(work.number)
+        self._took[work.stage].add(now - found[0])
         place = self._place(work)
         if place is not None:  # the next one begins now
             behind = [chunk for chunk, (_, other) in self._since.items() if self._place(other) == place]
             self._since.update({chunk: (now, self._since[chunk][1]) for chunk in behind})
 
-    def overdue(self) -> Sequence[tuple[Assignment, float]]:
+    def overdue(self) -> Sequence[tuple[StageCall, float]]:
         """The chunks to be named now, each once, with the seconds that they have taken."""
         if self._patience is None:
             return ()
@@ -67,15 +63,11 @@ class Witness:
             if place is not None and place in seen:
                 continue
             seen.add(place)
-            if chunk not in self._told and now - since > self._limit(work.stage, self._patience):
-                self._told.add(chunk)
+            if chunk not in self._reported and now - since > self._took[work.stage].limit(self._patience):
+                self._reported.add(chunk)
                 found.append((work, now - since))
         return found
 
-    def _place(self, work: Assignment) -> tuple[int, int] | None:
+    def _place(self, work: StageCall) -> tuple[int, int] | None:
         pool = self._one_by_one[work.stage]
         return None if pool is None else (pool, work.rank)
-
-    def _limit(self, stage: int, patience: float) -> float:
-        took = self._took[stage]
-        return patience if len(took) < _LEAST else min(patience, max(_FLOOR * patience, _LIKE * max(took)))

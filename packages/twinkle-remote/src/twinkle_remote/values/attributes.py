@@ -1,7 +1,7 @@
-"""Attributes that an object has beside its items or fields: which of them its shares and joined values have too.
+"""Attributes that an object has outside of its items or fields: which of them its shares and joined values have too.
 
 What was cached of the whole is not true of a share. A cached property is left out, and counted anew. Of another private
-attribute, and of one that holds a container, nobody can tell whether it describes the whole: it is refused.
+attribute, and of one that holds a container, nobody can know whether it describes the whole: it is refused.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def carried(value: object, known: Container[str] = (), *, constants: bool = True
             kept[name] = own
             continue
         raise DispatchError(
-            f"a {kind.__name__} has {name}={own!r:.60} beside its rows, and whether that is true of a part of the rows "
+            f"a {kind.__name__} has {name}={own!r:.60} with its rows, and whether that is true of a part of the rows "
             f"is not known: make it a cached_property, leave it out, pass Replicate(value) to send it whole, or teach "
             f"the type with register_splitter({kind.__name__}, splitter)"
         )

@@ -39,7 +39,7 @@ def columns(value: object) -> Mapping[Any, object] | None:
 
 def _items(value: Any) -> Mapping[Any, object]:
     """The items of a mapping by its keys: iterating over it may give something else."""
-    return {key: value[key] for key in value.keys()}  # noqa: SIM118
+    return {key: value[key] for key in value.keys()}  # noqa: SIM118  its iterator may give rows
 
 
 def rebuild(value: T, parts: Sequence[object]) -> T:
@@ -132,6 +132,30 @@ def with_items(value: T, items: dict[Any, object], *, whole: bool = False) -> T:
         raise _not_again(kind, f"of {list(items)} it keeps other values for {wrong}")
     if not whole and issubclass(kind, dict | UserDict):
         _without_caches(value, twin, items)
+    return cast("T", twin)
+
+
+def with_only(value: T, names: Sequence[Any]) -> T:
+    """A mapping of the type of `value` with these of its items only, in this order.
+
+    Raises:
+        DispatchError: Its type cannot be made again.
+    """
+    kind, parts = type(value), cast("Mapping[Any, object]", columns(value))
+    items = {name: parts[name] for name in names}
+    if kind is dict:
+        return cast("T", items)
+    try:
+        if issubclass(kind, dict | UserDict):
+            twin: Any = copy.copy(value)
+            twin.clear()
+            twin.update(items)
+        else:
+            twin = cast("Any", kind)(items)
+    except Exception as error:  # the user's type may raise anything
+        raise _not_again(kind, f"{type(error).__name__}: {error}") from error
+    if list(twin.keys()) != list(items) or any(twin[name] is not items[name] for name in items):
+        raise _not_again(kind, f"of {list(items)} it keeps {list(twin.keys())}")
     return cast("T", twin)
 
 
@@ -245,3 +269,24 @@ def _adapter(kind: type) -> Any:
 def _set_fields(value: object) -> list[str]:
     fields = dataclasses.fields(cast("Any", value))
     return [field.name for field in fields if hasattr(value, field.name)]
+
+
+def is_numbered(value: object) -> bool:
+    """Whether a value, or a part of it, is a frame or series with a default index from 0."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None:
+        return False
+    if isinstance(value, pandas.DataFrame | pandas.Series):
+        index = value.index
+        return isinstance(index, pandas.RangeIndex) and index.start == 0 and index.step == 1
+    parts = columns(value)
+    return parts is not None and any(map(is_numbered, parts.values()))
+
+
+def renumbered(value: T) -> T:
+    """A value whose frames and series, also in its columns, bear numbers from 0 in the order of their rows."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+        return cast("T", value.reset_index(drop=True))
+    parts = columns(value)
+    return value if parts is None else rebuild(value, [renumbered(part) for part in parts.values()])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.messages import Itself
 from twinkle_remote.values.attributes import common_constants
-from twinkle_remote.values.columns import below, columns, rebuild
+from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
 from twinkle_remote.values.rows import common_length, equal, lengths, shape_of, splitter_of
+from twinkle_remote.values.sequences import Ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
 _PLAIN_ROWS = tuple(map(splitter_of, (list, tuple, range)))
+_MISSING = object()
 _WAYS_OUT = "return a list, array or tensor, or collect with 'none', 'first', 'mean' or 'sum'"
 
 
@@ -47,9 +49,10 @@ def join(values: Sequence[T], path: str = "result", *, results: bool = False) ->
     """The rows of all values in order.
 
     Args:
-        values: At least one, all of one shape. Parts without rows beside those that have some must be equal in all.
+        values: At least one, all of one shape. Parts without rows next to those that have some must be equal in all.
+            Where mappings have other columns, rows have None in those that they lack; the order is that of the first.
         path: What the values are, for messages.
-        results: They are results of workers: a number beside rows is refused even if it is the same in all, because
+        results: They are results of workers: a number next to rows is refused even if it is the same in all, because
             whether it is a sum, a mean or a constant is not known; so is a tuple of parts that have rows themselves.
 
     Raises:
@@ -62,8 +65,7 @@ def join(values: Sequence[T], path: str = "result", *, results: bool = False) ->
     if splitter is not None and splitter.length(first) is not None:
         kinds: set[Any] = set(map(type, values))
         if kinds == {list, range}:
-            values = _numbers(values)
-            first, splitter = values[0], splitter_of(list) or splitter
+            return cast("T", _concat(Ranges().concat, cast("Any", values), path))
         strangers = sorted({type(value).__name__ for value in values if splitter_of(type(value)) is not splitter})
         if strangers:
             raise CollectError(
@@ -87,30 +89,69 @@ def _refuse_parts(values: Sequence[Any], path: str) -> None:
         )
 
 
-def _numbers(values: Sequence[Any]) -> Sequence[Any]:
-    """Ranges as lists, beside lists: numbers that no range holds were joined to one."""
-    return [list(value) for value in values]
-
-
 def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str, results: bool) -> T:
     first = values[0]
     tables: list[Mapping[Any, Any]] = []
     for value in values:
         table = columns(value) if type(value) is type(first) else None
-        if table is None or table.keys() != parts.keys():
+        if table is None or (table.keys() != parts.keys() and not is_mapping(value)):
             raise CollectError(
                 f"{path}: flatten joins by column, but one has {_described(first, parts)}, "
                 f"another {_described(value, table)}"
             )
         tables.append(table)
-    joined = [join([table[key] for table in tables], below(path, first, key), results=results) for key in parts]
+    names = dict.fromkeys(key for table in tables for key in table)
+    rows = [_rows(value, path) for value in values] if any(len(table) < len(names) for table in tables) else []
+    joined = {}
+    for name in names:
+        place = below(path, first, name)
+        found = [table[name] for table in tables if name in table]
+        if len(found) < len(tables):
+            found = _with_missing([table.get(name, _MISSING) for table in tables], rows, place)
+        joined[name] = join(found, place, results=results)
     try:
-        made = rebuild(first, joined)
+        made = _made_again(first, joined)
         if type(first) is not dict:
-            common_constants([made, *(rebuild(value, joined) for value in values[1:])])
+            common_constants([made, *(_made_again(value, joined) for value in values[1:])])
     except (DispatchError, ValueError) as error:
         raise CollectError(f"{path}: {error}") from error
     return made
+
+
+def _made_again(value: T, joined: dict[Any, object]) -> T:
+    return with_items(value, joined) if is_mapping(value) else rebuild(value, list(joined.values()))
+
+
+def _rows(value: object, path: str) -> int | None:
+    """Rows of a mapping; without any column it has 0, as what a method makes of no rows."""
+    try:
+        return 0 if not columns(value) else common_length(list(lengths(value, path)))
+    except DispatchError as error:
+        raise CollectError(str(error)) from error
+
+
+def _with_missing(parts: Sequence[object], rows: Sequence[int | None], path: str) -> list[object]:
+    """A column of some mappings, with None for each row of the others, as datasets has it; those without rows add none.
+
+    Raises:
+        CollectError: The column is no list or tuple, so that None cannot stand in it, or the rows of a mapping without
+            it cannot be counted.
+    """
+    there = next(part for part in parts if part is not _MISSING)
+    kind = tuple if isinstance(there, tuple) else list
+    found: list[object] = []
+    for part, count in zip(parts, rows, strict=True):
+        if part is not _MISSING:
+            found.append(part)
+        elif count != 0:
+            if count is None or splitter_of(type(there)) not in _PLAIN_ROWS:
+                raise CollectError(
+                    f"{path}: flatten joins by column, and one value of {count or 'no'} rows has no such column: None "
+                    f"stands for what is missing in a list, and this is a {type(there).__name__}; give all values the "
+                    "column, or make it a list"
+                )
+            found.append(kind([None] * count))
+    return found
 
 
 def join_columns(values: Sequence[Any], path: str) -> tuple[Any, ...]:
@@ -119,11 +160,20 @@ def join_columns(values: Sequence[Any], path: str) -> tuple[Any, ...]:
     Raises:
         CollectError: They cannot be joined; the message says where and why.
     """
+    check_columns(values, path)
+    return tuple(join_results(part, f"{path}[{i}]") for i, part in enumerate(zip(*values, strict=True)))
+
+
+def check_columns(values: Sequence[Any], path: str) -> None:
+    """Refuse values that are no tuples of the same number of parts.
+
+    Raises:
+        CollectError: They are others.
+    """
     sizes = sorted({len(value) if isinstance(value, tuple) else -1 for value in values})
     if len(sizes) > 1 or sizes[0] < 0:
         kinds = ", ".join(sorted({f"{type(value).__name__} {value!r:.40}" for value in values}))
         raise CollectError(f"{path}: the method is annotated to return a tuple of fixed length, got {kinds}")
-    return tuple(join_results(part, f"{path}[{i}]") for i, part in enumerate(zip(*values, strict=True)))
 
 
 def _described(value: object, parts: Mapping[Any, object] | None) -> str:

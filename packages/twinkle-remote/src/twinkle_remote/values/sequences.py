@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
+from twinkle_remote.values.runs import by_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 
 def sequence_like(value: Any, rows: Iterable[object], attributes: dict[str, object] | None = None) -> Any:
@@ -17,7 +20,10 @@ def sequence_like(value: Any, rows: Iterable[object], attributes: dict[str, obje
     if kind is list or kind is tuple:
         return kind(rows)
     if isinstance(value, tuple):
-        made: Any = tuple.__new__(kind, rows)
+        try:
+            made: Any = tuple.__new__(kind, rows)
+        except TypeError:  # a type in C that makes its values itself, such as torch.Size
+            made = kind(rows)
     else:
         made = list.__new__(kind)
         list.extend(made, rows)
@@ -42,6 +48,14 @@ class Lists:
             return value[start:stop]
         own = _own_slice(value, start, stop)
         return sequence_like(value, list.__getitem__(value, slice(start, stop)), carried(value)) if own is None else own
+
+    def take(self, value: list[object], rows: Rows) -> Any:
+        """Elements of these numbers."""
+        if type(value) is list:
+            return [value[row] for row in rows]
+        if type(value).__getitem__ is not list.__getitem__:
+            return by_runs(self, value, rows)
+        return sequence_like(value, [list.__getitem__(value, row) for row in rows], carried(value))
 
     def concat(self, values: Sequence[list[object]]) -> Any:
         """The elements of all lists; those of subclasses are of one type, with the same attributes."""
@@ -68,6 +82,14 @@ class Tuples:
         return (
             sequence_like(value, tuple.__getitem__(value, slice(start, stop)), carried(value)) if own is None else own
         )
+
+    def take(self, value: tuple[object, ...], rows: Rows) -> Any:
+        """Elements of these numbers."""
+        if type(value) is tuple:
+            return tuple([value[row] for row in rows])
+        if type(value).__getitem__ is not tuple.__getitem__:
+            return by_runs(self, value, rows)
+        return sequence_like(value, [tuple.__getitem__(value, row) for row in rows], carried(value))
 
     def concat(self, values: Sequence[tuple[object, ...]]) -> Any:
         """The elements of all tuples; those of subclasses are of one type, with the same attributes."""
@@ -114,9 +136,15 @@ class Ranges:
         """Elements [start, stop)."""
         return value[start:stop]
 
-    def concat(self, values: Sequence[range]) -> Any:
-        """A range if the values follow each other, else the list of their numbers."""
-        first, last = values[0], values[-1]
-        whole = range(first.start, last.stop, first.step)
+    def take(self, value: range, rows: Rows) -> list[int]:
+        """The list of these numbers: those of several parts may not follow each other."""
+        return [value[row] for row in rows]
+
+    def concat(self, values: Sequence[range | list[int]]) -> Any:
+        """A range if the numbers go on from the first one in its steps, else their list; a padded share is a list."""
+        first = next((value for value in values if value), values[0])
         rows = [row for value in values for row in value]
+        if not isinstance(first, range):
+            return rows
+        whole = range(first.start, first.start + first.step * len(rows), first.step)
         return whole if list(whole) == rows else rows

@@ -70,9 +70,7 @@ def read_only(array: Any) -> Any:
 
 
 def _own_tensor(torch: Any, value: Any) -> Any:
-    if not value.is_leaf:
-        return value.clone()
-    own = value.detach().clone()
+    own = value.detach().clone()  # without the graph that made it, as it arrives in another process
     if isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(own, requires_grad=value.requires_grad)
     return own.requires_grad_(value.requires_grad)

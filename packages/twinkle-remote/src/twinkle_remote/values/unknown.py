@@ -91,7 +91,7 @@ def is_text_of_bytes(value: object) -> bool:
 
 
 def row_protocol(kind: type) -> str | None:
-    """What values of a type without splitter and columns have that rows have; None if there is nothing."""
+    """The member of rows that values of a type without splitter and columns have; None if there is none."""
     try:
         return _kinds[kind]
     except KeyError:

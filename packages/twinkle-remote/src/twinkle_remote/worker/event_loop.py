@@ -7,13 +7,17 @@ import sys
 import threading
 import traceback
 from asyncio import all_tasks, current_task, new_event_loop, set_event_loop, wait
+from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_one
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinkle_remote.errors import CallTimeoutError
 from twinkle_remote.failures.frames import is_machinery_file, user_stack
+from twinkle_remote.running import key_text
 from twinkle_remote.worker import thread_state
+from twinkle_remote.worker.loop_waits import loop_waits
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -21,12 +25,16 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from twinkle_remote.errors import TwinkleError
+    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.waiting import Wait
     from twinkle_remote.worker.loop_task import LoopTask
     from twinkle_remote.worker.thread_state import ThreadState
 
 T = TypeVar("T")
 _KEPT_CANCELS = 4096
 _LOOK_SECONDS = 1.0
+_WAITS_SECONDS = 0.2  # that a loop has to report the waits of its tasks
+_KEPT_ENDS = 1024
 
 
 class EventLoop:
@@ -42,6 +50,7 @@ class EventLoop:
         self._tasks: dict[Hashable, tuple[LoopTask, Task[None], object]] = {}
         self._state: ThreadState | None = None
         self._early: dict[Hashable, TwinkleError] = {}
+        self._ended: deque[str] = deque(maxlen=_KEPT_ENDS)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -53,7 +62,7 @@ class EventLoop:
     def start(
         self, key: Hashable, task: LoopTask, context: Context, seconds: float | None, generator: object = None
     ) -> None:
-        """Run a task beside the others; tasks begin in the order of these calls.
+        """Run a task while others run; tasks begin in the order of these calls.
 
         Args:
             key: Its id, for `cancel` and `stack`.
@@ -67,6 +76,7 @@ class EventLoop:
     def _begin(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None, generator: object) -> None:
         task.reason = self._early.pop(key, None)
         if task.reason is not None:
+            self._ended.append(key_text(key))
             task.unstarted()
             return
         if task.state != self._state:
@@ -82,12 +92,33 @@ class EventLoop:
 
         def ended(_: Task[None]) -> None:
             self._tasks.pop(key, None)
+            self._ended.append(key_text(key))
             if not task.answered:  # it was cancelled before its first step
                 task.unstarted()
             if late is not None:
                 late.cancel()
 
         running.add_done_callback(ended)
+
+    def runs_here(self) -> bool:
+        """Whether the calling thread is that of the loop."""
+        return self._thread is threading.current_thread()
+
+    def waits(self, info: WorkerInfo, take: Callable[[dict[str, Wait | None], tuple[str, ...]], None]) -> None:
+        """See `LoopTasks.waits`."""
+        done = Future[None]()
+
+        def report() -> None:
+            take(loop_waits(info, self._tasks), tuple(self._ended))
+            done.set_result(None)
+
+        if self.runs_here():
+            report()
+            return
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(report)
+            if not wait_for_one([done], _WAITS_SECONDS).done:
+                take(dict.fromkeys(map(key_text, tuple(self._tasks))), tuple(self._ended))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function between two awaits of the tasks, and wait for it.

@@ -65,7 +65,7 @@ class _ByName(pickle.Pickler):
     """Pickles classes and functions of the program itself by their names: a worker has them by value."""
 
     def reducer_override(self, value: Any) -> Any:
-        """How a class or a function is pickled; the usual way for anything else."""
+        """The reduction of a class or a function; the usual way for anything else."""
         if issubclass(type(value), type | _FUNCTION) and value.__module__ == _MAIN:
             return found_in_main, (value.__qualname__,)
         return NotImplemented

@@ -16,7 +16,7 @@ _MOST_FILES = 64  # in one folder
 
 
 class FailureSaver:
-    """What a worker keeps of its components' constructors, and the files of its calls that failed.
+    """The record of a worker's components' constructors, and the files of its calls that failed.
 
     Args:
         info: The worker.

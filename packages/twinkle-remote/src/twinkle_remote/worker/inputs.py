@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.errors import DispatchError
-
 if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Store
-    from twinkle_remote.protocol.handed import HandedShare, HandedSlot, HandedValue, HandOver
+    from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedSlot, HandedValue, HandOver
     from twinkle_remote.protocol.messages import StoredSlot, Task
+    from twinkle_remote.protocol.tables import Rows
 
 
 class TaskInputs:
@@ -24,6 +23,7 @@ class TaskInputs:
         fetched: Bytes that came from other processes.
         rows: Rows of split arguments that this rank received; None if nothing was split.
         total: Rows of split arguments of the whole call, before padding or dropping.
+        numbers: The numbers of this rank's rows, if they are divided by their costs; None otherwise.
     """
 
     def __init__(self, task: Task, given: HandedShare | None, store: Store) -> None:
@@ -31,6 +31,7 @@ class TaskInputs:
         self._task, self._given, self._store = task, given, store
         self.rows = task.rows if given is None or given.rows is None else given.rows
         self.total = task.total if given is None else given.total
+        self.numbers = task.numbers if given is None or given.numbers is None else given.numbers
         self._cache: dict[HandedSlot, Any] = {}
 
     def values(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -54,10 +55,18 @@ class TaskInputs:
         return args, kwargs
 
     def _stored(self, slot: StoredSlot) -> Any:
-        return self._get(slot.ref, slot.start, slot.stop)
+        if slot.rows is not None:
+            from twinkle_remote.protocol.handed import HandedPiece  # few calls divide by costs
 
-    def _get(self, ref: object, start: int | None = None, stop: int | None = None) -> Any:
-        value, size = self._store.get(ref, start, stop)
+            return self._read(HandedPiece(slot.ref, rows=slot.rows))
+        value, size = self._store.get(slot.ref, slot.start, slot.stop)
+        self.fetched += size
+        return value
+
+    def _read(self, piece: HandedPiece) -> Any:
+        from twinkle_remote.call.tables.handed_value import read_piece  # no other call needs it
+
+        value, size = read_piece(self._store, piece)
         self.fetched += size
         return value
 
@@ -68,31 +77,16 @@ class TaskInputs:
         return self._cache[slot]
 
     def _value(self, hand_over: HandOver, given: HandedValue) -> Any:
-        from twinkle_remote.call.collect import combine  # no call without lazy arguments needs it
-        from twinkle_remote.values.join import join
+        from twinkle_remote.call.tables.handed_value import HandedReader  # as in `_read`
 
-        if given.refusal is not None:
-            raise DispatchError(given.refusal)
-        pieces = given.pieces if given.listing is None else self._store.get(given.listing)[0]
-        values = [self._get(*piece) for piece in pieces]
-        if not given.whole:
-            return values if hand_over.how == "list" else join(values, results=len(pieces) > 1)
-        value = combine(
-            hand_over.how,
-            values,
-            name=f"{self._task.name}: lazy argument:",
-            mesh=hand_over.mesh,
-            weight=hand_over.weight,
-            rows_given=given.rows_given,
-            rows=given.rows,
-            untold=hand_over.untold,
-        )
+        value = HandedReader(self._read, f"{self._task.name}: lazy argument:").value(hand_over, given)
         return self._cut(value) if given.cut else value
 
     def _cut(self, value: Any) -> Any:
         """This rank's rows of a value that was combined here."""
-        from twinkle_remote.call.hand_over import rows_of_share  # as in `_value`
+        from twinkle_remote.call.tables.hand_over import check_total, rows_of_share  # as in `_read`
         from twinkle_remote.values.join import join
+        from twinkle_remote.values.picking import pick
         from twinkle_remote.values.rows import rows_of, take
 
         task = self._task
@@ -101,6 +95,20 @@ class TaskInputs:
         rows = rows_of(value, f"{task.name}: a lazy argument", fields=True)
         if rows is None:
             return value
+        if task.balance is not False:
+            check_total(rows, self.total, task.name)
+            self.numbers = self._assigned(value, rows) if self.numbers is None else self.numbers
+            self.total, self.rows = rows, len(self.numbers)
+            return pick(value, self.numbers)
         parts = rows_of_share(rows, task.share, self.total, task.uneven, task.name)
         self.total, self.rows = rows, sum(part.stop - part.start for part in parts)
         return join([take(value, part.start, part.stop) for part in parts] or [take(value, 0, 0)])
+
+    def _assigned(self, value: Any, total: int) -> Rows:
+        """This rank's rows of a value by their costs, which every rank finds alike."""
+        from twinkle_remote.call.even_work import assigned
+        from twinkle_remote.values.costs import costs_of
+
+        task = self._task
+        assert task.share is not None
+        return assigned(task.balance, costs_of(value), total, task.share.count, task.name)[task.share.index]

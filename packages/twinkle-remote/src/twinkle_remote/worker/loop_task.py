@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from asyncio import CancelledError, Semaphore, to_thread
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallCancelledError
 from twinkle_remote.failures.ends import EndedError
 from twinkle_remote.protocol.marks import concurrency_of
+from twinkle_remote.running import running_worker
 from twinkle_remote.values.rows import PLAIN
 
 if TYPE_CHECKING:
@@ -53,14 +55,24 @@ class _Begun:
         self._task = task
 
     async def __aenter__(self) -> None:
-        if self._task.places is not None:
-            await self._task.places.acquire()
-        self._task.outcome.started = time.time()
+        task = self._task
+        if task.places is not None:
+            task.asks_for_place = True
+            try:
+                await task.places.acquire()
+            finally:
+                task.asks_for_place = False
+                worker = running_worker() if task.shown else None
+                if worker is not None:
+                    worker.refresh_waits()
+            task.has_place = True
+        task.outcome.started = time.time()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._task.places is not None:
+            self._task.has_place = False
             self._task.places.release()
 
 
@@ -78,6 +90,11 @@ class LoopTask:
         reason: The error to report if the task is cancelled.
         state: Torch's state of the thread on which it was started, with what the constructor has set.
         answered: Whether `answer` was called.
+        name: Class.method.
+        number: Another one for each.
+        asks_for_place: It waits for a place.
+        has_place: It holds one.
+        shown: Others know that it waits for a place.
     """
 
     outcome: Outcome
@@ -89,6 +106,15 @@ class LoopTask:
     reason: TwinkleError | None = field(default=None)
     state: ThreadState | None = field(default=None)
     answered: bool = field(default=False)
+    name: str = field(default="")
+    number: int = field(default_factory=count().__next__)
+    asks_for_place: bool = field(default=False)
+    has_place: bool = field(default=False)
+    shown: bool = field(default=False)
+
+    def holds_place_of(self, other: LoopTask) -> bool:
+        """Whether it holds a place that another one waits for."""
+        return self.has_place and self.places is other.places
 
     def begun(self) -> _Begun:
         """Wait for a place, and hold it during a block."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextvars import Context
 
+    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.waiting import Wait
     from twinkle_remote.worker.event_loop import EventLoop
     from twinkle_remote.worker.loop_task import LoopTask, Places
 
@@ -32,7 +34,7 @@ class LoopTasks:
         self._places: Places | None = None
 
     def start(self, key: Hashable, task: LoopTask, context: Context, limit: float | None, generator: object) -> None:
-        """Run a task beside the others; tasks begin in the order of these calls.
+        """Run a task while others run; tasks begin in the order of these calls.
 
         Args:
             key: Its id.
@@ -47,6 +49,21 @@ class LoopTasks:
         """Run a function on the event loop, between two awaits of its tasks; here, if there is no loop."""
         loop = self._loop
         return function() if loop is None or not loop.works_here else loop.call(function)
+
+    def runs_here(self) -> bool:
+        """Whether the calling thread is that of the event loop."""
+        return self._loop is not None and self._loop.runs_here()
+
+    def waits(self, info: WorkerInfo, take: Callable[[dict[str, Wait | None], tuple[str, ...]], None]) -> None:
+        """Tell what each task waits for, and which have ended, on the event loop's thread; without one nothing.
+
+        Args:
+            info: The worker.
+            take: Told once. Where another thread would wait long for the loop, that all of its tasks go on.
+        """
+        loop = self._loop
+        if loop is not None and loop.works_here:
+            loop.waits(info, take)
 
     def places(self, name: str, instance: object) -> Semaphore:
         """The places of a component, as many as its class says.

@@ -1,4 +1,4 @@
-"""What torch keeps for each thread: a constructor sets it in one, and coroutines run in another one."""
+"""State that torch keeps for each thread: a constructor sets it in one, and coroutines run in another one."""
 
 from __future__ import annotations
 

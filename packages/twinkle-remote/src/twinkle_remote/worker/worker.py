@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.alive_lazies import any_lazy
+from twinkle_remote.call.lazy_values.alive_lazies import any_lazy
 from twinkle_remote.context import WorkerContext, caller, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.ends import EndedError
@@ -18,10 +18,11 @@ from twinkle_remote.protocol.component import is_component_type
 from twinkle_remote.protocol.marks import execute_of, options_of
 from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.targets import attribute_at, call_target
+from twinkle_remote.running import RUNNING, be_task_of_loop, turn_of
 from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.sessions.flag import Flag
-from twinkle_remote.values.columns import columns
-from twinkle_remote.values.numbered import is_numbered
+from twinkle_remote.values.columns import columns, is_numbered
+from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.rows import PLAIN, counted_rows, rows_of
 from twinkle_remote.values.unknown import runs_once
 from twinkle_remote.worker import thread_state
@@ -29,7 +30,7 @@ from twinkle_remote.worker.failure_saver import FailureSaver
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
 from twinkle_remote.worker.open_generators import OpenGenerators
-from twinkle_remote.worker.running import RUNNING, turn_of
+from twinkle_remote.worker.waiting_tasks import WaitingTasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import Failure, WorkerInfo
     from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Task
-    from twinkle_remote.protocol.waiting import Wait
     from twinkle_remote.worker.loop_task import LoopTask
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -49,7 +49,7 @@ GRACE_SECONDS = 1.0
 _SLICE_SECONDS = 0.25  # between two looks for a signal
 
 
-class Worker:
+class Worker(WaitingTasks):
     """The components of one rank.
 
     Args:
@@ -62,7 +62,6 @@ class Worker:
     Attributes:
         info: As given.
         loop: Its event loop.
-        waits_for: What the task that has its turn waits for; None if it runs, or if there is none.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Worker:
         shared: bool | None = None,
         instances: MutableMapping[str, Any] | None = None,
     ) -> None:
-        self.info = info
+        super().__init__(info, LoopTasks(info.label()))
         self._store = store
         self._live = live
         self._shared = live if shared is None else shared
@@ -82,9 +81,7 @@ class Worker:
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._iterators: dict[str, Iterator[Any]] = {}
         self._generators = OpenGenerators()
-        self.loop = LoopTasks(info.label())
         self._saver = FailureSaver(info)
-        self.waits_for: Wait | None = None
 
     def run(self, task: Task, inputs: Sequence[Outcome] = (), given: HandedShare | None = None) -> Outcome:
         """Run one task to its end.
@@ -108,7 +105,7 @@ class Worker:
         called: _Arguments | None = None
         try:
             called = args, kwargs = self._arguments(task, inputs, given, outcome)
-            with working_as(context), nullcontext() if task.beside else turn_of(self, task.name):
+            with working_as(context), nullcontext() if task.concurrent else turn_of(self, task.name):
                 self._finish(task, outcome, self._perform(task, args, kwargs))
         except EndedError:
             outcome.ended = True
@@ -153,6 +150,7 @@ class Worker:
             places = None if task.kind == "close" else self.loop.places(task.instance, self._instance(task))
             with working_as(context):
                 seen = copy_context()
+            seen.run(be_task_of_loop, self, task.name, key)
         except Exception as error:  # as in `run`
             outcome.failure = self._capture(error, task, context)
             answer(outcome)
@@ -167,7 +165,9 @@ class Worker:
             return self._failed(error, task, context, called)
 
         generator = None if task.kind == "method" else self._generators.found(task.target)
-        running = LoopTask(outcome, places, work, finish, capture_error, answer, state=thread_state.read())
+        running = LoopTask(
+            outcome, places, work, finish, capture_error, answer, state=thread_state.read(), name=task.name
+        )
         limit = None if task.seconds is None else task.seconds + grace
         self.loop.start(key, running, seen, limit, generator)
 
@@ -204,10 +204,6 @@ class Worker:
             raise
         return found[0]
 
-    def set_wait(self, wait: Wait | None) -> None:
-        """Take what the task that has its turn waits for; None if it goes on."""
-        self.waits_for = wait
-
     def _context_of(self, task: Task) -> WorkerContext:
         if task.kind == "create":
             return self._context(task.mesh, alone=_runs_alone(task.target))
@@ -235,7 +231,7 @@ class Worker:
             task.splitters.register_here()
         given = given or task.pieces
         if given is None and task.handed:
-            from twinkle_remote.call.hand_over import plan_for_task  # no call without lazy arguments needs it
+            from twinkle_remote.call.tables.hand_over import plan_for_task  # no call without lazy arguments needs it
 
             given = plan_for_task(task, inputs)
         arguments = TaskInputs(task, given, self._store)
@@ -246,6 +242,7 @@ class Worker:
             args, kwargs = snapshot(args), snapshot(kwargs)
         outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
         outcome.counted = counted_rows((*args, *kwargs.values()))
+        outcome.numbers = arguments.numbers if task.in_order else None
         began, outcome.started = outcome.started, time.time()
         outcome.fetch_seconds = outcome.started - began
         return args, kwargs
@@ -292,11 +289,12 @@ class Worker:
             )
         if type(value) not in PLAIN:
             try:
-                untold = task.untold and isinstance(value, tuple) and columns(value) is None
-                outcome.rows = None if untold else rows_of(value, "result")
+                columns_unknown = task.columns_unknown and isinstance(value, tuple) and columns(value) is None
+                outcome.rows = None if columns_unknown else rows_of(value, "result")
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list, outcome.numbered = isinstance(value, list), is_numbered(value)
+            outcome.costs = costs_of(value)
         if self._shared:
             from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`
 
@@ -387,7 +385,7 @@ def _runs_alone(cls: type, target: object = None) -> bool:
 
 
 def _without_lazies(value: Any) -> Any:
-    from twinkle_remote.call.get import replace_lazy  # most workers have no lazy result
-    from twinkle_remote.call.lazy import Lazy
+    from twinkle_remote.call.lazy_values.get import replace_lazy  # most workers have no lazy result
+    from twinkle_remote.call.lazy_values.lazy import Lazy
 
     return replace_lazy(value, Lazy.result)

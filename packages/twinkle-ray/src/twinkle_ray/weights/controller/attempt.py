@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.controller.sync_group import SyncGroup
     from twinkle_ray.weights.messages import Side, StepResult, SyncCommand
+    from twinkle_ray.weights.planning.box_plan import Digests
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
-    from twinkle_ray.weights.planning.transfer_plan import Digests
     from twinkle_ray.weights.worker.examination import Examined
 
 
@@ -147,7 +147,7 @@ class Attempt:
         try:
             fetched = self._step("fetch", ("target",), endpoint.fetch, wanted)["target"]
         except WeightSyncError as error:
-            answer = self._calls.call("source", endpoint.answer)
+            answer = self._calls.call("source", endpoint.ping)
             raise death_behind("fetch", error, self._calls.both_sides["source"], answer) from error
         if self.command.checksum:
             _compare_checksums(self._sources, fetched)

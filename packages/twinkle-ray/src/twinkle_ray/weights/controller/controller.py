@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from twinkle_ray.weights.checks import check_facts
@@ -17,10 +17,11 @@ from twinkle_ray.weights.controller.steps import run_step
 from twinkle_ray.weights.controller.sync_group import SyncGroup
 from twinkle_ray.weights.errors import ManifestError, WeightSyncError
 from twinkle_ray.weights.messages import MemoryFile, Side, SyncCommand
+from twinkle_ray.weights.planning.manifest import MatchOptions
 from twinkle_ray.weights.rendezvous.session import Phase
 from twinkle_ray.weights.worker import endpoint
 from twinkle_remote.backends.support import running
-from twinkle_remote.protocol import RevivingBackend
+from twinkle_remote.protocol import RestartingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.controller.steps import StepCall
     from twinkle_ray.weights.delivery import WeightDelivery
     from twinkle_ray.weights.messages import RankReport
-    from twinkle_ray.weights.planning.manifest import MatchOptions
-    from twinkle_ray.weights.planning.routes import Transport
+    from twinkle_ray.weights.planning.schedule import Transport
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
 
 _NOTICE_SECONDS, _REVIVING_SECONDS = 2.0, 20.0  # a stream that starts workers again may notice late on busy cores
@@ -155,10 +155,10 @@ class Controller:
         elif not attempt.finalize():
             self.forget()
 
-    def goes_on_without(self) -> bool:
+    def can_continue_without(self) -> bool:
         """Whether a rank of the target was lost since the sync began, and others are left, or have come."""
         target = self.target
-        if not isinstance(target, RemoteParticipants) or not target.beside:
+        if not isinstance(target, RemoteParticipants) or not target.concurrent:
             return False
         before = set(target.living)
         target.look_who_lives()
@@ -171,7 +171,7 @@ class Controller:
         if not isinstance(target, RemoteParticipants) or target.size:
             return False
         backend = running().backend
-        may_return = isinstance(backend, RevivingBackend) and backend.can_revive
+        may_return = isinstance(backend, RestartingBackend) and backend.can_restart
         until = time.monotonic() + (_REVIVING_SECONDS if may_return else _NOTICE_SECONDS)
         while not target.left_out and time.monotonic() < until:
             time.sleep(_NAP_SECONDS)  # until the stream that works with them has noticed it
@@ -182,7 +182,7 @@ class Controller:
         target = self.target
         if not isinstance(target, RemoteParticipants) or target.chosen:
             return
-        target.beside, target.lost = in_flight, frozenset()
+        target.concurrent, target.lost = in_flight, frozenset()
         everyone = target.everyone()
         if in_flight:
             self._versions().check()
@@ -213,6 +213,11 @@ class Controller:
         self._plans.clear()
         self._checked = None
 
+    def waits_for(self, seconds: float) -> str:
+        """The ranks that a step waits for, with their stacks."""
+        sides = [side for side in self._calls.both_sides.values() if isinstance(side, RemoteParticipants)]
+        return "\n".join(line for side in sides for line in side.lateness(seconds))
+
     def close(self, deadline: float) -> None:
         """Have every worker give back what it keeps for this sync."""
         calls = {side: self._calls.call(side, endpoint.close) for side in SIDES}
@@ -239,3 +244,26 @@ class Controller:
             calls[side] = self._calls.call(side, endpoint.prepare, rank_plans, self._calls.same(side, joining))
         watched = None if joining is None else self._group.watched(sync_plan, Phase(0, "join"), SIDES)
         run_step("prepare", self._calls.both_sides, calls, deadline, watched)
+
+
+def donate(source: Participants, target: Participants, version: int, options: SyncOptions) -> None:
+    """Write the weights of some ranks into others, between two calls of the donors.
+
+    Args:
+        source: The ranks of one replica.
+        target: Ranks that run nothing else.
+        version: For `on_weights`.
+        options: Of the syncs into this component.
+
+    Raises:
+        WeightSyncError: It failed.
+    """
+    match = MatchOptions(None, options.match_options.select, False)
+    controller = Controller({"source": source, "target": target}, replace(options, check="never", match_options=match))
+    deadline = time.monotonic() + options.timeout
+    try:
+        attempt = controller.begin(version, deadline, detached=False)
+        controller.commit(attempt)
+        controller.finalize(attempt)
+    finally:
+        controller.close(deadline)

@@ -24,15 +24,15 @@ class EmptyAttempt:
     command: SyncCommand
 
     def commit(self) -> WeightDelivery:
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
         return WeightDelivery(self.command.version, ())
 
     def hold(self, superseded: Sequence[Sequence[int]]) -> WeightDelivery:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
         return WeightDelivery(self.command.version, ())
 
     def let_go(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def finalize(self) -> bool:
         """Nobody has to answer."""

@@ -34,9 +34,8 @@ class PublishedVersions:
     def publish(self, calls: RankCalls, command: SyncCommand) -> None:
         """Have every rank take what it holds, after the calls that it has; returns at once."""
         take = calls.call("target", in_flight.take, calls.same("target", command))
-        for call in self._target.call(*take, beside=False):
-            call.prefetched = True  # its failures are told by `check`
-            self._takes.append((command, call))
+        made = self._target.call(*take, concurrent=False, prefetched=True)  # their failures are reported by `check`
+        self._takes += [(command, call) for call in made]
 
     def check(self) -> None:
         """Forget the versions that all have taken.
@@ -63,9 +62,9 @@ class PublishedVersions:
         attempts = {id(call): command.attempt for command, call in self._takes}
         lines: dict[tuple[str, int], list[int | None]] = {}
         for call in running().in_flight.calls():
-            if not call.spec.beside:
+            if not call.spec.concurrent:
                 for reply in call.pending():
-                    lines.setdefault((call.origin[1].name, reply.rank), []).append(attempts.get(id(call)))
+                    lines.setdefault((call.group_name, reply.rank), []).append(attempts.get(id(call)))
         own = [self._target.ranks[index] for index in self._target.living]
         return [_followed(lines.get((component.group, rank), [])) for component, rank in own]
 

@@ -47,7 +47,7 @@ class Participants(Protocol):
     Attributes:
         name: For messages.
         size: Number of ranks.
-        polled: Whether calls run beside the controller, so that it can wait for several at once.
+        polled: Whether calls run while the controller does, so that it can wait for several at once.
     """
 
     name: str
@@ -68,8 +68,8 @@ class RemoteParticipants:
     Attributes:
         name: Of its class.
         size: Number of ranks that take part.
-        polled: Whether its ranks run beside the controller.
-        beside: Whether calls run beside the components' other calls, not after them.
+        polled: Whether its ranks run while the controller does.
+        concurrent: Whether calls run while the components' other calls do, not after them.
         ranks: All ranks, each with its component; those of the first component come first.
         living: Indices of the ranks that take part; the others are lost, or left out.
         left_out: Indices of ranks that do not take part whether they live or not.
@@ -82,16 +82,17 @@ class RemoteParticipants:
         self.name = component.name
         self.component = component
         self.polled = not isinstance(running().backend, InProcessBackend)
-        self.beside = False
+        self.concurrent = False
         self.chosen = indices is not None
         self.left_out: frozenset[int] = frozenset()
         self.lost: frozenset[int] = frozenset()
+        self._latest: Sequence[PendingCall] = ()
         self._handles: dict[tuple[str, str], object] = {}
         self.ranks: list[tuple[Component, int]] = []
-        self.join(handle)
+        self.attach(handle)
         self.keep(range(len(self.ranks)) if indices is None else indices)
 
-    def join(self, handle: object) -> None:
+    def attach(self, handle: object) -> None:
         """Have the ranks of another component take part too, from the next look on who lives."""
         component = component_of(handle)
         assert component is not None
@@ -100,7 +101,7 @@ class RemoteParticipants:
         self._handles[_key(component)] = handle
         self.left_out -= self.indices(component, component.ranks)
 
-    def part(self, component: Component) -> None:
+    def detach(self, component: Component) -> None:
         """Have a component that joined take no part any more."""
         if _key(component) in self._handles and _key(component) != _key(self.component):
             gone = self.indices(component, component.ranks)
@@ -132,20 +133,44 @@ class RemoteParticipants:
 
     def start(self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> Pending:
         """Begin a call through the components' own path."""
-        return RemotePending(self.call(function, arguments, beside=self.beside))
+        return RemotePending(self.call(function, arguments, concurrent=self.concurrent))
 
     def call(
-        self, function: Callable[..., object], arguments: Sequence[tuple[object, ...]], *, beside: bool
+        self,
+        function: Callable[..., object],
+        arguments: Sequence[tuple[object, ...]],
+        *,
+        concurrent: bool,
+        prefetched: bool = False,
     ) -> list[PendingCall]:
-        """Call a function on the ranks that take part: one call for each component."""
+        """Call a function on the ranks that take part: one call for each component, which the caller waits for.
+
+        Args:
+            function: The function.
+            arguments: Of each rank that takes part.
+            concurrent: Run it while the other calls of the ranks do.
+            prefetched: The session does not wait for it, and reports no failure of it.
+        """
         calls = []
         pairs = zip(self.living, arguments, strict=True)
         for component, own in groupby(pairs, key=lambda pair: self.ranks[pair[0]][0]):
             part = list(own)
             ranks = [self.ranks[index][1] for index, _ in part]
             given = [argument for _, argument in part]
-            calls.append(start_on_workers(self._handles[_key(component)], function, given, ranks=ranks, beside=beside))
+            handle = self._handles[_key(component)]
+            calls.append(
+                start_on_workers(handle, function, given, ranks=ranks, concurrent=concurrent, prefetched=prefetched)
+            )
+        self._latest = calls
         return calls
+
+    def lateness(self, seconds: float) -> Sequence[str]:
+        """Texts on what the calls of the latest step wait for, with the stacks of the ranks; none where all are done.
+
+        Args:
+            seconds: How long they are waited for, for the message.
+        """
+        return [str(call.lateness(round(seconds, 1))) for call in self._latest if not call.done()]
 
     def look_who_lives(self, *, lost_only: bool = False) -> bool:
         """Ask the ranks, and leave out those whose workers have ended.
@@ -159,12 +184,10 @@ class RemoteParticipants:
         before = set(self.living)
         found = before - self.left_out if lost_only else set()
         asked = {
-            index: RemotePending([start_on_workers(self._handles[_key(component)], _answer, ranks=[rank], beside=True)])
+            index: RemotePending([self._probe(component, rank)])
             for index, (component, rank) in enumerate(self.ranks)
             if index not in found and index not in self.left_out
         }
-        for pending in asked.values():
-            pending.let_go()  # what becomes of a probe is no failure of the program
         for index, pending in asked.items():
             try:
                 pending.results(_ANSWER_SECONDS)
@@ -176,12 +199,17 @@ class RemoteParticipants:
         self.keep(sorted(found))
         return found != before
 
+    def _probe(self, component: Component, rank: int) -> PendingCall:
+        """Ask a rank whether it is there; what becomes of that is no failure of the program."""
+        handle = self._handles[_key(component)]
+        return start_on_workers(handle, _ping, ranks=[rank], concurrent=True, prefetched=True)
+
 
 def _key(component: Component) -> tuple[str, str]:
     return component.group, component.instance
 
 
-def _answer(component: object) -> None:
+def _ping(component: object) -> None:
     """Runs on a worker: it is there."""
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import RankReport, Side
     from twinkle_ray.weights.planning.manifest import MatchOptions
-    from twinkle_ray.weights.planning.routes import Transport
+    from twinkle_ray.weights.planning.schedule import Transport
 
 
 class PlanCache:
@@ -47,7 +47,7 @@ class PlanCache:
                 side,
                 endpoint.describe,
                 [self._known_digest(side, rank) for rank in range(ranks.size)],
-                self._calls.same(side, isinstance(ranks, RemoteParticipants) and ranks.beside),
+                self._calls.same(side, isinstance(ranks, RemoteParticipants) and ranks.concurrent),
             )
             for side, ranks in self._calls.both_sides.items()
         }

@@ -28,7 +28,7 @@ class SyncController(Protocol):
     def abandon(self, attempt: Any) -> None:
         """In flight, have every rank of the target forget what it holds, instead of publishing it."""
 
-    def goes_on_without(self) -> bool:
+    def can_continue_without(self) -> bool:
         """Whether a rank of the target was lost since the sync began, and the sync can go on with the others."""
 
     def finalize(self, attempt: Any) -> None:
@@ -36,6 +36,13 @@ class SyncController(Protocol):
 
     def forget(self) -> None:
         """Have the next sync plan anew."""
+
+    def waits_for(self, seconds: float) -> str:
+        """The ranks that a step waits for, each with its stack, as text; empty where that is not known here.
+
+        Args:
+            seconds: How long the sync has taken.
+        """
 
     def close(self, deadline: float) -> None:
         """Have every worker give back what it keeps for this sync."""

@@ -66,15 +66,19 @@ class ServedController:
         if attempt.in_flight:
             self._tool.call("abandon")
 
-    def goes_on_without(self) -> bool:
+    def can_continue_without(self) -> bool:
         """No: the server has gone on without the ranks that were lost, or could not."""
         return False
 
     def finalize(self, attempt: ServedAttempt) -> None:
-        """Nothing: the server has done it."""
+        """Do nothing: the server has done it."""
 
     def forget(self) -> None:
-        """Nothing: after an error the server plans anew."""
+        """Do nothing: after an error the server plans anew."""
+
+    def waits_for(self, seconds: float) -> str:
+        """Empty: the server's log names them."""
+        return ""
 
     def close(self, deadline: float) -> None:
         """Have the server's workers give back what they keep; the next sync plans anew."""

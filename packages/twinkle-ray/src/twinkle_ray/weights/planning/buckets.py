@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from twinkle_ray.weights.planning.transfer_plan import Distance, SizedBox, Transfer, TransferPlan
+    from twinkle_ray.weights.planning.box_plan import BoxPlan, Distance, SizedBox, Transfer
     from twinkle_ray.weights.shards.box import Box
 
 ALIGNMENT = 256
@@ -60,7 +60,7 @@ class Bucket:
         return found
 
 
-def make_buckets(plan: TransferPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
+def make_buckets(plan: BoxPlan, bucket_bytes: int) -> tuple[Bucket, ...]:
     """Lay out every transfer of a plan in buckets of at most `bucket_bytes`.
 
     A block of 1 MiB or more has its own bucket: if it is contiguous at the source, it is sent without a copy. So has a
@@ -107,3 +107,24 @@ def _continues(box: Box, other: Box) -> bool:
             later = slice(dim + 1, None)
             return start == end and (other.offset[later], other.shape[later]) == (box.offset[later], box.shape[later])
     return False
+
+
+def bucket_offsets(buckets: Iterable[Bucket]) -> tuple[dict[int, int], int]:
+    """The offset of each bucket in bytes, by its index, and the size of the memory.
+
+    Buckets of one block come first, by tensor and place in it. One that continues the tensor of the bucket before it
+    follows without a gap, so that whole rows of a tensor that was cut are contiguous again; others start at a multiple
+    of 256.
+    """
+    single: list[Bucket] = []
+    packed: list[Bucket] = []
+    for bucket in buckets:
+        (single if len(bucket.entries) == 1 else packed).append(bucket)
+    single.sort(key=lambda bucket: (bucket.entries[0], bucket.pieces[0].box))
+    offsets: dict[int, int] = {}
+    end, entry = 0, -1
+    for bucket in (*single, *packed):
+        following = len(bucket.entries) == 1 and bucket.entries[0] == entry
+        offsets[bucket.index] = start = end if following else -(-end // ALIGNMENT) * ALIGNMENT
+        end, entry = start + bucket.nbytes, bucket.entries[-1]
+    return offsets, end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,16 +13,17 @@ import torch
 
 from twinkle_ray.weights.errors import ManifestError
 from twinkle_ray.weights.planning.layouts import RankGroup, rank_groups
-from twinkle_ray.weights.planning.name_hints import rename_hint
-from twinkle_ray.weights.planning.ties import shared_memory_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
     from twinkle_ray.weights.shards.specs import RankSpecs
 
 Rename: TypeAlias = Callable[[str], str | None]
 Select: TypeAlias = Callable[[str], bool] | str | Sequence[str]
 
 _SHOWN = 8
+_LOOKED_AT = 64  # names whose differences are candidates for a rename=
 _NO_TIES: frozenset[str] = frozenset()
 
 
@@ -234,3 +236,117 @@ def _representative(name: str, ours: Mapping[str, _Tensor]) -> str:
 
 def _pair(name: str, new: str) -> str:
     return repr(name) if name == new else f"{name!r} -> {new!r}"
+
+
+def shared_memory_faults(
+    source: Sequence[RankSpecs],
+    target: Sequence[RankSpecs],
+    names: Mapping[str, str],
+    representatives: Mapping[str, str],
+    wanted: Collection[str],
+) -> Iterator[str]:
+    """Faults of target tensors that share memory; none if they are tied at the source too.
+
+    Args:
+        source: Specs of each source rank.
+        target: Specs of each target rank.
+        names: Source name by target name, of the tensors that move.
+        representatives: By target name, the source name that represents all names that it is tied to.
+        wanted: Target names that take part.
+    """
+    for (first, second), ranks in _tied(target, names).items():
+        if representatives[first] != representatives[second]:
+            apart = [rank for rank, rank_specs in enumerate(source) if _apart(rank_specs, names[first], names[second])]
+            yield (
+                f"{first!r} and {second!r} are one tensor on {_ranks(ranks)} of the target, and "
+                f"{names[first]!r} and {names[second]!r} are two on {_ranks(apart)} of the source: tie them there too, "
+                "or leave one out by rename= to None"
+            )
+    for (first, second), ranks in _overlapping(target, wanted).items():
+        what = f"{first!r} and {second!r} share memory" if first != second else f"{first!r} shares memory with itself"
+        yield f"{what} on {_ranks(ranks)} of the target and are not the same tensor there: leave one out by select="
+
+
+def _tied(target: Sequence[RankSpecs], names: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+    """Pairs of names that move and are one tensor, with their target ranks; a pair has the first name of its group."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, rank_specs in enumerate(target):
+        if all(spec.tie == spec.name for spec in rank_specs):
+            continue
+        leaders: dict[str, str] = {}
+        for spec in rank_specs:
+            if spec.name in names and spec.boxes:
+                leader = leaders.setdefault(spec.tie, spec.name)
+                if leader != spec.name:
+                    found.setdefault((leader, spec.name), []).append(rank)
+    return found
+
+
+def _overlapping(target: Sequence[RankSpecs], wanted: Collection[str]) -> dict[tuple[str, str], list[int]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, rank_specs in enumerate(target):
+        if not any(spec.overlaps for spec in rank_specs):
+            continue
+        taking = {spec.tie: spec.name for spec in reversed(rank_specs) if spec.name in wanted}
+        for tie, others in {
+            spec.tie: spec.overlaps for spec in rank_specs if spec.overlaps and spec.tie in taking
+        }.items():
+            for other in others:
+                if other in taking:
+                    found.setdefault((taking[other], taking[tie]), []).append(rank)
+    return found
+
+
+def _apart(rank_specs: RankSpecs, first: str, second: str) -> bool:
+    """Whether a source rank holds one of two names without the other, or both in separate memory."""
+    ties = {spec.name: spec.tie for spec in rank_specs if spec.boxes}
+    return (first in ties or second in ties) and ties.get(first) != ties.get(second)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def rename_hint(extra: Collection[str], missing: Collection[str]) -> str:
+    """The `rename=` that maps most names of the source onto missing names of the target; "" where none maps any.
+
+    Args:
+        extra: Names of the source that the target does not have.
+        missing: Names of the target that the source does not have.
+    """
+    taken_out = _best(extra, missing)
+    put_in = _best(missing, extra)
+    if taken_out[1] >= put_in[1] and taken_out[1]:
+        (piece, at_start), count = taken_out
+        new = f"name.removeprefix({piece!r})" if at_start else f'name.replace({piece!r}, "")'
+    elif put_in[1] and put_in[0][1]:
+        (piece, _), count = put_in
+        new = f"{piece!r} + name"
+    else:
+        return ""
+    return (
+        f"rename=lambda name: {new} gives {count} of the source's {len(extra)} further names a name of the target: "
+        "a wrapper (torch.compile, DDP, FSDP, an outer module) has put it there"
+    )
+
+
+def _best(longer: Collection[str], shorter: Collection[str]) -> tuple[tuple[str, bool], int]:
+    """The words whose removal makes most of the longer names shorter ones, whether at the start only, and how many."""
+    wanted = set(shorter)
+    candidates: Counter[tuple[str, bool]] = Counter()
+    for name in sorted(longer)[:_LOOKED_AT]:
+        words = name.split(".")
+        for start in range(len(words)):
+            for stop in range(start + 1, len(words)):
+                if ".".join(words[:start] + words[stop:]) in wanted:
+                    candidates[".".join(words[start:stop]) + ".", start == 0] += 1
+    rules = {(piece, False) for piece, _ in candidates} | {key for key in candidates if key[1]}
+    counts = {rule: len({_without(rule)(name) for name in longer} & wanted) for rule in rules}
+    best = max(counts, key=lambda rule: (counts[rule], rule[1], rule[0]), default=("", False))
+    return best, counts.get(best, 0)
+
+
+def _without(rule: tuple[str, bool]) -> Callable[[str], str]:
+    piece, at_start = rule
+    return lambda name: name.removeprefix(piece) if at_start else name.replace(piece, "")

@@ -1,4 +1,4 @@
-"""The plan of a sync: transfers, buckets, routes and rounds, compiled from both sides' reports."""
+"""The plan of a sync: transfers, buckets, routes and rounds, from both sides' reports, and each rank's part of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from twinkle_ray.weights.planning.box_plan import BoxPlan, Location, Move, make_plan
 from twinkle_ray.weights.planning.buckets import Bucket, make_buckets
-from twinkle_ray.weights.planning.rank_plan import RankPlan
-from twinkle_ray.weights.planning.routes import Transport, choose_route, link_kind
-from twinkle_ray.weights.planning.schedule import Hop, make_rounds
-from twinkle_ray.weights.planning.transfer_plan import Location, Move, TransferPlan, make_plan
+from twinkle_ray.weights.planning.schedule import Hop, Transport, choose_route, link_kind, make_rounds
 from twinkle_ray.weights.shards.specs import RankSpecs, digest
 from twinkle_remote.backends.support import collector_paused
 
@@ -20,7 +18,40 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_ray.weights.messages import RankReport, Route, Side
-    from twinkle_ray.weights.planning.manifest import MatchOptions
+    from twinkle_ray.weights.planning.box_plan import Move
+    from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.planning.manifest import MatchOptions, TensorMatch
+    from twinkle_ray.weights.planning.schedule import Hop
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """A rank's part of a plan.
+
+    Attributes:
+        digest: Of the whole plan with its routes.
+        specs_digest: Of the rank's specs that the plan was made for.
+        entries: The plan's entries.
+        buckets: Those that this rank sends or receives, by index.
+        routes: How each of them travels.
+        rounds: The hops of this rank's process, for each round that has any.
+        process: Rank of its process in the link's group.
+        lead: Whether this rank runs the hops of its process; one rank of each process does.
+        device: Where buckets of links are staged: "cpu", or the rank's own device.
+        replicas: Blocks that this source rank and others hold.
+    """
+
+    digest: str
+    specs_digest: str
+    entries: tuple[TensorMatch, ...]
+    buckets: Mapping[int, Bucket]
+    routes: Mapping[int, Route]
+    rounds: tuple[tuple[Hop, ...], ...]
+    process: int
+    lead: bool
+    device: Literal["cpu", "own"]
+    replicas: tuple[Move, ...] = ()
+
 
 _WIDE = 10_000  # tensors of all ranks; for fewer a pause takes longer than it saves where a program has frozen objects
 
@@ -44,7 +75,7 @@ class SyncPlan:
     """
 
     digest: str
-    plan: TransferPlan
+    plan: BoxPlan
     buckets: tuple[Bucket, ...]
     routes: tuple[Route, ...]
     rounds: tuple[tuple[Hop, ...], ...]

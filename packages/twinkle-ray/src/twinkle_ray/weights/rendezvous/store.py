@@ -12,6 +12,7 @@ import hmac
 import secrets
 import socket
 import struct
+import sys
 import weakref
 from collections import Counter
 from contextlib import suppress
@@ -20,9 +21,7 @@ from enum import IntEnum
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch._C._distributed_c10d import Store
-
-from twinkle_ray.cluster.retransmission import send_again_soon
+from torch.distributed.distributed_c10d import Store
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -302,3 +301,27 @@ class StoreClient(Store):
                 raise ConnectionError("connection closed")
             chunks += chunk
         return bytes(chunks)
+
+
+_TCP_RTO_MAX_MS = 44  # of Linux from 6.15 on; Python has no name for it
+_LONGEST_MS = 1000
+
+
+def send_again_soon(connection: socket.socket) -> bool:
+    """Have a connection send lost packets again after a second at most, where the system can.
+
+    A link that was down for some seconds is used again at once then, and signs of life that were lost arrive in time.
+
+    Args:
+        connection: A connection by TCP.
+
+    Returns:
+        Whether the system can.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_MS)
+    except OSError:  # an older kernel
+        return False
+    return True

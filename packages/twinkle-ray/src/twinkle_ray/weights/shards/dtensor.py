@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import torch
 
+from twinkle_ray.torch_internals import strided_split
 from twinkle_ray.weights.shards.box import Box
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ def placed_boxes(
     Raises:
         ValueError: For a placement without values, such as Partial.
     """
-    from torch.distributed.tensor.placement_types import Replicate, _StridedShard
+    from torch.distributed.tensor.placement_types import Replicate
     from torch.distributed.tensor.placement_types import Shard as ShardPlacement
 
     runs = [[(0, size)] for size in shape]
     for size, where, placement in zip(mesh_shape, coordinate, placements, strict=True):
-        if isinstance(placement, _StridedShard):
-            dim, split = placement.dim, int(placement.split_factor)
+        strided = strided_split(placement)
+        if strided is not None:
+            dim, split = strided
             parts = [part for start in range(split) for part in _part(runs[dim], split, start, size, where)]
             runs[dim] = _joined(parts)
         elif isinstance(placement, ShardPlacement):

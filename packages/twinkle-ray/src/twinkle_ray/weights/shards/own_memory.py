@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from twinkle_ray.weights.errors import ManifestError
-from twinkle_ray.weights.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.staged import StagedWeights
 from twinkle_ray.weights.shards.fingerprint import memory_of
 from twinkle_ray.weights.shards.shard import Shard
 
@@ -31,9 +32,14 @@ def own_memory(first: Weights, weights: Callable[[], Weights]) -> Weights:
         weights: The component's method, for another call.
 
     Raises:
-        ManifestError: It returns copies; the error names some of them.
+        ManifestError: It returns copies; the error names some of them. Or it returns other `StagedWeights` each time.
     """
     second = weights()
+    if isinstance(first, StagedWeights) and second is not first:
+        raise ManifestError(
+            "weights() of the target returns a new StagedWeights at each call, which does not know what an earlier one "
+            "was left with: keep one, and return it each time"
+        )
     if not all(isinstance(one, Mapping) for one in (first, second)):
         return second  # `hold` raises its error
     elsewhere = [name for name in second if name in first and memory_of(first[name]) != memory_of(second[name])]

@@ -1,4 +1,4 @@
-"""How bytes get from a source rank to a target rank: links for messages, and block stores for put and get.
+"""Transports of bytes from a source rank to a target rank: links for messages, and block stores for put and get.
 
 Only this module names the implementations; it imports each of them, with what it needs (CUDA, Ray), on first use.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.transport.home import Home
+    from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
     from twinkle_ray.weights.transport.protocol import BlockStore
 
 _log = logging.getLogger("twinkle.ray")
@@ -105,9 +105,9 @@ class CudaBlockStore:
                 ) from error
         return self._opened[key]
 
-    def homes(self) -> Sequence[Home]:
+    def buffers(self) -> Sequence[ParameterBuffer]:
         """Memory of the host alone."""
-        return self._over_host.homes()
+        return self._over_host.buffers()
 
     def clear(self) -> None:
         """Give the GPU's memory back: it ends when both ends have; that of the host is kept."""

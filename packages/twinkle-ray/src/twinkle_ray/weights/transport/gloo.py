@@ -9,10 +9,11 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from torch._C._distributed_c10d import ProcessGroupGloo, Store
-from torch._C._distributed_c10d import Work as TorchWork
+from torch.distributed.distributed_c10d import ProcessGroupGloo, Store
+from torch.distributed.distributed_c10d import Work as TorchWork
 
 from twinkle_ray.collective.diagnostics import close_connections
+from twinkle_ray.torch_internals import gloo_options
 from twinkle_ray.weights.rendezvous.session import JOIN_SECONDS
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.transport.protocol import LinkMessage
 
 
-class _Wait:
+class _GlooWait:
     """One wait for one message, on the link's own thread."""
 
     def __init__(self, work: TorchWork) -> None:
@@ -44,8 +45,8 @@ class _Waiter(Thread):
     def __init__(self, group: object, timeout: timedelta) -> None:
         super().__init__(name="twinkle-weights-gloo", daemon=True)
         self._group, self._timeout = group, timeout
-        self._queue: SimpleQueue[_Wait | None] = SimpleQueue()
-        self._waits: set[_Wait] = set()
+        self._queue: SimpleQueue[_GlooWait | None] = SimpleQueue()
+        self._waits: set[_GlooWait] = set()
         self._lock = Lock()
         self._aborted = False
         self.start()
@@ -56,7 +57,7 @@ class _Waiter(Thread):
         Raises:
             RuntimeError: If the message fails, or the link is aborted.
         """
-        one = _Wait(work)
+        one = _GlooWait(work)
         with self._lock:
             if self._aborted:
                 raise RuntimeError("the link was aborted")
@@ -119,16 +120,13 @@ class GlooLink:
         self._rank, self._size = rank, size
         self._lock = Lock()
         self._aborted = False
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub spells it SyncOptions
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
         device = (
             ProcessGroupGloo.create_device(interface=interface.split(",")[0])
             if interface
             else ProcessGroupGloo.create_device(hostname=host)
         )
-        options._devices = [device]
-        options._threads = 2
-        options._timeout = timedelta(seconds=min(timeout, JOIN_SECONDS))
+        options = gloo_options(device, 2, timedelta(seconds=min(timeout, JOIN_SECONDS)))
         self._raw: Any = ProcessGroupGloo(store, rank, size, options)  # the stub lacks its send and recv
         self._waiter = _Waiter(self._raw, timedelta(seconds=timeout))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.transport.home import Home
+    from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
 
 _OFFERED: dict[int, Sequence[Tensor]] = {}
 _TICKETS = count(1)
@@ -53,7 +53,7 @@ class ProcessBlockStore:
         assert isinstance(handle, int)
         return _OFFERED[handle]
 
-    def homes(self) -> Sequence[Home]:
+    def buffers(self) -> Sequence[ParameterBuffer]:
         """None."""
         return ()
 

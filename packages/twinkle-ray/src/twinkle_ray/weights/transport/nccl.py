@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -10,12 +9,15 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+
+from twinkle_ray.python_internals import environment
+from twinkle_ray.torch_internals import nccl_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch._C._distributed_c10d import Store
+    from torch.distributed.distributed_c10d import Store
 
     from twinkle_ray.weights.transport.protocol import LinkMessage
 
@@ -58,9 +60,8 @@ class NcclLink:
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float, device: torch.device) -> None:
         torch.cuda.set_device(device)
-        kind: Any = c10d.ProcessGroupNCCL
-        options = kind.Options()
-        options._timeout = timedelta(seconds=timeout)
+        kind: Any = distributed_c10d.ProcessGroupNCCL  # not in torch's stubs
+        options = nccl_options(timedelta(seconds=timeout))
         with _without_watchdog():
             self._raw: Any = kind(store, rank, size, options)
         # All processes make the communicator together, also one that has no message in the first round, or in any.
@@ -106,13 +107,5 @@ def _without_watchdog() -> Iterator[None]:
 
     torch starts no watchdog for a group whose waits block the host; `NcclWork.wait` is that wait here.
     """
-    name = "TORCH_NCCL_BLOCKING_WAIT"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
+    with environment({"TORCH_NCCL_BLOCKING_WAIT": "1"}):
         yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.transport.home import Home
+    from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
 
 GET_SECONDS = 60.0
 
@@ -80,7 +80,7 @@ class RayBlockStore:
         packed = ray.get(ref, timeout=GET_SECONDS)
         return slot_views(bucket, torch.from_numpy(_Writable(packed).array()))
 
-    def homes(self) -> Sequence[Home]:
+    def buffers(self) -> Sequence[ParameterBuffer]:
         """None."""
         return ()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from twinkle_ray.torch_internals import copy_each
 from twinkle_ray.weights.planning.manifest import item_size, torch_dtype
 from twinkle_ray.weights.shards.memory import in_a_row
 
@@ -37,7 +38,7 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     if any(dtype.itemsize == 1 for dtype in {target.dtype for target in targets}):
         targets, sources = list(map(_bits, targets, sources)), list(map(_bits, sources, targets))
     with torch.no_grad():
-        torch._foreach_copy_([*targets], [*sources])
+        copy_each(targets, sources)
 
 
 def _bits(tensor: Tensor, other: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
-    from twinkle_ray.weights.transport.home import Home
+    from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ class BlockStore(Protocol):
     def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """The blocks of a bucket, one tensor for each slot, readable until `clear`."""
 
-    def homes(self) -> Sequence[Home]:
+    def buffers(self) -> Sequence[ParameterBuffer]:
         """Memory in which blocks have arrived, and in which tensors of this rank may live."""
 
     def clear(self) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import sys
+import weakref
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from twinkle_ray.weights.planning.offsets import bucket_offsets
-from twinkle_ray.weights.transport.home import Home
+from twinkle_ray.weights.planning.buckets import bucket_offsets
+from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
 from twinkle_ray.weights.transport.packing import copy_all, slot_views
-from twinkle_ray.weights.transport.pinning import pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +43,7 @@ class Segment:
     Attributes:
         pid: The process.
         fd: Its descriptor of the file.
-        inode: Of the file; it tells the file from a later one of that descriptor.
+        inode: Of the file; a later file of that descriptor has another one.
         size: Of the file in bytes.
         offset: Of the part.
     """
@@ -60,7 +61,7 @@ class _Mapping:
 
     Attributes:
         memory: The mapping.
-        home: Its bytes, and the file.
+        buffer: Its bytes, and the file.
         fd: The open file; -1 where another process keeps it.
         blocks: The blocks of each bucket that was asked for.
         used: Number of the latest sync that used it.
@@ -68,7 +69,7 @@ class _Mapping:
     """
 
     memory: mmap.mmap
-    home: Home
+    buffer: ParameterBuffer
     fd: int = -1
     blocks: dict[int, Sequence[Tensor]] = field(default_factory=dict)
     used: int = 0
@@ -77,7 +78,7 @@ class _Mapping:
     def views(self, bucket: Bucket, offset: int) -> Sequence[Tensor]:
         """The blocks of a bucket that starts at an offset."""
         if bucket.index not in self.blocks:
-            self.blocks[bucket.index] = slot_views(bucket, self.home.buffer[offset : offset + bucket.nbytes])
+            self.blocks[bucket.index] = slot_views(bucket, self.buffer.memory[offset : offset + bucket.nbytes])
         return self.blocks[bucket.index]
 
 
@@ -121,11 +122,11 @@ class SharedBlockStore:
         offset = self._offsets[bucket.targets][0][bucket.index]
         if not mapping.pinned and blocks and blocks[0].device.type == "cuda":
             mapping.pinned = True
-            pin(mapping.home.buffer, mapping)
+            pin(mapping.buffer.memory, mapping)
         copy_all(mapping.views(bucket, offset), blocks)
-        assert mapping.home.file is not None
-        pid, inode = mapping.home.file
-        return Segment(pid, mapping.fd, inode, mapping.home.buffer.numel(), offset)
+        assert mapping.buffer.file is not None
+        pid, inode = mapping.buffer.file
+        return Segment(pid, mapping.fd, inode, mapping.buffer.memory.numel(), offset)
 
     def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:
         """Map the source's memory.
@@ -140,9 +141,9 @@ class SharedBlockStore:
         mapping.used = self._sync
         return mapping.views(bucket, handle.offset)
 
-    def homes(self) -> list[Home]:
+    def buffers(self) -> list[ParameterBuffer]:
         """The memory of other processes that is mapped, where tensors may live in it."""
-        return [mapping.home for mapping in self._maps.values()] if self._private else []
+        return [mapping.buffer for mapping in self._maps.values()] if self._private else []
 
     def clear(self) -> None:
         """Keep the memory for the next sync."""
@@ -157,7 +158,7 @@ class SharedBlockStore:
     def _choose(self, targets: tuple[int, ...]) -> _Mapping:
         """A file for the buckets of these targets, in which no tensor lives; others that are free are closed."""
         files = self._files.setdefault(targets, [])
-        free = [] if self._occupied is None else [one for one in files if one.home.file not in self._occupied]
+        free = [] if self._occupied is None else [one for one in files if one.buffer.file not in self._occupied]
         if targets not in self._offsets:
             self._offsets[targets] = bucket_offsets(self._together[targets])
         chosen = free[0] if free else _created(self._offsets[targets][1])
@@ -178,7 +179,7 @@ class SharedBlockStore:
             memory = mmap.mmap(fd, handle.size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             os.close(fd)
-        return _Mapping(memory, Home(_bytes(memory), (handle.pid, handle.inode)))
+        return _Mapping(memory, ParameterBuffer(_bytes(memory), (handle.pid, handle.inode)))
 
 
 def _created(size: int) -> _Mapping:
@@ -189,7 +190,7 @@ def _created(size: int) -> _Mapping:
     except OSError:
         os.close(fd)
         raise
-    return _Mapping(memory, Home(_bytes(memory), (os.getpid(), os.fstat(fd).st_ino)), fd)
+    return _Mapping(memory, ParameterBuffer(_bytes(memory), (os.getpid(), os.fstat(fd).st_ino)), fd)
 
 
 def _bytes(memory: mmap.mmap) -> Tensor:
@@ -202,12 +203,35 @@ def _forget_writes(mapping: _Mapping) -> None:
     A page that was written is a copy of this process. Pages that are as in the file stay mapped: to map them again
     costs a quarter of the copy of the values.
     """
-    pages = -(-mapping.home.buffer.numel() // _PAGE)
+    pages = -(-mapping.buffer.memory.numel() // _PAGE)
     # Where the kernel does not say which pages were written, all of them are mapped again.
     with suppress(OSError), open(_PAGEMAP, "rb", buffering=0) as file:
-        read = os.pread(file.fileno(), 8 * pages, mapping.home.buffer.data_ptr() // _PAGE * 8)
+        read = os.pread(file.fileno(), 8 * pages, mapping.buffer.memory.data_ptr() // _PAGE * 8)
         entries = np.frombuffer(read, dtype=np.uint64)
         written = (entries & _OF_FILE == 0) & (entries & _IN_MEMORY_OR_SWAP != 0)
         if len(entries) == pages and not written.any():
             return
     mapping.memory.madvise(mmap.MADV_DONTNEED)
+
+
+_cuda: Any = torch.cuda  # torch has no types for its runtime
+_log = logging.getLogger("twinkle.ray")
+
+
+def pin(buffer: Tensor, owner: object) -> bool:
+    """Pin memory for as long as its owner lives.
+
+    Args:
+        buffer: Contiguous memory of the host, which outlives the owner.
+        owner: The memory is free again when it ends.
+
+    Returns:
+        Whether it is pinned; where the system has a limit on pinned memory, copies are slower, and the log says so.
+    """
+    runtime = _cuda.cudart()
+    code = int(runtime.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
+    if code:
+        _log.info("%d bytes for a weight sync were not pinned (CUDA error %d): copies are slower", buffer.nbytes, code)
+        return False
+    weakref.finalize(owner, runtime.cudaHostUnregister, buffer.data_ptr())
+    return True

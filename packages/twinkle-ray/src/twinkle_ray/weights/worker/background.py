@@ -1,4 +1,4 @@
-"""Threads of a process beside the controller's calls: a detached transfer, and the building of a link."""
+"""Threads of a process apart from the controller's calls: a detached transfer, and the building of a link."""
 
 from __future__ import annotations
 

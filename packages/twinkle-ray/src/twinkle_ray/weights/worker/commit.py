@@ -56,7 +56,7 @@ class Commit:
         self._exchanges = exchanged
         self._exchange_pieces = [_pieces(write) for write in exchanged]
         self._reversible = reversible
-        self._aside: list[Tensor] = []
+        self._saved: list[Tensor] = []
         self._copied: list[int] = []
         self._exchanged: list[tuple[Tensor, Tensor]] = []
         self._temporary: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -71,7 +71,7 @@ class Commit:
         changed = 0
         differing = [i for i, differs in enumerate(_differing(self._copy_pieces)) if differs]
         if self._reversible:
-            self._put_aside(differing)
+            self._save(differing)
         copies = [self._copies[i] for i in differing]
         copy_all([write.target for write in copies], [write.source for write in copies])
         for write in copies:
@@ -107,19 +107,19 @@ class Commit:
             piece = self._exchanged.pop()
             _exchange(*piece, self._temporary_for(piece[0]))
         copied, self._copied = self._copied, []
-        copy_all([self._copies[i].target for i in copied], [self._aside[i] for i in copied])
+        copy_all([self._copies[i].target for i in copied], [self._saved[i] for i in copied])
 
     def finalize(self) -> None:
         """Forget the old values."""
         self._exchanged = []
         self._copied = []
 
-    def _put_aside(self, which: list[int]) -> None:
+    def _save(self, which: list[int]) -> None:
         """Copy old values into memory that is kept from sync to sync: fresh pages cost more than the copy."""
         targets = [write.target for write in self._copies]
-        if not self._aside:
-            self._aside = [torch.empty_like(target, memory_format=torch.contiguous_format) for target in targets]
-        copy_all([self._aside[i] for i in which], [targets[i] for i in which])
+        if not self._saved:
+            self._saved = [torch.empty_like(target, memory_format=torch.contiguous_format) for target in targets]
+        copy_all([self._saved[i] for i in which], [targets[i] for i in which])
         self._copied = which
 
 

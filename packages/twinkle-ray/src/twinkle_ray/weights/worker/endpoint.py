@@ -16,7 +16,8 @@ import torch
 
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.messages import RankAddress, RankReport, StepResult, SyncCommand
-from twinkle_ray.weights.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.staged import StagedWeights
 from twinkle_ray.weights.shards.own_memory import own_memory
 from twinkle_ray.weights.transport.packing import checksum
 from twinkle_ray.weights.worker.process_state import ProcessState
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinkle_ray.weights.messages import Side
-    from twinkle_ray.weights.planning.rank_plan import RankPlan
-    from twinkle_ray.weights.planning.transfer_plan import Digests
+    from twinkle_ray.weights.planning.box_plan import Digests
+    from twinkle_ray.weights.planning.sync_plan import RankPlan
     from twinkle_ray.weights.rendezvous.session import Session
     from twinkle_ray.weights.rendezvous.store import StoreAddress
     from twinkle_ray.weights.shards.shard import Weights
@@ -47,14 +48,14 @@ class HasWeights(Protocol):
         """This rank's tensors by name."""
 
 
-def describe(instance: HasWeights, address: RankAddress, known: str | None, beside: bool = False) -> RankReport:
+def describe(instance: HasWeights, address: RankAddress, known: str | None, concurrent: bool = False) -> RankReport:
     """Read the component's weights, and report the shards of this rank.
 
     Args:
         instance: The component.
         address: Of this rank.
         known: Digest of the specs that the controller has; None without any.
-        beside: The component works meanwhile: weights that were read before are not read again.
+        concurrent: The component works meanwhile: weights that were read before are not read again.
 
     Raises:
         TypeError: If the component has no method `weights`.
@@ -69,10 +70,10 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
     trained = ""
     facts: dict[str, str] = {}
-    if not (beside and rank_state.is_read):
+    if not (concurrent and rank_state.is_read):
         weights = read_weights(instance, rank_state, address.side)
         trained = why_trained(instance, weights) if address.side == "target" else ""
-        facts = weights.facts if isinstance(weights, ReplaceableWeights) else {}
+        facts = weights.facts if isinstance(weights, ReplaceableWeights | StagedWeights) else {}
     with rank_state.held.lock:
         rank_state.begin()
     local_shards = rank_state.local_shards
@@ -87,7 +88,7 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, besi
         device=_device_name(local_shards),
         prepared=None if rank_state.rank_plan is None else rank_state.rank_plan.digest,
         generation=None if process_state.session is None else process_state.session.generation,
-        occupied=None if rank_state.replacer is None else rank_state.replacer.occupied(),
+        occupied=None if rank_state.swap_state is None else rank_state.swap_state.occupied(),
         trained=trained,
         facts=tuple(facts.items()),
     )
@@ -98,9 +99,12 @@ def read_weights(instance: HasWeights, rank_state: RankState, side: Side) -> Wei
 
     Raises:
         ManifestError: They are copies, and the side is the target.
+        WeightSyncError: They are `StagedWeights` with values that the component never took, and the side is the source.
     """
     weights = instance.weights()
-    if side == "target" and not rank_state.knows(weights):
+    if side == "source" and isinstance(weights, StagedWeights):
+        weights.check_settled(type(instance).__name__)
+    if side == "target" and not rank_state.has_read(weights):
         weights = own_memory(weights, instance.weights)
     rank_state.read(weights, written=side == "target")
     return weights
@@ -212,7 +216,7 @@ def finalize(instance: HasWeights, address: RankAddress, command: SyncCommand) -
             hook(command.version)
 
 
-def answer(instance: HasWeights, address: RankAddress) -> None:
+def ping(instance: HasWeights, address: RankAddress) -> None:
     """Answer at once: this rank is alive."""
 
 

@@ -1,4 +1,4 @@
-"""What is looked for in the values of a source before any of them moves."""
+"""The search in the values of a source before any of them moves."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from twinkle_ray.weights.worker.commit import as_integers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from twinkle_ray.weights.planning.rank_plan import RankPlan
-    from twinkle_ray.weights.planning.transfer_plan import Digests
+    from twinkle_ray.weights.planning.box_plan import Digests
+    from twinkle_ray.weights.planning.sync_plan import RankPlan
     from twinkle_ray.weights.shards.box import Box
     from twinkle_ray.weights.shards.specs import LocalShards
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What one source rank has found in its values.
+    """The findings of one source rank in its values.
 
     Attributes:
         digests: Of every block that it sends, or holds a replica of.

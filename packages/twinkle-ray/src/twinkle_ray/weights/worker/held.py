@@ -14,7 +14,7 @@ from twinkle_ray.weights.transport.packing import copy_all, is_kept
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from twinkle_ray.weights.planning.rank_plan import RankPlan
+    from twinkle_ray.weights.planning.sync_plan import RankPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

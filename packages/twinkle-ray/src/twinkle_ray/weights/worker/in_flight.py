@@ -1,6 +1,6 @@
 """The worker's part of a sync in flight: a target rank holds what has arrived, and takes it between two calls.
 
-`hold` and `let_go` run beside the component's calls, and `take` in turn with them: no call sees half of a version.
+`hold` and `let_go` run while the component's calls do, and `take` in turn with them: no call sees half of a version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_ray.weights.messages import RankAddress, SyncCommand
-    from twinkle_ray.weights.planning.transfer_plan import Digests
+    from twinkle_ray.weights.planning.box_plan import Digests
     from twinkle_ray.weights.worker.endpoint import HasWeights
 
 _log = logging.getLogger("twinkle.ray")
@@ -53,7 +53,7 @@ def hold(
         rank_state.held.drop(superseded)
         version = rank_state.held.hold(command.attempt, rank_plan, rank_state.arrivals(rank_plan))
         rank_state.synchronize()
-        changed = rank_state.held_commit(version).differing()
+        changed = rank_state.held_commit(version).differing() | rank_state.unsettled_entries(rank_plan)
         digests = rank_state.held_digests(version) if compare else None
     rank_state.clear()
     return HoldReport(changed, digests)
@@ -70,7 +70,7 @@ def take(instance: HasWeights, address: RankAddress, command: SyncCommand) -> No
                 return
             read_weights(instance, rank_state, "target")
             rank_state.check_shards(version.rank_plan)
-            rank_state.held_commit(version).apply()
+            rank_state.apply_held(version)
             rank_state.synchronize()
             rank_state.held.drop([command.attempt])
         hook = getattr(instance, "on_weights", None)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import RankAddress, SyncCommand
     from twinkle_ray.weights.planning.buckets import Slot
-    from twinkle_ray.weights.planning.rank_plan import RankPlan
+    from twinkle_ray.weights.planning.sync_plan import RankPlan
     from twinkle_ray.weights.worker.rank_state import RankState
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.planning.box_plan import Move
 from twinkle_ray.weights.planning.manifest import torch_dtype
-from twinkle_ray.weights.planning.transfer_plan import Move
-from twinkle_ray.weights.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.replaceable import ReplaceableWeights
+from twinkle_ray.weights.replacement.staged import StagedWeights
+from twinkle_ray.weights.replacement.swap_commit import swaps_made
+from twinkle_ray.weights.replacement.swap_state import SwapState
 from twinkle_ray.weights.shards.fingerprint import Fingerprint
 from twinkle_ray.weights.shards.shard import Weights, hold
 from twinkle_ray.weights.shards.value_digest import digest_values
@@ -21,15 +24,13 @@ from twinkle_ray.weights.transport.packing import empty_bytes, is_kept, slot_vie
 from twinkle_ray.weights.worker.commit import Commit, Write
 from twinkle_ray.weights.worker.examination import Examined, blocks_apart, not_finite
 from twinkle_ray.weights.worker.held import HeldVersions
-from twinkle_ray.weights.worker.replacement import replacements_made
-from twinkle_ray.weights.worker.replacer import Replacer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_ray.weights.messages import MemoryFile, Route, Side, SyncCommand
-    from twinkle_ray.weights.planning.rank_plan import RankPlan
-    from twinkle_ray.weights.planning.transfer_plan import Digests
+    from twinkle_ray.weights.planning.box_plan import Digests
+    from twinkle_ray.weights.planning.sync_plan import RankPlan
     from twinkle_ray.weights.shards.specs import LocalShards
     from twinkle_ray.weights.worker.held import HeldVersion
 
@@ -71,35 +72,37 @@ class RankState:
         self._commit: _KeptCommit | None = None
         self._before: tuple[Fingerprint | None, LocalShards] | None = None
         self.held = HeldVersions()
-        self.replacer: Replacer | None = None
+        self.swap_state: SwapState | None = None
+        self._staged_weights: StagedWeights[Any] | None = None
 
     def read(self, weights: Weights, *, written: bool) -> None:
         """Read what `weights()` returned, unless it is the same memory as before."""
-        replaced = replacements_made()
+        replaced = swaps_made()
+        self._staged_weights = weights if written and isinstance(weights, StagedWeights) else None
         replaceable = written and isinstance(weights, ReplaceableWeights)
-        if replaceable is (self.replacer is None):
+        if replaceable is (self.swap_state is None):
             self.forget()
-            self.replacer = Replacer() if replaceable else None
+            self.swap_state = SwapState() if replaceable else None
             self._fingerprint = None
         if self._fingerprint is None or not self._fingerprint.matches(weights, same_parameters=replaceable):
             self.local_shards = hold(weights, written=written)
             self._fingerprint = Fingerprint(weights)
             self._blocks.clear()
             self._commit = None
-            if self.replacer is not None:
-                self.replacer.read(weights, self.local_shards)
-        if self.replacer is not None:
-            self.replacer.read_at = replaced
+            if self.swap_state is not None:
+                self.swap_state.read(weights, self.local_shards)
+        if self.swap_state is not None:
+            self.swap_state.read_at = replaced
 
-    def knows(self, weights: Weights) -> bool:
+    def has_read(self, weights: Weights) -> bool:
         """Whether weights are in the memory that was read last."""
-        same = self.replacer is not None
+        same = self.swap_state is not None
         return self._fingerprint is not None and self._fingerprint.matches(weights, same_parameters=same)
 
     def begin(self) -> None:
         """Begin a sync: memory in which no tensor lives is free."""
-        if self.replacer is not None:
-            self.replacer.begin()
+        if self.swap_state is not None:
+            self.swap_state.begin()
 
     def running(self, command: SyncCommand) -> RankPlan:
         """The plan that a command is for."""
@@ -142,7 +145,7 @@ class RankState:
             rank_plan = self.rank_plan
             assert rank_plan is not None, "prepare comes first"
             buckets = [bucket for index, bucket in rank_plan.buckets.items() if rank_plan.routes[index] == route]
-            private = self.replacer is not None
+            private = self.swap_state is not None
             self._block_stores[route] = block_store_for(route, self._sync, buckets, private=private)
         return self._block_stores[route]
 
@@ -162,8 +165,8 @@ class RankState:
 
     def staging(self, rank_plan: RankPlan, index: int) -> Tensor:
         """The buffer in which a bucket of a link arrives; kept from sync to sync."""
-        if self.replacer is not None:
-            return self.replacer.staging(rank_plan, index, self.device())
+        if self.swap_state is not None:
+            return self.swap_state.staging(rank_plan, index, self.device())
         if index not in self._staging:
             bucket = rank_plan.buckets[index]
             buffer = empty_bytes(bucket.nbytes, self.device())
@@ -178,7 +181,7 @@ class RankState:
         }
 
     def _staged(self, index: int) -> Sequence[Tensor]:
-        return self._staging[index][1] if self.replacer is None else self.replacer.staged(index)
+        return self._staging[index][1] if self.swap_state is None else self.swap_state.staged(index)
 
     def apply(self, rank_plan: RankPlan, weights: Callable[[], Weights], *, reversible: bool) -> int:
         """Write the arrivals, or make them the memory of the parameters that may be replaced.
@@ -194,21 +197,58 @@ class RankState:
         Raises:
             WeightSyncError: If the component's weights are others than before.
         """
-        if self.replacer is None:
-            return self._kept_commit(rank_plan, reversible=reversible).apply()
-        if self.replacer.outdated():
+        if self.swap_state is None:
+            commit = self._kept_commit(rank_plan, reversible=reversible and self._staged_weights is None)
+            return self._apply_staged(rank_plan, commit)
+        if self.swap_state.outdated():
             self.read(weights(), written=True)
             self.check_shards(rank_plan)
         self._before = (self._fingerprint, self.local_shards)
-        shared = [home for block_store in self._block_stores.values() for home in block_store.homes()]
+        shared = [buffer for block_store in self._block_stores.values() for buffer in block_store.buffers()]
         arrivals = self.arrivals(rank_plan)
         try:
-            changed = self.replacer.apply(rank_plan, arrivals, self.local_shards, shared, reversible=reversible)
-            self._fingerprint, self.local_shards, _ = self.replacer.after(weights)
+            changed = self.swap_state.apply(rank_plan, arrivals, self.local_shards, shared, reversible=reversible)
+            self._fingerprint, self.local_shards, _ = self.swap_state.after(weights)
         except BaseException:
             self.rollback()
             raise
         return changed
+
+    def apply_held(self, version: HeldVersion) -> None:
+        """Write a held version; it cannot be rolled back."""
+        self._apply_staged(version.rank_plan, self.held_commit(version))
+        self._settle(version.rank_plan)
+
+    def _apply_staged(self, rank_plan: RankPlan, commit: Commit) -> int:
+        """Run a commit; what an earlier one left in `StagedWeights` counts as changed, too."""
+        left = self.unsettled_entries(rank_plan)
+        if self._staged_weights is not None:
+            self._staged_weights.unsettle(self._written_names(rank_plan))
+        return commit.apply() | left
+
+    def unsettled_entries(self, rank_plan: RankPlan) -> int:
+        """The entries of which a sync that failed has left values in `StagedWeights`, as a set of bits.
+
+        Raises:
+            WeightSyncError: It left values of names that this plan does not write, and the component would take them.
+        """
+        if self._staged_weights is None or not self._staged_weights.unsettled:
+            return 0
+        names = self._staged_weights.unsettled
+        others = names - self._written_names(rank_plan)
+        if others:
+            raise WeightSyncError(
+                f"a sync that failed left values of {min(others)!r} ({len(others)} names) in StagedWeights, which this "
+                "sync does not write: sync these first"
+            )
+        return sum(1 << i for i, entry in enumerate(rank_plan.entries) if not names.isdisjoint(entry.targets))
+
+    def _written_names(self, rank_plan: RankPlan) -> set[str]:
+        return {name for entry in rank_plan.entries for name in entry.targets if name in self.local_shards.pieces}
+
+    def _settle(self, rank_plan: RankPlan) -> None:
+        if self._staged_weights is not None:
+            self._staged_weights.settle(self._written_names(rank_plan))
 
     def _kept_commit(self, rank_plan: RankPlan, *, reversible: bool) -> Commit:
         """The commit that writes the arrivals; a block whose tensors are tied at the source has several writes."""
@@ -275,16 +315,18 @@ class RankState:
         """Restore the values from before the latest commit, complete or not."""
         if self._commit is not None:
             self._commit.commit.rollback()
-        if self.replacer is not None and self.replacer.rollback() and self._before is not None:
+        if self.swap_state is not None and self.swap_state.rollback() and self._before is not None:
             self._fingerprint, self.local_shards = self._before
             self._before = None
 
     def finalize(self) -> None:
         """Make the latest commit final, and drop the buffers that only this sync needed."""
+        if self.rank_plan is not None:
+            self._settle(self.rank_plan)
         if self._commit is not None:
             self._commit.commit.finalize()
-        if self.replacer is not None:
-            self.replacer.finalize()
+        if self.swap_state is not None:
+            self.swap_state.finalize()
             self._before = None
         self.clear()
 
@@ -299,12 +341,12 @@ class RankState:
         if not all(map(is_kept, self.local_shards.devices)):
             self._staging.clear()
             self._commit = None
-            if self.replacer is not None:
-                self.replacer.forget()
+            if self.swap_state is not None:
+                self.swap_state.forget()
         elif self.rank_plan is None or not set(self.rank_plan.routes.values()) <= _LASTING:
             self._commit = None
-            if self.replacer is not None:
-                self.replacer.drop()
+            if self.swap_state is not None:
+                self.swap_state.drop()
         for block_store in self._block_stores.values():
             block_store.clear()
 
@@ -313,8 +355,8 @@ class RankState:
         for block_store in self._block_stores.values():
             block_store.close()
         self.rank_plan = self._commit = None
-        if self.replacer is not None:
-            self.replacer.forget()
+        if self.swap_state is not None:
+            self.swap_state.forget()
         for kept in (self._block_stores, self._staging, self._blocks, self.packed, self.arrived, self.handles):
             kept.clear()
 

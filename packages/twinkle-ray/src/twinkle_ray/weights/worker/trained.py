@@ -22,7 +22,7 @@ _SCALARS = (str, bytes, int, float, complex, bool, type(None), type)
 
 
 def why_trained(instance: object, weights: Weights) -> str:
-    """What tells that a component trains its weights; "" where nothing does.
+    """The sign that a component trains its weights; "" where there is none.
 
     Told by a gradient of a parameter, and by an optimizer that the component holds, directly or in its own objects,
     lists and mappings, over memory that the sync would write.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, raises
 from twinkle_remote.conformance.subjects.cancelled import Slow
@@ -14,7 +14,7 @@ from twinkle_remote.errors import CallCancelledError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_remote.call.lazy import Lazy
+    from twinkle_remote.call.lazy_values.lazy import Lazy
     from twinkle_remote.conformance.harness import Harness
 
 _LONG, _SHORT = 600.0, 0.5

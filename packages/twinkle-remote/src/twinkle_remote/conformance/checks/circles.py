@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.conformance.harness import needs, raises
-from twinkle_remote.conformance.subjects.circles import Node
+from twinkle_remote.conformance.subjects.circles import AsyncNode, Node
 from twinkle_remote.errors import CircularCallError
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.conformance.harness import Harness
 
+_DEEP = 6  # calls within calls: more than two components with two places have
 _LONG = 1.6  # seconds: longer than the first looks for a circle
 
 
@@ -44,4 +45,38 @@ def long_waits_are_no_circles(harness: Harness) -> None:
     assert get(a.chain([b])) == "hint"
 
 
-CHECKS = (circles_are_named, long_waits_are_no_circles)
+@needs(apart=True)
+def circles_of_coroutines_are_named(harness: Harness) -> None:
+    """Over places that none frees, over a turn or an event loop that is held up, in tasks of a coroutine's own."""
+    a, b = harness.build(AsyncNode, 1), harness.build(AsyncNode, 2)
+    circles: list[Callable[[], Any]] = [
+        lambda: a.back_and_forth(b, a, _DEEP),
+        lambda: a.together(b, a, _DEEP),
+        lambda: a.waits(b, a),
+        lambda: a.takes(b, a),
+        lambda: a.holds_the_loop(b, a),
+    ]
+    for call in circles:
+        with raises(CircularCallError, "wait for each other in a circle"):
+            get(call(), 60.0)
+    with raises(ExceptionGroup, "TaskGroup"):
+        get(a.as_a_group(b, a, _DEEP), 60.0)
+    assert [get(one.hint(), 60.0) for one in (a, b)] == ["hint"] * 2
+
+
+@needs(apart=True)
+def long_awaits_are_no_circles(harness: Harness) -> None:
+    """Who gives up by itself, who takes long, and who has a place left."""
+    c, d = harness.build(AsyncNode, 1), harness.build(AsyncNode, 2)
+    assert get(c.gives_up(d, c, _LONG, 5), 60.0) == "gave up"
+    a, b = harness.build(AsyncNode, 1), harness.build(AsyncNode, 2)
+    assert get(a.calls_and_sleeps(b, a, _LONG, 1), 60.0) == "hint"
+    assert get(a.sleeps(_LONG), 60.0) == "slept"
+
+
+CHECKS = (
+    circles_are_named,
+    long_waits_are_no_circles,
+    circles_of_coroutines_are_named,
+    long_awaits_are_no_circles,
+)

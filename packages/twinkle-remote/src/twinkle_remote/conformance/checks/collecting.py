@@ -7,7 +7,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects.components import Holding, Writer
@@ -188,7 +188,7 @@ def reductions_refuse_what_does_not_fit(harness: Harness) -> None:
 
 
 def flatten_refuses_what_does_not_join(harness: Harness) -> None:
-    """Results without rows, and dicts with different columns: the error states the rule and the values."""
+    """Results without rows, and columns in which None cannot stand: the error states the rule and the values."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     if not harness.in_process:
         for value, kind in ((5, "int"), ("same", "str"), (2.5, "float"), ({"loss": 1.0}, "dict"), ({}, "dict")):
@@ -200,8 +200,9 @@ def flatten_refuses_what_does_not_join(harness: Harness) -> None:
             plain(echo.deques([1, 2]))
         with raises(CollectError, "Echo.flat_scalar result", "str has none", "rank 0", "rank 1"):
             plain(echo.flat_scalar([1, 2, 3, 4]))
-        with raises(CollectError, "Echo.flat_keys result", "rank 0", "rank 1"):
-            plain(echo.flat_keys([1, 2, 3, 4]))
+        with raises(CollectError, "Echo.flat_keys result", "None stands for what is missing", "dict"):
+            plain(echo.flat_keys([1, 2, 3, 4], nested=True))
+        assert plain(echo.flat_keys([5, 6, 7]))["rank 1"] == [None, 6, None], "None where a rank has no such column"
     assert plain(echo.nothing()) is None and plain(echo.copies(None)) is None
     assert echo.copies({"rows": [1], "note": "n"})["note"] == "n"
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import raises
 from twinkle_remote.conformance.subjects.coroutines import CONCURRENCY, Asks
@@ -21,7 +21,7 @@ _PATIENCE = 20.0
 
 
 def async_methods_run_beside_each_other(harness: Harness) -> None:
-    """So many at once, begun in one order on every rank; an ordinary method goes on beside them."""
+    """So many at once, begun in one order on every rank; an ordinary method goes on meanwhile."""
     asks = harness.build(Asks, 4, mesh=FOUR["dp2 tp2"])
 
     async def program() -> list[object]:

@@ -290,12 +290,12 @@ def a_batch_smaller_than_the_mesh_leaves_empty_slices(harness: Harness) -> None:
 
 
 def strict_refuses_what_does_not_divide(harness: Harness) -> None:
-    """`uneven="strict"`: the error states the rows, the data ranks, and what would do."""
+    """`uneven="strict"`: the error states the rows, the data ranks, and what to use."""
     mesh = FOUR["dp4"]
     echo = harness.build(Echo, 4, mesh=mesh)
     assert echo.strict(list(range(8))) == list(range(8))
     if not harness.in_process:
-        with raises(DispatchError, "Echo.strict", "6 rows", "4 data ranks", "4 or 8 would do"):
+        with raises(DispatchError, "Echo.strict", "6 rows", "4 data ranks", "use 4 or 8"):
             echo.strict(list(range(6)))
 
 

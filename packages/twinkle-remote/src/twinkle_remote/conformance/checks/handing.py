@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.arguments import Replicate
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects.components import Counter
@@ -154,7 +154,7 @@ def lazy_collect_and_sync_say_when(harness: Harness) -> None:
 
 @needs(apart=True)
 def calls_return_before_they_are_done(harness: Harness) -> None:
-    """A lazy call returns at once, and the workers run beside the caller, each its own calls in order."""
+    """A lazy call returns at once, and the workers run while the caller does, each its own calls in order."""
     faulty = harness.build(Faulty, 2)
     gate = f"{harness.folder}/gate-{time.monotonic_ns()}"
     held = submit(faulty.stalls_for_ever, gate, [0])

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import DeviceMesh
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.submit import submit
 from twinkle_remote.component.decorators import remote_class, remote_function
 from twinkle_remote.component.explain_call import explain

@@ -1,4 +1,4 @@
-"""Checks: what a call keeps of values of many kinds, and what it refuses because it cannot tell."""
+"""Checks: what a call keeps of values of many kinds, and what it refuses because it cannot know."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def subclasses_of_lists_keep_type_and_attributes(harness: Harness) -> None:
 
 
 def joining_is_as_strict_as_dividing(harness: Harness) -> None:
-    """`flatten`: columns of one length; no numbers and no unknown containers beside rows; equal texts stay."""
+    """`flatten`: columns of one length; no numbers and no unknown containers next to rows; equal texts stay."""
     if harness.in_process or harness.served:
         return
     kinds = harness.build(Kinds, 2, mesh=TWO)

@@ -13,8 +13,8 @@ from collections import UserDict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.get import gather, get
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.get import gather, get
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.checks.failing import gate
 from twinkle_remote.conformance.harness import needs, raises

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.as_completed import as_completed
 from twinkle_remote.call.generate import AHEAD
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.as_completed import as_completed
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, raises
 from twinkle_remote.conformance.subjects.components import Counter

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.get import get
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, raises
 from twinkle_remote.conformance.subjects.echo import Echo

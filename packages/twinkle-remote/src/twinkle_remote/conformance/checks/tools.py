@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter as Counts
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote.call.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
 from twinkle_remote.component.explain_call import explain
 from twinkle_remote.conformance.harness import SIZES, needs, plain, raises
-from twinkle_remote.conformance.subjects.components import Counter
+from twinkle_remote.conformance.subjects.components import Caller, Counter
 from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR
@@ -42,16 +44,16 @@ def explain_tells_what_a_call_would_do(harness: Harness) -> None:
     """`explain` shows rank, coordinate, slice of each argument, and the ranks that are read; nothing runs."""
     mesh = EIGHT["dp2 pp2 tp2"]
     faulty = harness.build(Faulty, 8, mesh=mesh)
-    told = explain(faulty.takes, [1, 2, 3])
-    assert [row.rank for row in told.rows] == list(range(harness.workers(8)))
+    found = explain(faulty.takes, [1, 2, 3])
+    assert [row.rank for row in found.rows] == list(range(harness.workers(8)))
     if harness.in_process:
-        assert told.rows[0].arguments == {"rows": "list[0:3]"} and told.reads == (0,)
+        assert found.rows[0].arguments == {"rows": "list[0:3]"} and found.reads == (0,)
     else:
-        slices = [row.arguments["rows"] for row in told.rows]
+        slices = [row.arguments["rows"] for row in found.rows]
         assert slices == [f"list[{part.start}:{part.stop}]" for part in (mesh.get_slice(3, rank) for rank in range(8))]
-        assert [row.coordinate for row in told.rows] == [mesh.coordinate(rank) for rank in range(8)]
-        assert told.reads == tuple(mesh.collect_ranks) and "rows joined" in told.collect
-    assert "Faulty.takes" in str(told) and harness.groups[8] in str(told)
+        assert [row.coordinate for row in found.rows] == [mesh.coordinate(rank) for rank in range(8)]
+        assert found.reads == tuple(mesh.collect_ranks) and "rows joined" in found.collect
+    assert "Faulty.takes" in str(found) and harness.groups[8] in str(found)
     assert harness.each(8, faulty.count()) == [0] * harness.workers(8)
     with raises(TypeError, "Faulty.takes", "missing"):
         cast("Any", explain)(faulty.takes)
@@ -110,6 +112,31 @@ def stats_count_what_calls_moved(harness: Harness) -> None:
     assert [one for one in stats() if one.method == "Faulty.raises"][-1].failed[0] == 0
 
 
+def stats_count_the_calls_of_workers(harness: Harness) -> None:
+    """A call that a component makes has its record where the driver's calls have theirs, also one that fails."""
+    if harness.served:  # the server's process has them
+        return
+    counter = harness.build(Counter, 4, 10)
+    caller = harness.build(Caller, 2, counter)
+    plain(caller.call_other(1))
+    began = time.time()
+    plain(caller.call_other(1))
+    plain(caller.call_given(counter, 1))
+    with raises(TypeError):
+        plain(caller.call_given(counter, cast("int", "one")))
+    after = [one for one in stats() if one.submitted >= began]
+    made = Counts((one.method, one.group, one.workers, bool(one.failed)) for one in after)
+    two, four = harness.workers(2), harness.workers(4)
+    assert made == {
+        ("Caller.call_other", harness.groups[2], two, False): 1,
+        ("Caller.call_given", harness.groups[2], 1, False): 1,
+        ("Caller.call_given", harness.groups[2], 1, True): 1,
+        ("Counter.add", harness.groups[4], four, False): two + 1,
+        ("Counter.add", harness.groups[4], four, True): 1,
+    }, made
+    assert all(one.failed or one.seconds.keys() == set(range(one.workers)) for one in after)
+
+
 def a_second_initialize_is_checked(harness: Harness) -> None:
     """`initialize` with the same arguments does nothing; with others it is an error that shows the difference."""
     groups = [DeviceGroup(harness.groups[size], size, "CPU") for size in SIZES]
@@ -138,6 +165,7 @@ CHECKS = (
     functions_run_on_the_workers,
     the_context_tells_where_code_runs,
     stats_count_what_calls_moved,
+    stats_count_the_calls_of_workers,
     a_second_initialize_is_checked,
     many_calls_with_dropped_results_run_in_order,
 )

@@ -66,7 +66,7 @@ class Aliased(Base):
     """Attributes that are other functions than their names say."""
 
     def step(self, rows: list[str]) -> list[str]:
-        """Nothing that a call may reach."""
+        """A method that no call may reach."""
         return [f"helper {row}" for row in rows]
 
     update = remote_function(dispatch="slice_dp", collect="flatten")(_train)
@@ -129,5 +129,5 @@ class Signalling:
 
     @remote_function(dispatch="all", collect="first")
     def ping(self) -> str:
-        """Nothing."""
+        """Do nothing."""
         return "here"

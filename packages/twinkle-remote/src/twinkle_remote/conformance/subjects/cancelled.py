@@ -1,4 +1,4 @@
-"""A component whose calls take long, and which tells what has run."""
+"""A component whose calls take long, and which reports what has run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Slow:
 
     @remote_function(dispatch="all", collect="first")
     async def dreams(self, seconds: float) -> str:
-        """Wait, and tell if that is cancelled."""
+        """Wait, and report if that is cancelled."""
         self._ran.append(f"async {seconds}")
         try:
             await asyncio.sleep(seconds)
@@ -42,5 +42,5 @@ class Slow:
 
     @remote_function(dispatch="all", collect="first")
     def ran(self) -> list[str]:
-        """What has run."""
+        """The calls that have run."""
         return list(self._ran)

@@ -20,7 +20,7 @@ class Base:
 
     @remote_function(dispatch="all", collect="first")
     def tell(self, text: str) -> str:
-        """What every example answers."""
+        """Return what every example answers."""
         return f"{self.name} {text}"
 
 
@@ -250,5 +250,5 @@ class Named:
 
     @remote_function(dispatch="all", collect="first")
     def method(self, bound_method: int, kind: int, args: int, name: int, value: int) -> list[int]:
-        """What the constructor and the method were given."""
+        """Return what the constructor and the method were given."""
         return [*self.given, bound_method, kind, args, name, value]

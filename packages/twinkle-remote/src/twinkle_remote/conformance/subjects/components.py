@@ -30,7 +30,7 @@ class Managed:
 
     @remote_function(dispatch="all", collect="first")
     def entries(self) -> list[str]:
-        """What happened."""
+        """The events so far."""
         return self.log
 
 
@@ -116,7 +116,7 @@ class Writer:
 
     @remote_function(dispatch="all", collect="first")
     def held(self) -> Any:
-        """What it holds."""
+        """The value that it holds."""
         return self.value
 
     @remote_function(dispatch="all", collect="first")
@@ -157,7 +157,7 @@ class Caller:
 
     @remote_function(dispatch="all", collect="first")
     def own_type(self) -> str:
-        """What was built for the worker's own group, and what it counts."""
+        """The type that was built for the worker's own group, and its count."""
         assert self.own is not None
         return f"{type(self.own).__name__} {self.own.add(1)} {type(self.own) is Counter}"
 

@@ -26,7 +26,7 @@ async def waits_deep(seconds: float) -> None:
 
 @remote_class(concurrency=CONCURRENCY)
 class Asks:
-    """Async methods beside ordinary ones."""
+    """Async methods together with ordinary ones."""
 
     def __init__(self) -> None:
         self._log: list[str] = []
@@ -88,12 +88,12 @@ class Asks:
 
     @remote_function(dispatch="all")
     def log(self) -> list[str]:
-        """What has happened."""
+        """The events so far."""
         return list(self._log)
 
     @remote_function(dispatch="all")
     def most(self) -> int:
-        """How many calls of `opened` were inside at once."""
+        """The number of calls of `opened` that were inside at once."""
         return self._most
 
 
@@ -166,7 +166,7 @@ class Maker:
 
     @remote_function(dispatch="all")
     def counts(self) -> tuple[int, int]:
-        """How many items were made, and how many generators were closed."""
+        """The numbers of items that were made and of generators that were closed."""
         return self._made, self._closed
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Batch:
-    """Columns of one length beside a part without rows."""
+    """Columns of one length, and a part without rows."""
 
     tokens: list[Any]
     scores: list[Any]
@@ -144,32 +144,32 @@ class Echo:
 
     @remote_function(dispatch="slice_dp")
     def given(self, *args: Any, **kwargs: Any) -> Any:
-        """What each worker was given, by data rank."""
+        """Return what each worker was given, by data rank."""
         return current_worker().rank, args, kwargs
 
     @remote_function(dispatch="slice")
     def given_by_worker(self, *args: Any, **kwargs: Any) -> Any:
-        """What each worker was given, by worker."""
+        """Return what each worker was given, by worker."""
         return current_worker().rank, args, kwargs
 
     @remote_function(dispatch="all")
     def given_whole(self, *args: Any, **kwargs: Any) -> Any:
-        """What each worker was given."""
+        """Return what each worker was given."""
         return current_worker().rank, args, kwargs
 
     @remote_function(dispatch=by_worker)
     def given_by_function(self, value: Any, place: Any = None, meshed: bool = False) -> Any:
-        """What a callable dispatch made."""
+        """Return what a callable dispatch made."""
         return value, place, meshed
 
     @remote_function(dispatch="slice_dp", split=("prompts",))
     def only_prompts(self, prompts: Any, stop: Any = None) -> Any:
-        """What each worker was given, where one argument is named."""
+        """Return what each worker was given, where one argument is named."""
         return prompts, stop
 
     @remote_function(dispatch="slice_dp", replicate=("stop",))
     def all_but_stop(self, prompts: Any, stop: Any = None) -> Any:
-        """What each worker was given, where one argument is excepted."""
+        """Return what each worker was given, where one argument is excepted."""
         return prompts, stop
 
     @remote_function(dispatch="slice_dp", uneven="strict", collect="flatten")
@@ -281,9 +281,9 @@ class Echo:
         return f"rank {current_worker().rank}"
 
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def flat_keys(self, rows: list[int]) -> dict[str, list[int]]:
-        """Dicts whose keys differ."""
-        return {f"rank {current_worker().rank}": rows}
+    def flat_keys(self, rows: list[int], nested: bool = False) -> dict[str, Any]:
+        """Dicts whose keys differ, of lists or of dicts."""
+        return {f"rank {current_worker().rank}": {"rows": rows} if nested else rows}
 
     @remote_function(dispatch="all", collect="first")
     def nothing(self) -> None:

@@ -84,7 +84,7 @@ class Kinds:
 
     @remote_function(dispatch="slice_dp")
     def total_of(self, batch: Any) -> Any:
-        """What a batch has counted."""
+        """The sum that a batch has counted."""
         return batch.total
 
     @remote_function(dispatch="slice_dp", collect="flatten")
@@ -101,7 +101,7 @@ class Kinds:
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def rows_and(self, rows: list[int], beside: Any) -> Any:
-        """Rows beside another value."""
+        """Rows next to another value."""
         return {"rows": rows, "beside": beside.value}
 
     @remote_function(dispatch="slice_dp", collect="flatten")

@@ -50,7 +50,7 @@ class Seeded:
 
     @remote_function(dispatch="all")
     def drawn(self) -> list[float]:
-        """What was drawn."""
+        """The numbers that were drawn."""
         return self._drawn
 
 

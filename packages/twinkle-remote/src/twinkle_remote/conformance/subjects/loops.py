@@ -66,7 +66,7 @@ class Saved(Numbers):
 
     @remote_function(dispatch="all", collect="first")
     def state_dict(self) -> dict[str, int]:
-        """What was delivered."""
+        """The position that was delivered."""
         return {"at": self.at}
 
 

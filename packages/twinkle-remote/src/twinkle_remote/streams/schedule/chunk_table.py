@@ -98,6 +98,22 @@ class ChunkTable:
         self.count[chunk] = 1
         return parts
 
+    def split_at(self, chunk: int, rows: int) -> int:
+        """Leave a waiting chunk its first rows, and make another one of the rest.
+
+        Args:
+            chunk: A chunk that no data rank has.
+            rows: In [1, its rows - 1].
+
+        Returns:
+            The other one.
+        """
+        rest = self.add(self.first[chunk] + rows, self.count[chunk] - rows, self.batch[chunk])
+        for column in (self.stage, self.state, self.begun, self.errors, self.late, self.losses, self.overtaken):
+            column[rest] = column[chunk]
+        self.count[chunk] = rows
+        return rest
+
     def live(self) -> list[int]:
         """All chunks, by their first row."""
         return sorted((c for c in range(len(self.first)) if self.count[c]), key=self.first.__getitem__)

@@ -1,4 +1,4 @@
-"""What a stream counts: rows delivered, made again, dropped, set aside, and their lags."""
+"""Counts of a stream: rows delivered, made again, dropped, set aside, and their lags."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class StreamCounts:
         delivered: Rows that the loop was given.
         redone: Rows that were made again: too old, or lost with a worker.
         dropped: Rows that were too old under `stale="drop"`.
+        beyond: Rows that were older than the bound, and were used because they had been made again once.
         set_aside: Rows for which a stage raised at each attempt.
         lag: Delivered rows by their lag in versions.
     """
@@ -21,12 +22,13 @@ class StreamCounts:
     delivered: int = 0
     redone: int = 0
     dropped: int = 0
+    beyond: int = 0
     set_aside: int = 0
     lag: Counter[int] = field(default_factory=Counter)
 
-    def with_delivered(self, rows: int) -> StreamCounts:
-        """The counts after rows were delivered without lag."""
-        return replace(self, delivered=self.delivered + rows, lag=self.lag + Counter({0: rows}))
+    def with_delivered(self, rows: int, lag: int) -> StreamCounts:
+        """The counts after rows of one lag were delivered."""
+        return replace(self, delivered=self.delivered + rows, lag=self.lag + Counter({lag: rows}))
 
     @property
     def worst_lag(self) -> int:

@@ -1,4 +1,4 @@
-"""How long data ranks had work."""
+"""The time for which data ranks had work."""
 
 from __future__ import annotations
 

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from twinkle_remote.streams.positions import merged
 from twinkle_remote.streams.schedule.admission import Admission
-from twinkle_remote.streams.schedule.arrival import ArrivalOrder
 from twinkle_remote.streams.schedule.backlog import Backlog
-from twinkle_remote.streams.schedule.chunk_table import AT_WORK, FINISHED, WAITING, ChunkTable
+from twinkle_remote.streams.schedule.calls import Calls
+from twinkle_remote.streams.schedule.chunk_table import AT_WORK, FINISHED, ChunkTable
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.schedule.data_ranks import DataRanks
-from twinkle_remote.streams.schedule.decisions import Assignment, Part
-from twinkle_remote.streams.schedule.delivery_order import chunk_of, is_current, leading, sort_key
+from twinkle_remote.streams.schedule.decisions import Part
+from twinkle_remote.streams.schedule.delivery.arrival import ArrivalOrder
+from twinkle_remote.streams.schedule.delivery.overtaken import OvertakenChunks
+from twinkle_remote.streams.schedule.delivery.source_order import SourceOrder
+from twinkle_remote.streams.schedule.delivery.whole_batches import WholeBatches
+from twinkle_remote.streams.schedule.intake import Intake, lanes_of
 from twinkle_remote.streams.schedule.lag import LagRule
-from twinkle_remote.streams.schedule.source_order import SourceOrder
-from twinkle_remote.streams.schedule.whole_batches import WholeBatches
+from twinkle_remote.streams.schedule.setbacks import Setbacks
+from twinkle_remote.streams.schedule.versions_a_batch import VersionsABatch
+from twinkle_remote.streams.schedule.work_queues import WorkQueues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_remote.streams.rules import StreamRules
-    from twinkle_remote.streams.schedule.delivery_order import DeliveryOrder
+    from twinkle_remote.streams.schedule.decisions import Assignment, StageCall
+    from twinkle_remote.streams.schedule.delivery.delivery_order import DeliveryOrder
 
 ERRORS = 2
 """How often a stage may raise for a row before the row is set aside."""
@@ -33,11 +38,10 @@ LATE = 3
 
 @dataclass(slots=True)
 class _Totals:
-    """Counters of the schedule: rows read, chunks at work, the number of the last event."""
+    """Counters of the schedule: rows and batches read, the number of the last event."""
 
     read: int
     batches: int = 0
-    at_work: int = 0
     tick: int = 0
 
 
@@ -50,11 +54,15 @@ class Scheduler:
         stages: The pool of each stage.
         first: Position of the first row.
         version: The version now.
-        serial: The pools whose data ranks have one chunk at a time.
+        intakes: What each stage takes at a time; None for one call, with what waits.
 
     Attributes:
-        given_up: First row and number of the rows that were dropped or set aside; the caller takes them off.
-        overdue: How often rows that had been made again were found too old once more.
+        rules: The options of the stream.
+        version: The version now.
+        counts: What is counted of rows.
+        chunks: The chunks that are not delivered.
+        pools: The data ranks of each pool.
+        at_end: Whether the source has no more rows.
     """
 
     def __init__(
@@ -65,31 +73,39 @@ class Scheduler:
         *,
         first: int = 0,
         version: int = 0,
-        serial: Collection[int] = (),
+        intakes: Sequence[Intake] | None = None,
     ) -> None:
         self.rules = rules
         self.version = version
         self.counts = StreamCounts()
         self.chunks = ChunkTable()
-        self.pools = [DataRanks(n, 1 if pool in serial else rules.at_once) for pool, n in enumerate(pools)]
+        takes = list(zip(stages, intakes or [Intake(calls=rules.at_once or 1)] * len(stages), strict=True))
+        self.pools = [
+            DataRanks(n, lanes_of([intake for of_pool, intake in takes if of_pool == pool]))
+            for pool, n in enumerate(pools)
+        ]
         self.at_end = False
-        self.given_up: list[tuple[int, int]] = []
-        self.overdue = 0
         self._stages = tuple(stages)
-        self._lag = LagRule(rules.max_lag, rules.stale)
-        self._admission = Admission(rules.ahead, rules.max_lag, rules.rows or 1, rules.rows is None)
+        self._versions = versions = VersionsABatch(rules.max_lag)
+        self._lag = LagRule(rules.max_lag, rules.stale, versions)
+        self._admission = Admission(rules.ahead, rules.max_lag, rules.rows or 1, rules.rows is None, versions)
         self._backlog = Backlog(joined=rules.rows is not None)
-        self._delivery = self._choose_delivery(first)
-        self._queues: list[list[int]] = [[] for _ in stages]
-        self._ages: list[int] = []
+        overtaken = OvertakenChunks(self.chunks)
+        self._delivery = self._choose_delivery(first, overtaken)
+        self._queues = WorkQueues(self.chunks, len(stages), self._lag, self._delivery, overtaken)
+        self._setbacks = Setbacks(self.chunks, self._lag, self._delivery, self._queues, self._admission, self.counts)
+        of_given_size = rules.chunk is not None
+        self._calls = Calls(
+            self.chunks, self._queues, self._setbacks, self._delivery, self.pools, takes, of_given_size=of_given_size
+        )
         self._totals = _Totals(first)
 
-    def _choose_delivery(self, first: int) -> DeliveryOrder:
+    def _choose_delivery(self, first: int, overtaken: OvertakenChunks) -> DeliveryOrder:
         if self.rules.order == "source":
             return SourceOrder(self.chunks, self.rules.rows, first)
         if self.rules.rows is None:
-            return WholeBatches(self.chunks, self._lag)
-        return ArrivalOrder(self.chunks, self.rules.rows, self._lag)
+            return WholeBatches(self.chunks, self._lag, overtaken)
+        return ArrivalOrder(self.chunks, self.rules.rows, self._lag, overtaken)
 
     @property
     def left(self) -> int:
@@ -98,8 +114,8 @@ class Scheduler:
 
     @property
     def at_work(self) -> int:
-        """ChunkTable that data ranks have."""
-        return self._totals.at_work
+        """Chunks that data ranks have."""
+        return self._calls.at_work
 
     # the source
 
@@ -139,22 +155,31 @@ class Scheduler:
         """The source has no more rows."""
         self.at_end = True
 
-    def source_goes_on(self) -> None:
+    def next_epoch(self) -> None:
         """The source begins its next epoch; the rows of the last one are delivered."""
         self.at_end = False
+        self._versions.pause()
 
     def _admit(self) -> None:
+        size = self.rules.chunk or 1
         while self._backlog.rows:
-            room = self._admission.room() or self._room_of_a_held_batch()
-            if room == 0:
+            room = self._admission.room()
+            beyond = 0 if room else self._room_of_a_held_batch()
+            if not room and not beyond:
                 return
-            first, count, batch, made = self._backlog.take(min(room, self.rules.chunk))
-            chunk = self.chunks.add(first, count, batch)
-            self._admission.unused += count
-            if made is None:
-                self._queue(chunk)
-            else:
-                self._accept_made(chunk, *made)
+            for _ in range(beyond // size or 1):
+                self._admit_chunk(min(room or size, size))
+
+    def _admit_chunk(self, most: int) -> None:
+        if not self._backlog.rows:
+            return
+        first, count, batch, made = self._backlog.take(most)
+        chunk = self.chunks.add(first, count, batch)
+        self._admission.unused += count
+        if made is None:
+            self._queues.put(chunk)
+        else:
+            self._accept_made(chunk, *made)
 
     def _room_of_a_held_batch(self) -> int:
         """Rows that are admitted beyond `ahead`, because the loop could wait for them for ever.
@@ -162,49 +187,32 @@ class Scheduler:
         Complete batches wait for one that would be overtaken. Of that one rows may be left that were not admitted: then
         nothing is at work, and it is the next one, because batches are admitted one after the other.
         """
-        waits = self._admission.whole and self._admission.asked and not self.at_work and not any(self._queues)
-        return self.rules.chunk if waits and not self.ready() else 0
+        waits = self._admission.whole and self._versions.is_asked and not self.at_work
+        if not waits or self._queues.can_begin(self.version) or self.ready():
+            return 0
+        return self.rules.chunk or self._calls.most_rows(0, self._admission.batch)
 
     def _accept_made(self, chunk: int, begun: int, ended: int) -> None:
         self.chunks.begun[chunk] = begun
         self.chunks.stage[chunk] = len(self._stages) - 1
         self._delivery.begun(chunk)
-        if not self._is_overtaken(chunk):
+        if not self._setbacks.is_overtaken(chunk, self.version):
             self._finish(chunk, ended)
 
     # work
 
-    def next_work(self) -> Assignment | None:
-        """The next chunk for a data rank; None while none waits that a data rank has room for."""
+    def next_works(self) -> Sequence[StageCall]:
+        """The next calls, one for a data rank at most; empty while none waits that a data rank has room for."""
         self._admit()
         for stage in reversed(range(len(self._stages))):
-            queue, ranks = self._queues[stage], self.pools[self._stages[stage]]
-            while queue:
-                chunk = chunk_of(queue[0])
-                rank = ranks.next()
-                if rank is None:
-                    break
-                heappop(queue)
-                if stage and self._is_overtaken(chunk):
-                    continue
-                return self._give(chunk, stage, rank, ranks)
-        return None
-
-    def _give(self, chunk: int, stage: int, rank: int, ranks: DataRanks) -> Assignment:
-        chunks = self.chunks
-        ranks.take(rank)
-        self._totals.at_work += 1
-        chunks.state[chunk], chunks.rank[chunk] = AT_WORK, rank
-        if chunks.begun[chunk] < 0:
-            chunks.begun[chunk] = self.version
-            self._delivery.begun(chunk)
-        return self.assignment(chunk)
+            works = self._calls.begin(stage, self.version, self._admission.batch)
+            if works:
+                return works
+        return ()
 
     def assignment(self, chunk: int) -> Assignment:
         """The work of a chunk that a data rank has."""
-        chunks = self.chunks
-        stage, rank, begun = chunks.stage[chunk], chunks.rank[chunk], chunks.begun[chunk]
-        return Assignment(chunk, stage, rank, chunks.first[chunk], chunks.count[chunk], begun)
+        return self._calls.assignment(chunk)
 
     def is_finished(self, chunk: int) -> bool:
         """Whether a chunk waits for its delivery."""
@@ -212,12 +220,12 @@ class Scheduler:
 
     def finished(self, chunk: int) -> None:
         """A data rank finished a stage for a chunk."""
-        self._leave_rank(chunk)
-        if self._is_overtaken(chunk):
+        self._calls.leave(chunk)
+        if self._setbacks.is_overtaken(chunk, self.version):
             return
         if self.chunks.stage[chunk] + 1 < len(self._stages):
             self.chunks.stage[chunk] += 1
-            self._queue(chunk)
+            self._queues.put(chunk)
         else:
             self._finish(chunk, self.version)
 
@@ -231,12 +239,12 @@ class Scheduler:
         Returns:
             The chunks that take its place: itself, or one for each of its rows; empty if its one row is set aside.
         """
-        self._leave_rank(chunk)
+        self._calls.leave(chunk)
         if self.failed_before(chunk):
-            self._set_aside(chunk)
+            self._setbacks.set_aside(chunk)
             return ()
         self.chunks.errors[chunk] += 1
-        return self._again(chunk, self.chunks.stage[chunk])
+        return self._setbacks.again(chunk, self.chunks.stage[chunk])
 
     def late_before(self, chunk: int) -> bool:
         """Whether a chunk of one row is set aside when a call passes its deadline for it once more."""
@@ -256,14 +264,14 @@ class Scheduler:
             As for `failed`.
         """
         if self.chunks.state[chunk] == AT_WORK:
-            self._leave_rank(chunk)
+            self._calls.leave(chunk)
         if late and self.late_before(chunk):
-            self._set_aside(chunk)
+            self._setbacks.set_aside(chunk)
             return ()
         self.chunks.late[chunk] += late
         self.chunks.losses[chunk] = min(self.chunks.losses[chunk] + (not late), 100)
         self.counts.redone += self.chunks.count[chunk]
-        return self._again(chunk, min(stage, self.chunks.stage[chunk]))
+        return self._setbacks.again(chunk, min(stage, self.chunks.stage[chunk]))
 
     def rank_lost(self, pool: int, rank: int) -> None:
         """A data rank takes no more work."""
@@ -273,48 +281,12 @@ class Scheduler:
         """A data rank takes work again."""
         self.pools[pool].set_usable(rank, True)
 
-    def _leave_rank(self, chunk: int) -> None:
-        self._totals.at_work -= 1
-        self.pools[self._stages[self.chunks.stage[chunk]]].give_back(self.chunks.rank[chunk])
-
-    def _queue(self, chunk: int) -> None:
-        self.chunks.state[chunk] = WAITING
-        heappush(self._queues[self.chunks.stage[chunk]], sort_key(tick=self.chunks.first[chunk], chunk=chunk))
-
     def _finish(self, chunk: int, ended: int) -> None:
         chunks = self.chunks
         self._totals.tick += 1
         chunks.tick[chunk], chunks.ended[chunk], chunks.state[chunk] = self._totals.tick, ended, FINISHED
-        if self._lag.max_lag is not None and self._lag.stale != "use":
-            heappush(self._ages, sort_key(chunks.begun[chunk], tick=chunks.tick[chunk], chunk=chunk))
+        self._setbacks.watch(chunk)
         self._delivery.finished(chunk)
-
-    def _again(self, chunk: int, stage: int) -> Sequence[int]:
-        """Queue a chunk once more; rows that failed together are made apart, so that one cannot fail the others."""
-        chunks = self.chunks
-        self._delivery.withdrawn(chunk)
-        if stage == 0:
-            chunks.begun[chunk] = -1
-        chunks.state[chunk], chunks.stage[chunk], chunks.cut[chunk] = WAITING, stage, 0
-        parts = chunks.split(chunk)
-        for part in parts:
-            if stage:
-                self._delivery.begun(part)
-            self._queue(part)
-        return parts
-
-    def _set_aside(self, chunk: int) -> None:
-        self.counts.set_aside += self.chunks.count[chunk]
-        self._give_up(chunk)
-
-    def _give_up(self, chunk: int) -> None:
-        chunks = self.chunks
-        if chunks.begun[chunk] >= 0:
-            self._delivery.withdrawn(chunk)
-        self._admission.unused -= chunks.count[chunk]
-        self.given_up.append((chunks.first[chunk], chunks.count[chunk]))
-        self._delivery.gone(chunks.first[chunk], chunks.count[chunk], chunks.batch[chunk])
-        chunks.remove(chunk)
 
     # versions
 
@@ -324,39 +296,15 @@ class Scheduler:
         Args:
             version: Its number, not below the last one.
         """
+        self._versions.published(max(0, version - self.version))
         self.version = max(self.version, version)
-        self._admission.used()
-        while self._ages and self._lag.fate(leading(self._ages[0]), self.version, 0) != "use":
-            key = heappop(self._ages)
-            if is_current(key, self.chunks):
-                self._is_overtaken(chunk_of(key))
-
-    def _is_overtaken(self, chunk: int) -> bool:
-        """Apply the rule to a chunk that no data rank has; True if it was dropped or queued again."""
-        chunks = self.chunks
-        fate = self._lag.fate(chunks.begun[chunk], self.version, chunks.overtaken[chunk])
-        if fate == "use":
-            if chunks.overtaken[chunk] and self._lag.fate(chunks.begun[chunk], self.version, 0) != "use":
-                self.overdue += chunks.count[chunk]
-            return False
-        if fate == "drop":
-            self.counts.dropped += chunks.count[chunk]
-            self._give_up(chunk)
-            return True
-        self.counts.redone += chunks.count[chunk]
-        self._delivery.withdrawn(chunk)
-        chunks.overtaken[chunk] = min(chunks.overtaken[chunk] + 1, 100)
-        chunks.begun[chunk] = chunks.ended[chunk] = -1
-        chunks.stage[chunk] = chunks.cut[chunk] = 0
-        self._queue(chunk)
-        return True
+        self._setbacks.overtake(self.version)
 
     # the loop
 
     def ask(self) -> None:
         """The loop wants the next batch; it is through with those that it was given."""
-        self._admission.used()
-        self._admission.asked = True
+        self._versions.ask()
         self._admit()
 
     def ready(self) -> bool:
@@ -368,7 +316,8 @@ class Scheduler:
         """The rows of the batch that is ready."""
         parts = [self._part(chunk, count) for chunk, count in self._delivery.take()]
         rows = sum(part.rows for part in parts)
-        self._admission.delivered(rows)
+        self._admission.unused -= rows
+        self._versions.delivered()
         self.counts.delivered += rows
         return parts
 
@@ -383,7 +332,14 @@ class Scheduler:
             chunks.cut[chunk] += count
             chunks.count[chunk] -= count
         self.counts.lag[self.version - begun] += count
+        if self._lag.is_beyond(begun, self.version):
+            self.counts.beyond += count
         return Part(chunk, first, cut, count, begun, ended, whole)
+
+    def take_given_up(self) -> Sequence[tuple[int, int]]:
+        """First row and number of the rows that were dropped or set aside since this was asked last."""
+        given_up, self._setbacks.given_up = self._setbacks.given_up, []
+        return given_up
 
     # the state
 

@@ -1,1 +1,1 @@
-"""What a stream tells of its run: figures, a forecast, a timeline, a progress bar."""
+"""Telemetry of a stream's run: figures, a forecast, a timeline, a progress bar."""

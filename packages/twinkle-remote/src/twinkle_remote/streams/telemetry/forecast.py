@@ -1,23 +1,23 @@
-"""What a stream will show: a simulation of its schedule with durations that are given or were measured."""
+"""The forecast of a stream: a simulation of its schedule with durations that are given or were measured."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING
 
-from twinkle_remote.streams.schedule.load import Load
-from twinkle_remote.streams.schedule.simulation import simulate
+from twinkle_remote.streams.schedule.simulated.load import Load
+from twinkle_remote.streams.schedule.simulated.simulation import simulate
 from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from twinkle_remote.streams.rules import StreamRules
-    from twinkle_remote.streams.schedule.load import SimulatedRun
+    from twinkle_remote.streams.schedule.simulated.load import SimulatedRun
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
 _ROWS = 4096  # rows of a run for which nothing was measured
-_RUNS = 5  # orders of given durations, of which the one with the median throughput is told
+_RUNS = 5  # orders of given durations, of which the one with the median throughput is reported
 
 
 def forecast(
@@ -36,14 +36,16 @@ def forecast(
     pools = [place.data_ranks for _, place in sorted({place.pool: place for place in places}.items())]
     stages, widths = [place.pool for place in places], [place.width for place in places]
     loads = _loads(record, durations, training, rows)
-    runs = sorted((simulate(rules, pools, stages, load, widths) for load in loads), key=lambda run: run.rows_per_second)
-    return _told(runs[len(runs) // 2], record)
+    intakes = [place.intake for place in places]
+    all_runs = (simulate(rules, pools, stages, load, widths, intakes) for load in loads)
+    runs = sorted(all_runs, key=lambda run: run.rows_per_second)
+    return _stats_of(runs[len(runs) // 2], record)
 
 
 def _loads(
     record: StreamRecord, durations: Mapping[str, Sequence[float]] | None, training: float | None, rows: int | None
 ) -> Iterator[Load]:
-    """What was measured, again; or given durations in several orders."""
+    """The loads that were measured, again; or given durations in several orders."""
     steps = [(step.ended - step.began) / step.rows for step in record.steps] if training is None else [training]
     for seed in range(1 if durations is None else _RUNS):
         choose = Random(seed)
@@ -89,7 +91,7 @@ def _by_stage(drawn: Sequence[Sequence[float]]) -> Callable[[int, int], float]:
     return lambda row, stage: drawn[stage][row % len(drawn[stage])]
 
 
-def _told(run: SimulatedRun, record: StreamRecord) -> StreamStats:
+def _stats_of(run: SimulatedRun, record: StreamRecord) -> StreamStats:
     stages = {}
     for index, place in enumerate(record.places):
         made, busy = run.made[index], run.busy[index]

@@ -49,14 +49,17 @@ class ProgressBar:
         self._shown_at = time.monotonic()
         stats = self._stats()
         if self._bar is None:
-            print(f"stream: {stats.rows:,} rows, {stats.rows_per_second:,.1f} rows/s, {told(stats)}", file=sys.stderr)
+            print(
+                f"stream: {stats.rows:,} rows, {stats.rows_per_second:,.1f} rows/s, {status_line(stats)}",
+                file=sys.stderr,
+            )
         else:
-            self._bar.set_postfix_str(told(stats), refresh=False)
+            self._bar.set_postfix_str(status_line(stats), refresh=False)
             self._bar.n = stats.rows
             self._bar.refresh()
 
 
-def told(stats: StreamStats) -> str:
+def status_line(stats: StreamStats) -> str:
     """Lag, and busy shares."""
     busy = [f"{name} {stage.busy:.0%}" for name, stage in stats.stages.items()]
     return (

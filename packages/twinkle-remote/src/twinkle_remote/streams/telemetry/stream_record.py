@@ -1,4 +1,4 @@
-"""What a stream remembers of its chunks, of the steps of its loop and of versions, by the driver's clock."""
+"""The record of a stream's chunks, of the steps of its loop and of versions, by the driver's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinkle_remote.streams.schedule.occupancy import Occupancies
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.streams.schedule.decisions import Assignment
+    from twinkle_remote.streams.schedule.decisions import StageCall
     from twinkle_remote.streams.telemetry.stage_place import StagePlace
 
 _KEPT = 20_000  # chunks, steps and versions whose times are kept
@@ -32,6 +32,7 @@ class ChunkTimes(NamedTuple):
         began: When its method began.
         ended: When its method ended.
         failed: It raised, or its worker was lost.
+        spans: First row and number of the rows that follow each other in the source; empty if all do.
     """
 
     stage: int
@@ -42,6 +43,7 @@ class ChunkTimes(NamedTuple):
     began: float
     ended: float
     failed: bool
+    spans: Sequence[tuple[int, int]] = ()
 
 
 class StepTimes(NamedTuple):
@@ -104,26 +106,26 @@ class StreamRecord:
 
     # chunks
 
-    def sent(self, work: Assignment) -> None:
-        """A data rank is given a chunk."""
+    def sent(self, work: StageCall) -> None:
+        """A data rank is given a call."""
         with self._lock:
-            self._sent[work.chunk] = at = now()
+            self._sent[work.number] = at = now()
             self._occupied.take(work.stage, work.rank, at)
 
     def received(
-        self, work: Assignment, seconds: float | None = None, started: float = 0.0, *, failed: bool = False
+        self, work: StageCall, seconds: float | None = None, started: float = 0.0, *, failed: bool = False
     ) -> None:
-        """The driver knows that a chunk is over.
+        """The driver knows that a call is over.
 
         Args:
-            work: The chunk.
+            work: The call.
             seconds: How long its method ran; None for the whole time since it was sent.
             started: When its method began, by the wall clock.
             failed: It raised, or its worker was lost.
         """
         place, at = self.places[work.stage], now()
         with self._lock:
-            sent = self._sent.pop(work.chunk, at)
+            sent = self._sent.pop(work.number, at)
             self._occupied.give_back(work.stage, work.rank, at)
             key = (place.pool, work.rank)
             taken = at - (sent if place.width > 1 else max(sent, self._received.get(key, sent)))
@@ -131,9 +133,12 @@ class StreamRecord:
             ran = at - sent if seconds is None else min(seconds, at - sent)
             # The worker's clock is believed between the two times that the driver saw.
             began = min(max(started - self.wall, sent), at - ran) if seconds is not None else sent
-            self._add(ChunkTimes(*work[1:], began, began + ran, failed))
+            spans, rows, ended = work.spans(), work.rows, began + ran
+            several = spans if len(spans) > 1 else ()
+            times = (work.stage, work.rank, spans[0][0], rows, work.version, began, ended, failed, several)
+            self._add(ChunkTimes(*times))
             if not failed:
-                self.taken[work.stage].append((work.first, work.rows, taken))
+                self.taken[work.stage] += [(first, count, taken * count / rows) for first, count in spans]
 
     def ran(self, times: ChunkTimes, sent: float) -> None:
         """A part of a whole call of a stage is over; nothing was known of it before.

@@ -21,7 +21,7 @@ class StageStats:
         rows: Rows that went through it, those included that were made again or dropped.
         busy: Share of its data ranks' time in which it ran, in [0, 1].
         waiting: Share of their time in which they had no work, of any stage, in [0, 1]. What is left of both is what
-            calls take beside the function.
+            calls take in addition to the function.
         row_seconds: Mean time of a row, as a part of its chunk's.
     """
 

@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 _datasets: Any = importlib.import_module("datasets")
 
@@ -23,6 +25,30 @@ class DatasetSplitter:
         if not isinstance(value, _datasets.Dataset):
             return type(value)(self.slice(_source(value), start, stop), value.column_name)
         return value.select(range(start, stop) if start < stop else range(0))
+
+    def take(self, value: Any, rows: Rows) -> Any:
+        """A dataset of these rows over the same table, or the column of such a dataset."""
+        if not isinstance(value, _datasets.Dataset):
+            return type(value)(self.take(_source(value), rows), value.column_name)
+        return value.select(list(rows))
+
+    def columns(self, value: Any) -> Sequence[Hashable] | None:
+        """The columns of a dataset."""
+        return value.column_names if isinstance(value, _datasets.Dataset) else None
+
+    def select(self, value: Any, names: Sequence[Hashable]) -> Any:
+        """The dataset with these columns."""
+        return value.select_columns(list(names))
+
+    def join(self, values: Sequence[Any]) -> Any:
+        """The columns of all datasets, row next to row."""
+        kept = [
+            value.remove_columns(
+                [name for name in value.column_names if any(name in one.column_names for one in later)]
+            )
+            for value, later in ((value, values[place + 1 :]) for place, value in enumerate(values))
+        ]
+        return _datasets.concatenate_datasets([value for value in kept if value.column_names], axis=1)
 
     def concat(self, values: Sequence[Any]) -> Any:
         """One dataset over all tables; datasets refuses other features.

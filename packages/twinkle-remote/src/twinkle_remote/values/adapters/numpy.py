@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
+    from twinkle_remote.protocol.tables import Rows
+
 _NUMBERS = "biufc"
 
 
@@ -36,6 +38,15 @@ class NumpySplitter:
             set_attributes(part, carried(value, dict(attributes_of(part))))
         return part
 
+    def take(self, value: NDArray[Any], rows: Rows) -> NDArray[Any]:
+        """A copy of rows of these numbers, of the same type."""
+        part: NDArray[Any] = value[np.asarray(rows, dtype=np.intp)]
+        if type(part) is not type(value):
+            raise TypeError(f"a part of {type(value).__name__} is {type(part).__name__}")
+        if not _of_numpy(value):
+            set_attributes(part, carried(value, dict(attributes_of(part))))
+        return part
+
     def concat(self, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """One new array that is read-only, as those that were not joined; masks, types and attributes are kept.
 
@@ -50,6 +61,8 @@ class NumpySplitter:
             raise ValueError(f"they are of the types {', '.join(kind.__name__ for kind in kinds)}")
         first = values[0]
         whole: NDArray[Any] = np.concatenate([value.view(np.ndarray) for value in values])
+        if all(value.dtype == first.dtype != whole.dtype for value in values):  # the other order of bytes
+            whole = whole.astype(first.dtype)
         if kinds[0] is not np.ndarray:
             whole = whole.view(kinds[0])
             whole.__array_finalize__(first)
@@ -92,7 +105,7 @@ def check_types(types: Sequence[DTypeLike], values: Sequence[Any]) -> None:
 
     Args:
         types: The type of each array; numbers meet numbers, and everything else its own kind.
-        values: The arrays, whose elements are looked at where the types alone do not tell.
+        values: The arrays, whose elements are looked at where the types alone do not say it.
 
     Raises:
         ValueError: An element would become another.

@@ -1,4 +1,4 @@
-"""Rows of pandas frames, series, indexes and arrays; the index goes along, and what pandas keeps beside the values."""
+"""Rows of pandas frames, series, indexes and arrays; the index goes along, and what pandas keeps with the values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 _pandas: Any = importlib.import_module("pandas")
 
@@ -22,6 +24,30 @@ class PandasSplitter:
     def slice(self, value: Any, start: int, stop: int) -> Any:
         """Rows [start, stop), with their index."""
         return value.iloc[start:stop] if isinstance(value, _pandas.DataFrame | _pandas.Series) else value[start:stop]
+
+    def take(self, value: Any, rows: Rows) -> Any:
+        """Rows of these numbers, with their index."""
+        if isinstance(value, _pandas.DataFrame | _pandas.Series):
+            return value.iloc[list(rows)]
+        return value.take(list(rows))
+
+    def columns(self, value: Any) -> Sequence[Hashable] | None:
+        """The columns of a frame."""
+        return list(value.columns) if isinstance(value, _pandas.DataFrame) else None
+
+    def select(self, value: Any, names: Sequence[Hashable]) -> Any:
+        """The frame with these columns."""
+        return value[list(names)]
+
+    def join(self, values: Sequence[Any]) -> Any:
+        """The columns of all frames, row next to row; the labels are those of the first one."""
+        fresh = values[0].copy(deep=False)
+        for value in values[1:]:
+            if not value.columns.is_unique or not fresh.columns.is_unique:
+                raise ValueError("a name stands for several columns: use names that differ")
+            for name in value.columns:
+                fresh[name] = value[name].array
+        return fresh
 
     def concat(self, values: Sequence[Any]) -> Any:
         """One new frame, series, index or array. Default indexes, each from 0, go on as one.

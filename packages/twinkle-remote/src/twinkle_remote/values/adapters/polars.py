@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 _polars: Any = importlib.import_module("polars")
 
@@ -21,6 +23,25 @@ class PolarsSplitter:
     def slice(self, value: Any, start: int, stop: int) -> Any:
         """A view of rows [start, stop)."""
         return value.slice(start, stop - start)
+
+    def take(self, value: Any, rows: Rows) -> Any:
+        """Rows of these numbers."""
+        return value[list(rows)]
+
+    def columns(self, value: Any) -> Sequence[Hashable] | None:
+        """The columns of a frame."""
+        return value.columns if isinstance(value, _polars.DataFrame) else None
+
+    def select(self, value: Any, names: Sequence[Hashable]) -> Any:
+        """The frame with these columns."""
+        return value.select(list(names))
+
+    def join(self, values: Sequence[Any]) -> Any:
+        """The columns of all frames, row next to row."""
+        fresh = values[0]
+        for value in values[1:]:
+            fresh = fresh.with_columns(value.get_columns())
+        return fresh
 
     def concat(self, values: Sequence[Any]) -> Any:
         """One frame or series; polars refuses other columns and types.

@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 _arrow: Any = importlib.import_module("pyarrow")
 
@@ -22,11 +24,32 @@ class ArrowSplitter:
         """A view of rows [start, stop)."""
         return value.slice(start, stop - start)
 
+    def take(self, value: Any, rows: Rows) -> Any:
+        """Rows of these numbers."""
+        return value.take(_arrow.array(rows, type=_arrow.int64()))
+
+    def columns(self, value: Any) -> Sequence[Hashable] | None:
+        """The columns of a table or record batch."""
+        return value.schema.names if isinstance(value, _arrow.Table | _arrow.RecordBatch) else None
+
+    def select(self, value: Any, names: Sequence[Hashable]) -> Any:
+        """The table with these columns."""
+        return value.select(list(names))
+
+    def join(self, values: Sequence[Any]) -> Any:
+        """The columns of all tables, row next to row."""
+        fresh = values[0]
+        for value in values[1:]:
+            for field, column in zip(value.schema, value.columns, strict=True):
+                place = fresh.schema.get_field_index(field.name)
+                fresh = fresh.append_column(field, column) if place < 0 else fresh.set_column(place, field, column)
+        return fresh
+
     def concat(self, values: Sequence[Any]) -> Any:
         """One table, batch or array; pyarrow refuses other columns and types.
 
         Raises:
-            ValueError: The metadata differ, apart from what pandas tells of an index.
+            ValueError: The metadata differ, apart from what pandas notes of an index.
         """
         if isinstance(values[0], _arrow.Table | _arrow.RecordBatch):
             values = _of_one_schema(values)
@@ -45,10 +68,12 @@ def _of_one_schema(values: Sequence[Any]) -> Sequence[Any]:
     first = values[0].schema
     if all(value.schema.equals(first, check_metadata=True) for value in values):
         return values
-    told = [{key: own for key, own in (value.schema.metadata or {}).items() if key != b"pandas"} for value in values]
-    if any(other != told[0] for other in told):
-        raise ValueError(f"their metadata are {told!r:.200}")
-    return [value.replace_schema_metadata(told[0] or None) for value in values]
+    metadata = [
+        {key: own for key, own in (value.schema.metadata or {}).items() if key != b"pandas"} for value in values
+    ]
+    if any(other != metadata[0] for other in metadata):
+        raise ValueError(f"their metadata are {metadata!r:.200}")
+    return [value.replace_schema_metadata(metadata[0] or None) for value in values]
 
 
 SPLITTER = ArrowSplitter()

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 _torch: Any = importlib.import_module("torch")
 
@@ -32,6 +34,25 @@ class TensorDictSplitter:
     def slice(self, value: Any, start: int, stop: int) -> Any:
         """Rows [start, stop), views of the tensors."""
         return value[start:stop]
+
+    def take(self, value: Any, rows: Rows) -> Any:
+        """Rows of these numbers."""
+        return value[_torch.tensor(rows)]
+
+    def columns(self, value: Any) -> Sequence[Hashable] | None:
+        """The keys of the first level."""
+        return list(value.keys())
+
+    def select(self, value: Any, names: Sequence[Hashable]) -> Any:
+        """The TensorDict with these keys."""
+        return value.select(*names)
+
+    def join(self, values: Sequence[Any]) -> Any:
+        """The keys of all TensorDicts, row next to row."""
+        fresh = values[0].clone(recurse=False)
+        for value in values[1:]:
+            fresh.update(value)
+        return fresh
 
     def concat(self, values: Sequence[Any]) -> Any:
         """One TensorDict; torch refuses other keys and shapes.

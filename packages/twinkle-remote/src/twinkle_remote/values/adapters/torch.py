@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch  # noqa: TID253  loaded only once a caller's own value is a tensor
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.adapters import torch_jagged as jagged
 from twinkle_remote.values.attributes import attributes_of, carried, finalized_attributes, set_attributes
+from twinkle_remote.values.runs import by_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from twinkle_remote.protocol.tables import Rows
 
 _BY_ROW_OR_COLUMN = (torch.sparse_csr, torch.sparse_csc)
 _ONE_SCALE = {torch.per_tensor_affine, torch.per_tensor_symmetric}
@@ -44,6 +47,12 @@ class TorchSplitter:
                 "Replicate(value) to send it whole"
             )
         return torch.narrow_copy(_coordinates(value), 0, start, stop - start).to_sparse(layout=value.layout)
+
+    def take(self, value: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Rows of these numbers: a copy."""
+        if type(value) is not torch.Tensor or value.is_nested or value.is_quantized or value.layout != torch.strided:
+            return cast("torch.Tensor", by_runs(self, value, rows))
+        return value[torch.tensor(rows, dtype=torch.int64, device=value.device)]
 
     def concat(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """One new tensor; layouts, types and attributes are kept.
@@ -168,7 +177,7 @@ def _survives(value: torch.Tensor, common: torch.dtype) -> bool:
 
 
 def _narrower(dtype: torch.dtype, common: torch.dtype) -> bool:
-    """Whether a number type holds less than one that is promoted to it (float64 beside complex64)."""
+    """Whether a number type holds less than one that is promoted to it (float64 with complex64)."""
     if not (common.is_floating_point or common.is_complex) or dtype == torch.bool:
         return False
     return torch.finfo(dtype).eps < torch.finfo(common).eps or torch.finfo(dtype).max > torch.finfo(common).max

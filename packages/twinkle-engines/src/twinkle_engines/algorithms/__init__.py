@@ -1,0 +1,1 @@
+"""Algorithms: rewards, advantages and losses as plain functions."""

@@ -1,0 +1,1 @@
+"""Batches: tokens of prompts and sequences in ragged columns, how they are made, padded and packed."""

@@ -1,0 +1,199 @@
+"""Chats as a tokenizer's template writes them: rows in plain Python, without what a container added to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Chat = list[dict[str, Any]]
+"""Messages with "role", "content", and what else a template reads."""
+
+
+def as_plain(value: Any) -> Any:
+    """The value in lists, dicts and scalars of Python: arrays, tuples and scalars of other libraries as these."""
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(one) for key, one in value.items()}
+    if hasattr(value, "as_py"):  # pyarrow's scalars
+        return as_plain(value.as_py())
+    if hasattr(value, "tolist") and not isinstance(value, str):  # arrays and scalars of numpy, tensors
+        value = value.tolist()
+        return [as_plain(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, list | tuple):
+        return [as_plain(one) for one in value]
+    return value
+
+
+def as_chat(value: Any) -> Chat | None:
+    """The value as a chat in plain Python; None for something else.
+
+    Arrow gives each struct the keys of all, filled with None: they are taken out. In a message None is no key for
+    Transformers either; further down it is one, unless the messages show that they went through Arrow.
+    """
+    if isinstance(value, str | bytes | Mapping) or not (isinstance(value, Sequence) or hasattr(value, "tolist")):
+        return None
+    if not len(value) or getattr(getattr(value, "dtype", None), "kind", "O") != "O":  # an array of numbers
+        return None
+    if not all(isinstance(turn, Mapping) and "role" in turn for turn in value):
+        return None
+    chat = [as_plain(turn) for turn in value]
+    is_filled = len({frozenset(turn) for turn in chat}) == 1 or any(None in turn.values() for turn in chat)
+    if is_filled:
+        return [without_none(turn) for turn in chat]
+    return chat
+
+
+def without_none(value: Any) -> Any:
+    """The value without the keys that are None, or NaN, as pandas has it for a missing number, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_none(one) for key, one in value.items() if one is not None and one == one}
+    return [without_none(one) for one in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Template:
+    """A tokenizer's template with what it is given in addition to a chat.
+
+    Attributes:
+        tokenizer: With the template.
+        tools: JSON schemas, or functions that Transformers makes them of; None for none.
+        options: Further variables of the template, such as `enable_thinking`.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    tools: Sequence[Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, row: Any) -> Template:
+        """The template with a row's own "tools" and "chat_template_kwargs", which go first.
+
+        Raises:
+            TypeError: One of these is of another form.
+        """
+        if not isinstance(row, Mapping):
+            return self
+        tools, options = row.get("tools"), row.get("chat_template_kwargs")
+        if tools is None and options is None:
+            return self
+        own_tools, own_options = as_tools(tools), as_options(options)
+        return Template(
+            self.tokenizer, self.tools if own_tools is None else own_tools, {**self.options, **(own_options or {})}
+        )
+
+    def text(self, chat: Chat, *, asks: bool = False, continues: str | None = None) -> str:
+        """The text of a chat.
+
+        Args:
+            chat: At least one message.
+            asks: Open a turn of the assistant behind it.
+            continues: The key of the last message that is left open, such as "content".
+
+        Raises:
+            ValueError: The tokenizer has no template, or the template refuses the chat.
+        """
+        given: dict[str, Any] = {"add_generation_prompt": asks, "tokenize": False, **self.options}
+        if continues is not None:
+            given["continue_final_message"] = True if continues == "content" else continues
+        try:
+            return str(self.tokenizer.apply_chat_template(chat, tools=_or_none(self.tools), **given))
+        except Exception as error:
+            if isinstance(error, ValueError):
+                raise
+            raise ValueError(f"the tokenizer's template refuses the chat {chat!r:.200}: {error}") from error
+
+    def marked(self, chat: Chat) -> tuple[list[int], list[int]] | None:
+        """Ids of a chat and 1 at those within {% generation %} marks; None for a template without marks."""
+        template = self.tokenizer.get_chat_template(tools=_or_none(self.tools))
+        if not _has_marks(template) or not self.tokenizer.is_fast:
+            return None
+        given: dict[str, Any] = {"return_dict": True, "return_assistant_tokens_mask": True, **self.options}
+        try:
+            made: Any = self.tokenizer.apply_chat_template(chat, tools=_or_none(self.tools), **given)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"the tokenizer's template refuses the chat {chat!r:.200}: {error}") from error
+        return list(made["input_ids"]), list(made["assistant_masks"])
+
+
+def template_of(
+    tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[Any] | None, options: Mapping[str, Any] | None
+) -> Template | None:
+    """The template of a tokenizer with the options of a sampler or of `supervised`; None without a tokenizer.
+
+    Raises:
+        TypeError: An option is of another form.
+    """
+    if isinstance(tools, str | Mapping):
+        raise TypeError(f"tools is a list of JSON schemas or functions, got {type(tools).__name__} {tools!r:.60}")
+    return None if tokenizer is None else Template(tokenizer, tools, as_options(options) or {})
+
+
+def as_tools(tools: Any) -> list[Any] | None:
+    """Tools of a row or an option: a list, or the text of one as JSON; None for none.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    found = _from_json("tools", tools)
+    plain = as_plain(found)
+    if plain is None:
+        return None
+    if not isinstance(plain, list):
+        raise TypeError(f"tools is a list of JSON schemas or functions, got {type(tools).__name__} {tools!r:.60}")
+    kept = [without_none(_from_json("tools", tool)) for tool in plain if tool is not None]
+    return kept or None
+
+
+def as_options(options: Any) -> dict[str, Any] | None:
+    """Variables of a template: a mapping, or the text of one as JSON; None for none.
+
+    Raises:
+        TypeError: It is something else, or names an argument that the sampler or `supervised` sets.
+    """
+    plain = as_plain(_from_json("chat_template_kwargs", options))
+    if plain is None:
+        return None
+    if not isinstance(plain, dict):
+        raise TypeError(f"chat_template_kwargs is a mapping, got {type(options).__name__} {options!r:.60}")
+    for name in _SET & plain.keys():
+        raise TypeError(f"chat_template_kwargs has {name}, which is set here; use the template's own variables")
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+_SET = {
+    "conversation",
+    "tools",
+    "tokenize",
+    "add_generation_prompt",
+    "continue_final_message",
+    "return_dict",
+    "return_assistant_tokens_mask",
+    "return_tensors",
+    "padding",
+    "truncation",
+    "max_length",
+}
+
+
+def _from_json(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise TypeError(f"{name} is a text that is no JSON: {value!r:.60}") from error
+
+
+def _or_none(tools: Sequence[Any] | None) -> list[Any] | None:
+    return list(tools) if tools else None
+
+
+def _has_marks(template: str) -> bool:
+    import re
+
+    return re.search(r"\{\%-?\s*generation\s*-?\%\}", template) is not None

@@ -1,0 +1,158 @@
+"""Ragged columns as rectangles, padded or packed, and back.
+
+A padded column has the shape [sequences, longest sequence]; a pack has the shape [1, tokens] and holds several
+sequences one after the other, whose first tokens have the position 0, which is how Transformers tells them apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from twinkle_engines.batches.columns import BY_TOKEN, starts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Side = Literal["left", "right"]
+_INPUT = {"ids": "input_ids"}
+TEMPERATURES = "temperatures"
+"""The temperature of its sequence at each token of a padded or packed batch; 1 at padding."""
+TRUNCATED = "truncated_sampling"
+"""Whether each token's sequence was drawn from a part of the vocabulary; false at padding."""
+_LAYOUT = ("attention_mask", "position_ids", "sequence_ids", TEMPERATURES, TRUNCATED)
+
+
+def pad_columns(
+    tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], side: Side, pad_id: int
+) -> dict[str, torch.Tensor]:
+    """Every column as a rectangle, with its attention mask and positions; see `Rollouts.pad`."""
+    if side not in ("left", "right"):
+        raise ValueError(f"sequences are padded on the side 'left' or 'right', not {side!r}")
+    width = max(lengths, default=0)
+    rows = torch.repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
+    position = torch.arange(len(rows)) - starts(lengths)[:-1][rows]
+    column = position if side == "right" else position + width - torch.tensor(lengths, dtype=torch.int64)[rows]
+
+    def rectangle(values: torch.Tensor, filler: int = 0) -> torch.Tensor:
+        whole = values.new_full((len(lengths), width), filler)
+        return whole.index_put((rows.to(values.device), column.to(values.device)), values)
+
+    device = tokens["ids"].device
+    return {
+        "input_ids": rectangle(tokens["ids"], pad_id),
+        "attention_mask": rectangle(torch.ones_like(rows).to(device)),
+        "position_ids": rectangle(position.to(device)),
+        **{name: rectangle(values, int(name == TEMPERATURES)) for name, values in tokens.items() if name != "ids"},
+    }
+
+
+def spread(values: Sequence[float], lengths: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """The value of its sequence at each token."""
+    return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(lengths, dtype=torch.int64))
+
+
+def unpad_columns(mapping: Mapping[str, torch.Tensor], lengths: Sequence[int]) -> dict[str, torch.Tensor]:
+    """The columns of a padded mapping, without its padding; see `Rollouts.unpad`."""
+    _check_known(mapping)
+    if "attention_mask" not in mapping:
+        raise ValueError(f"the mapping needs its attention_mask, to know where tokens are; got {_names(mapping)}")
+    there = mapping["attention_mask"].bool()
+    found = there.sum(1).tolist() if there.dim() == 2 else []
+    if found != list(lengths):
+        raise ValueError(f"the mapping holds {len(found)} sequences of {found} tokens, but these have {list(lengths)}")
+    wrong = {name: tuple(mapping[key].shape) for name, key in _held(mapping) if mapping[key].shape != there.shape}
+    if wrong:
+        raise ValueError(f"each column has the shape of the attention_mask, {tuple(there.shape)}, but got {wrong}")
+    return {name: mapping[key][there.to(mapping[key].device)] for name, key in _held(mapping)}
+
+
+def pack_columns(
+    tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], length: int
+) -> list[dict[str, torch.Tensor]]:
+    """Packs of at most `length` tokens; see `Rollouts.pack`."""
+    longest = max(lengths, default=0)
+    if longest > length:
+        raise ValueError(
+            f"sequence {list(lengths).index(longest)} has {longest} tokens, but a pack has length={length}: a sequence "
+            f"is never cut; use length={longest}"
+        )
+    first = starts(lengths).tolist()
+    return [_pack(tokens, lengths, first, sequences) for sequences in fit(lengths, length)]
+
+
+def fit(lengths: Sequence[int], length: int) -> list[list[int]]:
+    """The sequences of each pack, by first fit decreasing (Johnson 1973): at most 11/9 of the fewest packs, and 1.
+
+    Args:
+        lengths: Tokens of each sequence; empty ones need no pack.
+        length: Tokens of a pack at most, not below the longest sequence.
+    """
+    packs: list[list[int]] = []
+    room: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not lengths[i]:
+            break
+        place = next((k for k, left in enumerate(room) if left >= lengths[i]), len(packs))
+        if place == len(packs):
+            packs.append([])
+            room.append(length)
+        packs[place].append(i)
+        room[place] -= lengths[i]
+    return [sorted(pack) for pack in packs]
+
+
+def _pack(
+    tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], first: Sequence[int], sequences: Sequence[int]
+) -> dict[str, torch.Tensor]:
+    device = tokens["ids"].device
+    position = torch.cat([torch.arange(lengths[i]) for i in sequences])
+    of_token = torch.repeat_interleave(torch.tensor(sequences), torch.tensor([lengths[i] for i in sequences]))
+    whole = {
+        _INPUT.get(name, name): torch.cat([values[first[i] : first[i] + lengths[i]] for i in sequences])
+        for name, values in tokens.items()
+    }
+    whole |= {"position_ids": position.to(device), "sequence_ids": of_token.to(device)}
+    return {name: values[None] for name, values in whole.items()}
+
+
+def unpack_columns(mappings: Iterable[Mapping[str, torch.Tensor]], lengths: Sequence[int]) -> dict[str, torch.Tensor]:
+    """The columns of all packs, in the order of the sequences; see `Rollouts.unpack`."""
+    packs = list(mappings)
+    for pack in packs:
+        _check_known(pack)
+        if not {"position_ids", "sequence_ids"} <= pack.keys() or pack.keys() != packs[0].keys():
+            raise ValueError(
+                f"packs have position_ids and sequence_ids, and all of them the same columns; got {_names(packs[0])} "
+                f"and {_names(pack)}"
+            )
+    if not packs:
+        if sum(lengths):
+            raise ValueError(f"no packs, but these sequences have {sum(lengths)} tokens")
+        return {}
+    place = torch.cat(
+        [starts(lengths)[pack["sequence_ids"][0].cpu()] + pack["position_ids"][0].cpu() for pack in packs]
+    )
+    if not torch.equal(place.sort().values, torch.arange(sum(lengths))):
+        raise ValueError(f"the packs hold {len(place)} tokens, and not each of the {sum(lengths)} of these once")
+    order = place.argsort()
+    joined = {name: torch.cat([pack[key][0] for pack in packs]) for name, key in _held(packs[0])}
+    return {name: values[order.to(values.device)] for name, values in joined.items()}
+
+
+def _held(mapping: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    """The columns by token in a mapping, as (name, key)."""
+    keys = [(name, _INPUT.get(name, name)) for name in BY_TOKEN]
+    return [(name, key) for name, key in keys if key in mapping]
+
+
+def _check_known(mapping: Mapping[str, torch.Tensor]) -> None:
+    known = [*(_INPUT.get(name, name) for name in BY_TOKEN), *_LAYOUT]
+    strange = [name for name in mapping if name not in known]
+    if strange:
+        raise ValueError(f"columns by token are {', '.join(known)}; {', '.join(map(str, strange))} is none of them")
+
+
+def _names(mapping: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(map(str, mapping)) or "nothing"

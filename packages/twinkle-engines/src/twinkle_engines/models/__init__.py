@@ -1,0 +1,1 @@
+"""Language models: how they are made, what they compute, and the component that trains them."""

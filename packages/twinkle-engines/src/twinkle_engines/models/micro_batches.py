@@ -1,0 +1,159 @@
+"""Micro-batches: what a model computes at once, padded or packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import torch
+
+from twinkle_engines.batches.packed import given_packs, lengths_of, packs
+from twinkle_engines.batches.padded import (
+    Columns,
+    Padded,
+    check_labelled,
+    chosen_rows,
+    columns_of,
+    has_packs,
+    padded_parts,
+)
+from twinkle_engines.batches.rollouts import Rollouts
+from twinkle_engines.models.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    Batch: TypeAlias = Columns | Sequence[Columns]
+
+
+_ANY = Neighbours()
+
+
+class MicroBatch(NamedTuple):
+    """Columns of some sequences.
+
+    Attributes:
+        columns: The columns.
+        sequences: The number that each sequence has in the batch; without any it is a filler.
+        apart: Whether it is a part of rows that belong together, but cannot be computed at once.
+    """
+
+    columns: Padded
+    sequences: Sequence[int] = ()
+    apart: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        if "attention_mask" in self.columns:
+            return int(self.columns["attention_mask"].sum(dim=1).max())
+        return int(self.columns["position_ids"].max()) + 1
+
+    def on(self, device: torch.device) -> MicroBatch:
+        """The same on a device."""
+        return self._replace(columns={name: column.to(device) for name, column in self.columns.items()})
+
+    def rows(self, values: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Values of the shape of `input_ids` by sequence: its number in the batch, and its values, 0 at the first."""
+        if "attention_mask" in self.columns:
+            lengths = self.columns["attention_mask"].sum(dim=1).tolist()
+            found = [row[:length].clone() for row, length in zip(values, lengths, strict=True)]
+        else:
+            starts = self.columns["position_ids"].cpu() == 0
+            apart = torch.split(values.masked_fill(starts, 0.0)[0], lengths_of(self.columns))
+            found = [row.clone() for row in apart]
+        return zip(self.sequences, found, strict=False)  # a filler's have no number
+
+
+def micro_batches(
+    batch: Batch, size: int | None, max_tokens: int | None, neighbours: Neighbours = _ANY
+) -> Iterator[MicroBatch]:
+    """Cut a batch into micro-batches.
+
+    Args:
+        batch: Columns, as `padded_parts` and `given_packs` take them; or a list of such, each of which is packed and
+            computed at once.
+        size: Rows of a padded micro-batch at most; None for all.
+        max_tokens: Tokens of a pack at most; None packs lists alone.
+        neighbours: Which sequences may be computed at once.
+
+    Raises:
+        ValueError: A batch cannot be read, or a pack holds sequences that may not be computed at once.
+    """
+    is_list = not isinstance(batch, Rollouts | Mapping)
+    before = 0
+    for part in _parts(batch):
+        if has_packs(part) and isinstance(part, Mapping):
+            for pack in given_packs(part):
+                lengths = lengths_of(pack)
+                count = len(lengths)
+                if len(neighbours.groups(lengths)) > 1:
+                    raise ValueError(
+                        f"a pack has sequences of up to {neighbours.border} tokens and of more, which change each "
+                        "other in this model: use packs of either, or max_tokens, which packs them apart"
+                    )
+                yield MicroBatch(pack, range(before, before + count))
+                before += count
+            continue
+        is_pack = is_list or max_tokens is not None
+        for padded in padded_parts(part, None if is_pack else size):
+            groups = neighbours.groups(padded["attention_mask"].sum(dim=1).tolist())
+            for group in groups:
+                rows = chosen_rows(padded, group) if len(groups) > 1 else padded
+                for columns, members in packs(rows, max_tokens) if is_pack else [(rows, range(len(group)))]:
+                    yield MicroBatch(columns, [before + group[i] for i in members], len(groups) > 1)
+            before += len(padded["input_ids"])
+
+
+def is_packed(batch: Batch, max_tokens: int | None) -> bool:
+    """Whether a batch, or another rank's part of it, is computed in packs."""
+    return max_tokens is not None or not isinstance(batch, Rollouts | Mapping) or has_packs(batch)
+
+
+def check_trainable(batch: Batch, pairs: bool) -> None:
+    """Raise for a batch that cannot be trained on.
+
+    Args:
+        batch: The batch.
+        pairs: Whether the loss is one of pairs.
+
+    Raises:
+        ValueError: A mapping says nothing of what counts, or rows of rollouts are not pairs.
+    """
+    for part in _parts(batch):
+        check_labelled(part)
+        wrong = [n for n in part.counts if n not in (0, 2)] if pairs and isinstance(part, Rollouts) else []
+        if wrong and isinstance(part, Rollouts):
+            raise ValueError(
+                f"row {part.counts.index(wrong[0])} has {wrong[0]} sequences: a loss of pairs needs rows of two, the "
+                "chosen one first; use counts=[2] * pairs"
+            )
+
+
+def count_sequences(batch: Batch) -> int:
+    """Number of sequences of a batch."""
+    return sum(map(_count, _parts(batch)))
+
+
+def _count(part: Columns) -> int:
+    if isinstance(part, Rollouts):
+        return len(part.lengths)
+    columns = columns_of(part)
+    return int((columns["position_ids"] == 0).sum()) if has_packs(part) else len(columns["input_ids"])
+
+
+def _parts(batch: Batch) -> Sequence[Columns]:
+    """The members of a list; what is no list is the one part.
+
+    Raises:
+        TypeError: It is no batch.
+    """
+    if isinstance(batch, Rollouts | Mapping):
+        return [batch]
+    if isinstance(batch, list | tuple) and all(isinstance(part, Rollouts | Mapping) for part in batch):
+        return batch
+    raise TypeError(
+        f"a batch is Rollouts, a mapping with input_ids, or a list of such packs, got {type(batch).__name__}"
+    )

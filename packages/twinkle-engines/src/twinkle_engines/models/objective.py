@@ -1,0 +1,110 @@
+"""The objective of a training: a loss by name or a function, what its mean counts, and a part's share of that mean."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
+
+from torch import Tensor
+
+from twinkle_engines.algorithms.losses import COMPARING, LOSSES, NORMALIZATIONS, SAMPLED, Normalization, total_and_count
+from twinkle_mesh import check_known_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from twinkle_engines.batches.padded import Padded
+    from twinkle_engines.models.micro_batches import MicroBatch
+
+    Loss: TypeAlias = Callable[[Tensor, Padded], Tensor]
+
+
+class Objective(NamedTuple):
+    """A loss with its options.
+
+    Attributes:
+        name: Its name, for errors.
+        function: From log-probabilities (sequences, tokens) and the batch to its values.
+        unit: What its mean counts: "token", "sequence" or "pair".
+        compares: Whether it compares with log-probabilities that were computed without dropout; None where only the
+            batch says.
+        sampled: Whether it is an expectation over what was sampled; None where only the batch says.
+    """
+
+    name: str
+    function: Loss
+    unit: str
+    compares: bool | None
+    sampled: bool | None
+
+    def share(self, logprobs: Tensor, part: MicroBatch) -> tuple[Tensor, float]:
+        """A part's share of the mean: a sum of losses, and what to divide the sum of all parts by.
+
+        Raises:
+            Exception: What the loss raises.
+            TypeError: It returns no tensor.
+            ValueError: It returns another shape, or values that no gradient comes from.
+        """
+        if part.apart and self.unit == "pair":
+            raise ValueError(
+                f"{self.name} compares sequences that this model does not compute at once, because one changes the "
+                "other; use pairs whose sequences are of one side of its border of lengths"
+            )
+        values: Any = self.function(logprobs, part.columns)
+        self._check(values, logprobs, part)
+        if values.dim() == 1:
+            return values.sum(), float(len(values))
+        normalize: Any = self.unit
+        total, count = total_and_count(values, part.columns, normalize)
+        return total, float(count)
+
+    def _check(self, values: Any, logprobs: Tensor, part: MicroBatch) -> None:
+        if not isinstance(values, Tensor):
+            raise TypeError(f"the loss {self.name} returned {type(values).__name__}: it returns a tensor of values")
+        count = len(part.sequences)
+        by_sequence = {(count,), (count // 2,)} if not part.apart else set()
+        if values.shape != logprobs.shape and tuple(values.shape) not in by_sequence:
+            raise ValueError(
+                f"the loss {self.name} returned the shape {tuple(values.shape)} for log-probabilities of the shape "
+                f"{tuple(logprobs.shape)}: one value for each token, of the same shape, or for each sequence or pair, "
+                f"({count},) or ({count // 2},)"
+            )
+        if logprobs.requires_grad and not values.requires_grad:
+            raise ValueError(
+                f"the loss {self.name} returned values without a gradient: compute them from its first argument, "
+                "without detach() or no_grad()"
+            )
+
+
+def objective(
+    loss: str | Callable[..., Tensor], normalize: Normalization | None, options: Mapping[str, object]
+) -> Objective:
+    """The loss of a name, or a function, with its options.
+
+    Args:
+        loss: A name, or a function.
+        normalize: "token" or "sequence"; None for the loss's own: "token" for a function.
+        options: Passed on to the loss.
+
+    Raises:
+        ValueError: For an unknown name or way to add up, or another one than a loss of pairs has.
+    """
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ValueError(f"loss={loss!r} is none of {', '.join(map(repr, LOSSES))}, nor a function")
+    if normalize is not None and normalize not in get_args(Normalization):
+        raise ValueError(f"normalize={normalize!r} is none of {', '.join(map(repr, get_args(Normalization)))}")
+    chosen: Any = LOSSES[loss] if isinstance(loss, str) else loss
+    code = getattr(chosen, "__code__", None)
+    if code is not None and not code.co_flags & inspect.CO_VARKEYWORDS:
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount][2:]
+        what = f"the loss {loss!r}" if isinstance(loss, str) else f"the loss {chosen.__name__}"
+        check_known_names(what, options, [*names, "normalize", "dropout"])
+    if not isinstance(loss, str):
+        name = getattr(loss, "__name__", type(loss).__name__)
+        return Objective(name, partial(loss, **options), normalize or "token", None, None)
+    own = NORMALIZATIONS[loss]
+    if own == "pair" and normalize is not None:
+        raise ValueError(f"loss={loss!r} is a mean over pairs, so normalize={normalize!r} has no meaning: leave it out")
+    named: Callable[..., Tensor] = LOSSES[loss]
+    return Objective(loss, partial(named, **options), normalize or own, loss in COMPARING, loss in SAMPLED)

@@ -1,0 +1,168 @@
+"""Passes: a divided model's forward and backward passes over a batch, with the same collectives on all ranks."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from twinkle_engines.batches.padded import filler
+from twinkle_engines.batches.padding import TRUNCATED
+from twinkle_engines.models.forward import token_logprobs
+from twinkle_engines.models.micro_batches import MicroBatch, is_packed, micro_batches
+from twinkle_engines.models.neighbours import Neighbours, look_at_packs, look_at_rows
+from twinkle_engines.models.token_limits import token_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from twinkle_engines.models.micro_batches import Batch
+    from twinkle_engines.models.objective import Objective
+    from twinkle_engines.parallel.gradients import GradientSums
+    from twinkle_engines.parallel.model_layout import ModelLayout
+
+
+class Passes:
+    """The passes of one model.
+
+    Args:
+        model: The model, before it is divided.
+        layout: What it is divided over.
+        micro_batch_size: Rows of a padded pass at most; None for all.
+        max_tokens: Tokens of a pack at most; None packs lists alone.
+    """
+
+    def __init__(self, model: Any, layout: ModelLayout, micro_batch_size: int | None, max_tokens: int | None) -> None:
+        self._model, self._layout = model, layout
+        self._micro_batch_size, self._max_tokens = micro_batch_size, max_tokens
+        self._limits = token_limits(model)
+        self._neighbours: dict[bool, Neighbours] = {}
+
+    def prepare(self, batch: Batch, check: Callable[[], None] = lambda: None) -> list[MicroBatch] | None:
+        """This rank's micro-batches, and fillers up to the largest number of any data rank.
+
+        All ranks take part in the collectives of each forward and backward pass, or none does: None where another data
+        rank cannot read its part of the batch, which raises the error there.
+
+        Args:
+            batch: This rank's part of the batch.
+            check: Raises for a batch that is not to be computed.
+        """
+        neighbours = self._look_at(batch)
+        mine: list[MicroBatch] = []
+        failure: Exception | None = None
+        try:
+            mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens, neighbours))
+            check()
+            for part in mine:
+                self._limits.check(part.columns["input_ids"])
+                self._limits.check_targets(part.columns["targets"][part.columns["mask"]])
+                self._limits.check_length(part.longest)
+        except Exception as error:
+            failure = error
+        steps = self._layout.max_over_data(len(mine) if failure is None else math.inf)
+        if failure is not None:
+            raise failure
+        if math.isinf(steps):
+            return None
+        return mine + [MicroBatch(filler())] * (int(steps) - len(mine))
+
+    def compares(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
+        """Whether a loss compares with log-probabilities of another model or moment; all ranks call this."""
+        if aim.compares is not None:
+            return aim.compares
+        has = any(name in part.columns for part in parts for name in ("logprobs", "ref_logprobs"))
+        return self._layout.max_over_all(float(has)) > 0
+
+    def is_truncated(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
+        """Whether a loss over samples gets some of this rank that were drawn from a part of the tokens."""
+        return aim.sampled is not False and any(
+            bool(part.columns[TRUNCATED].any())
+            for part in parts
+            if TRUNCATED in part.columns and (aim.sampled or "logprobs" in part.columns)
+        )
+
+    def logprobs(self, part: MicroBatch) -> Tensor:
+        """The log-probabilities of a part's ids, on the CPU."""
+        columns = part.on(self._layout.device).columns
+        with self._together():
+            return token_logprobs(self._model, {**columns, "targets": columns["input_ids"]}).cpu()
+
+    def add_gradients(
+        self, parts: Sequence[MicroBatch], aim: Objective, sums: GradientSums
+    ) -> tuple[list[float], Exception | None]:
+        """Add this rank's gradients: its sums of loss, count and tokens, and what the loss raised, if it did.
+
+        Other ranks wait in the collectives of each pass, so this one goes on with a loss of 0 after a failure.
+        """
+        totals = [0.0, 0.0, 0.0]
+        failure: Exception | None = None
+        for part in (one.on(self._layout.device) for one in parts):
+            with self._together():
+                logprobs = token_logprobs(self._model, part.columns)
+            total = 0.0 * torch.where(part.columns["mask"], logprobs, 0).sum()
+            if part.sequences and failure is None:
+                try:
+                    total, count = aim.share(logprobs, part)
+                    figures = (total.item(), count, float(part.columns["mask"].sum()))
+                    totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
+                except Exception as error:
+                    failure = error
+            with self._together():
+                total.backward()  # type: ignore[no-untyped-call]  # torch's own
+            sums.add()
+        return totals, failure
+
+    def _look_at(self, batch: Batch) -> Neighbours:
+        """The sequences that may be computed at once, padded or packed, measured once; all ranks call this."""
+        packed = is_packed(batch, self._max_tokens)
+        if packed not in self._neighbours:
+            device, agree = self._layout.device, self._layout.max_over_all
+            with self._together():
+                self._neighbours[packed] = (
+                    look_at_packs(self._model, device, agree)
+                    if packed
+                    else look_at_rows(self._model, device, "right", agree)
+                )
+        return self._neighbours[packed]
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """A pass, whose collectives other ranks wait in: where it fails here, they get an error at once."""
+        try:
+            yield
+        except Exception as error:
+            if self._layout.world_size > 1:
+                self._layout.leave()
+                error.add_note(
+                    "the pass failed on this rank, or on one that it waited for; its process groups are closed: "
+                    "restart the group"
+                )
+            raise
+
+
+@contextmanager
+def drawing(model: Any, on: bool, group: ProcessGroup, device: torch.device) -> Iterator[None]:
+    """Passes that draw in the layers that draw, such as dropout, or do not; all ranks of the group call this.
+
+    Args:
+        model: The model.
+        on: Whether its layers draw.
+        group: Ranks that draw alike, whatever their generators; these go on by one number in each.
+        device: Where the model is.
+    """
+    model.train(on)
+    if not on or dist.get_world_size(group) == 1:
+        yield
+        return
+    seed = torch.randint(2**62, (1,)).to(device)
+    dist.broadcast(seed, group=group, group_src=0)
+    with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
+        torch.random.manual_seed(int(seed))
+        yield

@@ -1,0 +1,359 @@
+"""TransformersModel trains a Hugging Face causal language model over a mesh."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinkle_engines.batches.whole_columns import OF_THE_WHOLE
+from twinkle_mesh import with_known_names
+from twinkle_remote import remote_class, remote_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from os import PathLike
+
+    from peft import PeftConfig
+    from torch import Tensor
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from twinkle_engines.algorithms.losses import Normalization
+    from twinkle_engines.models.micro_batches import Batch
+    from twinkle_engines.models.objective import Objective
+    from twinkle_engines.models.pretrained import Source
+    from twinkle_mesh import DeviceMesh
+    from twinkle_ray import ReplaceableWeights
+
+
+_log = logging.getLogger("twinkle.engines")
+_SKIPS = 10
+_FACTS = "adapters.json"
+_WHOLE = tuple(f"batch.{column}" for column in OF_THE_WHOLE)
+
+
+@remote_class()
+class TransformersModel:
+    """A Hugging Face causal language model that is trained over the mesh that it is given.
+
+    dp holds replicas, fsdp shards (FSDP2, together HSDP), tp divides layers by Transformers' own plan. Experts are
+    divided as wholes, over tp, or over ep_size ranks with etp_size=1. Loss, gradients and steps are those of one
+    process on the whole batch, up to rounding. A router's auxiliary loss is left out: it is no sum over tokens.
+
+    Args:
+        model: A folder or a hub's name; a config, for random weights; or a function that builds the model. Every rank
+            builds the same whole model on its CPU, then keeps its part.
+        optimizer: Makes the optimizer of the parameters that are trained, such as
+            `lambda parameters: torch.optim.AdamW(parameters, lr=1e-5)`.
+        schedule: Makes the learning rate's schedule of the optimizer; it goes on by one at each `step`.
+        max_grad_norm: Gradients are scaled down to this norm over the whole model; None does not clip.
+        micro_batch_size: Rows that each data rank computes at once; None for all of them.
+        max_tokens: Tokens that each data rank computes at once, in place of rows: sequences are packed one after the
+            other, without padding. No sequence is longer.
+        lora: Adapters to train in place of the model's own parameters. Without it, the folder of an adapter goes on
+            training that one.
+        dtype: Dtype of the parameters and of the optimizer's state; gradients are added up in float32 or more.
+            Adapters, and what is trained with them, are in float32 where it is a shorter one.
+        compute_dtype: Dtype of the forward and backward pass, such as "bfloat16" with float32 parameters.
+        gradient_checkpointing: Compute the layers' activations anew in the backward pass, in place of keeping them.
+        device_mesh: The mesh, of the dims dp, fsdp and tp, and of ep_size.
+        remote_group: The group of workers that hold the model.
+
+    Raises:
+        ImportError: The libraries of the extra `hf` are missing.
+        TypeError: `optimizer` is an optimizer, or the model has no head over its vocabulary.
+        ValueError: For a mesh that the model cannot be divided over, or an option out of range.
+    """
+
+    @with_known_names
+    def __init__(
+        self,
+        model: Source,
+        *,
+        optimizer: Callable[[list[Any]], Optimizer],
+        schedule: Callable[[Optimizer], LRScheduler] | None = None,
+        max_grad_norm: float | None = None,
+        micro_batch_size: int | None = None,
+        max_tokens: int | None = None,
+        lora: PeftConfig | None = None,
+        dtype: str = "float32",
+        compute_dtype: str | None = None,
+        gradient_checkpointing: bool = False,
+        device_mesh: DeviceMesh | None = None,
+        remote_group: str | None = None,
+    ) -> None:
+        from twinkle_engines.models.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
+        from twinkle_engines.parallel.model_layout import check_precision, own_layout
+
+        check_installed("TransformersModel")
+        check_precision("TransformersModel", dtype=dtype, compute_dtype=compute_dtype)
+        _check_optimizer(optimizer)
+        _check_positive("max_grad_norm", max_grad_norm)
+        _check_positive("micro_batch_size", micro_batch_size)
+        _check_positive("max_tokens", max_tokens)
+        if micro_batch_size is not None and max_tokens is not None:
+            raise ValueError("micro_batch_size counts rows, and max_tokens tokens: give one of them")
+        compute = None if compute_dtype is None else torch_dtype(compute_dtype)
+        self._layout = own_layout("TransformersModel")
+        self._max_grad_norm = max_grad_norm
+
+        from twinkle_engines.models.adapters import check_adapters, facts, widen
+        from twinkle_engines.models.lost_steps import LostSteps
+        from twinkle_engines.models.passes import Passes
+        from twinkle_engines.parallel.gradients import GradientSums
+        from twinkle_engines.parallel.parallel import divide
+
+        self._model: Any = build_model(model, dtype, lora)
+        check_adapters(self._model)
+        compute = compute or widen(self._model)
+        self._facts = facts(self._model)
+        if gradient_checkpointing:
+            enable_checkpointing(self._model)
+        self._passes = Passes(self._model, self._layout, micro_batch_size, max_tokens)
+        self._partial = divide(self._model, self._layout, compute)
+        self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._sums = GradientSums(self._trained)
+        self._lost = LostSteps(self._trained if self._layout.is_first else [])
+        self._optimizer = optimizer(self._trained)
+        self._schedule = None if schedule is None else schedule(self._optimizer)
+        self._counted = 0.0
+        self._unit = ""
+        self._skipped = 0
+        self._compared = False
+        self._warned = False
+
+    @remote_function(
+        dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="first", collective=True, balance=True
+    )
+    def forward_backward(
+        self,
+        batch: Batch,
+        loss: str | Callable[..., Tensor] = "cross_entropy",
+        normalize: Normalization | None = None,
+        *,
+        dropout: bool | None = None,
+        **options: float,
+    ) -> dict[str, float]:
+        """Add the gradients of a batch to those since the last step.
+
+        Args:
+            batch: Rollouts, divided so that data ranks have even tokens; or a collator's mapping of columns (rows,
+                tokens), padded on either side: input_ids, attention_mask, labels (-100 at tokens that do not count) or
+                a mask, temperatures. Of input_ids alone all tokens count. A mapping with position_ids in place of
+                attention_mask has packs as rows. A list of such batches, as a loader with `max_tokens` makes, is
+                divided by its members, each of which is packed and computed at once.
+            loss: Its name, or a function from log-probabilities (sequences, tokens), at the batch's temperatures, and
+                the padded batch to one value for each token.
+            normalize: "token": the mean over all tokens that count since the last step. "sequence": the mean over
+                sequences of each one's mean. None: the loss's own, "sequence" for grpo and gspo, pairs for dpo, else
+                "token".
+            dropout: Whether the model draws as in training, such as dropout. None: where the loss compares with no
+                `logprobs` or `ref_logprobs`, which are computed without.
+            options: Passed on to the loss.
+
+        Returns:
+            "loss", this batch's mean, and "tokens", the number of tokens that count in it.
+
+        Raises:
+            Exception: What the loss raises. No rank keeps a part of the gradients then: all since the last step are
+                forgotten. A batch that cannot be read leaves them as they are.
+            ValueError: The batch has ids that the model does not know, or does not say which tokens count.
+        """
+        from twinkle_engines.models.micro_batches import check_trainable
+        from twinkle_engines.models.objective import objective
+        from twinkle_engines.models.passes import drawing
+
+        aim = objective(loss, normalize, options)
+        self._check_unit(aim)
+        parts = self._passes.prepare(batch, lambda: check_trainable(batch, aim.unit == "pair"))
+        if parts is None:
+            return {"loss": 0.0, "tokens": 0.0}
+        draws = dropout if dropout is not None else not self._passes.compares(aim, parts)
+        try:
+            with drawing(self._model, draws, self._layout.mesh.get_group("tp"), self._layout.device):
+                totals, failure = self._passes.add_gradients(parts, aim, self._sums)
+            flags = failure is not None, self._passes.is_truncated(aim, parts)
+            total_loss, counted, tokens, failed, truncated = self._layout.sum_over_data([*totals, *map(float, flags)])
+            if failure is not None:
+                failure.add_note("the gradients since the last step() are forgotten")
+                raise failure
+        except BaseException:
+            self._forget_gradients()
+            raise
+        if failed:  # on another data rank, whose error the caller gets
+            self._forget_gradients()
+            return {"loss": 0.0, "tokens": 0.0}
+        self._note(aim, counted, truncated > 0)
+        return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
+
+    @remote_function(dispatch="all", collect="first", collective=True)
+    def step(self) -> dict[str, float]:
+        """Let the optimizer make a step with the gradients since the last one, and forget them.
+
+        Returns:
+            "grad_norm", the norm of the whole model's gradient before clipping, and "lr", that of this step. Where the
+            gradient is not finite no rank makes a step, the schedule stays, and there is "skipped", 1.0.
+
+        Raises:
+            FloatingPointError: The tenth gradient in a row is not finite.
+            ValueError: If no token has counted since the last step, or, at the first step over tp, a parameter that
+                each rank holds whole has parts of its gradient.
+        """
+        from twinkle_engines.parallel import gradients
+
+        if not self._counted:
+            raise ValueError("step() has no gradient: no token has counted in a forward_backward() since the last step")
+        gradients.sum_partial(self._sums.of(self._partial), self._layout.mesh.get_group("tp"))
+        if self._layout.tp_size > 1 and not self._compared:
+            named = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
+            group = self._layout.mesh.get_group("tp")
+            gradients.check_replicas(named, self._sums, group, self._layout.max_over_all)
+            self._compared = True
+        gradients.scale(self._sums.all(), 1 / self._counted)
+        norm = gradients.clip(self._sums.all(), self._max_grad_norm)
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        if self._layout.max_over_all(float(not math.isfinite(norm))):
+            return self._skip(rate)
+        self._skipped = 0
+        looked = self._lost.before(self._sums, rate)
+        self._sums.hand_over()
+        self._optimizer.step()
+        self._lost.after(looked, rate)
+        if self._schedule is not None:
+            self._schedule.step()
+        self._forget_gradients()
+        return {"grad_norm": norm, "lr": rate}
+
+    @remote_function(dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="flatten", collective=True)
+    def logprobs(self, batch: Batch) -> list[Tensor]:
+        """The log-probability of each token, at the temperature of its sequence (1 without the column).
+
+        Args:
+            batch: As for `forward_backward`.
+
+        Returns:
+            For each sequence a tensor as long as its ids, on the CPU; 0 at the first token.
+        """
+        import torch
+
+        from twinkle_engines.models.micro_batches import count_sequences
+
+        found: dict[int, Tensor] = {}
+        with torch.no_grad():
+            parts = self._passes.prepare(batch)
+            self._model.eval()
+            for part in parts or ():
+                found.update(part.rows(self._passes.logprobs(part)))
+        self._model.reshard()  # without a backward pass the root keeps its parameters gathered
+        return [found.get(number, torch.zeros(0)) for number in range(count_sequences(batch))]
+
+    def weights(self) -> ReplaceableWeights[Tensor]:
+        """This rank's part of the weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
+        from twinkle_engines.models.pretrained import named_weights
+        from twinkle_ray import ReplaceableWeights
+
+        return ReplaceableWeights(named_weights(self._model), self._facts)
+
+    @remote_function(dispatch="all", collect="first", sync=True, collective=True)
+    def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:
+        """Write the model as safetensors that `from_pretrained` loads; adapters alone, by peft's file names.
+
+        No rank holds more than its part, and the first one a file of at most 2 GiB, or a tensor that is larger. Older
+        weights, indexes, adapters and configs in the folder go, its other files stay, and it changes at once.
+
+        Args:
+            folder: A folder that all ranks see; made where it is missing.
+            merge: Write the whole model, with its adapters added to its weights.
+
+        Raises:
+            OSError: The first rank cannot write; the folder stays as it was.
+            ValueError: Adapters that are not merged, such as DoRA, or that would stand next to a whole model.
+        """
+        from twinkle_engines.checkpoints.export import export
+
+        export(self._model, folder, merge)
+
+    @remote_function(dispatch="all", collect="first", sync=True, collective=True)
+    def save_state(self, folder: str) -> None:
+        """Write weights, optimizer, schedule and generators, each rank its part; `twinkle.engines.save` calls it.
+
+        Raises:
+            ValueError: If gradients wait for a step.
+        """
+        from twinkle_engines.checkpoints.model_state import write_state
+
+        if self._counted:
+            raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
+        if self._facts and self._layout.is_first:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / _FACTS).write_text(json.dumps(self._facts), encoding="utf-8")
+        write_state(folder, self._model, self._optimizer, self._schedule, self._layout)
+
+    @remote_function(dispatch="all", collect="first", sync=True, collective=True)
+    def load_state(self, folder: str) -> None:
+        """Read what `save_state` wrote, on this mesh or another; gradients are forgotten.
+
+        Raises:
+            ValueError: Adapters that stand on another base, or have another scaling.
+        """
+        from twinkle_engines.checkpoints.model_state import read_state
+        from twinkle_engines.models.adapters import check_facts
+
+        file = Path(folder) / _FACTS
+        if file.exists():
+            check_facts(self._facts, json.loads(file.read_text(encoding="utf-8")), "the checkpoint")
+        self._forget_gradients()
+        read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
+
+    def _check_unit(self, aim: Objective) -> None:
+        if self._counted and aim.unit != self._unit:
+            raise ValueError(
+                f"gradients since the last step() are a mean over {self._unit}s, and {aim.name} is one over "
+                f"{aim.unit}s: give both the same normalize=, or make a step() between"
+            )
+
+    def _skip(self, rate: float) -> dict[str, float]:
+        self._forget_gradients()
+        self._skipped += 1
+        if self._skipped >= _SKIPS:
+            raise FloatingPointError(
+                f"the gradient was not finite in {_SKIPS} steps in a row, and the weights are those before them: look "
+                "for NaN or infinity in losses, advantages and weights, or use a smaller learning rate"
+            )
+        _log.warning("the gradient is not finite: no step is made (%d in a row)", self._skipped)
+        return {"grad_norm": math.nan, "lr": rate, "skipped": 1.0}
+
+    def _note(self, aim: Objective, counted: float, is_truncated: bool) -> None:
+        """Note what a batch added; warn once, on the first rank, of a loss over samples of truncated sampling."""
+        self._counted += counted
+        self._unit = aim.unit
+        if self._warned or not is_truncated or not self._layout.is_first:
+            return
+        self._warned = True
+        warnings.warn(
+            "these rollouts were drawn from a part of the tokens (top_k, top_p or min_p): the loss takes the whole "
+            "distribution for what sampled, so its gradient is not that of the expected reward; use top_k=0, top_p=1.0 "
+            "and min_p=0.0 to sample for it, or rollouts.replace(truncated_sampling=None) where this is meant",
+            stacklevel=2,
+        )
+
+    def _forget_gradients(self) -> None:
+        self._sums.forget()
+        self._counted = 0.0
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not callable(optimizer):
+        raise TypeError(
+            "optimizer= makes the optimizer of the parameters that are trained, on each worker: use a function, as "
+            f"in lambda parameters: torch.optim.AdamW(parameters, lr=1e-5), got a {type(optimizer).__name__}"
+        )
+
+
+def _check_positive(field: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{field} is above 0, or None, got {value}")

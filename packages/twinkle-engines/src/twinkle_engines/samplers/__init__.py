@@ -1,0 +1,1 @@
+"""Samplers: components that write sequences, by Transformers or by vLLM."""

@@ -1,0 +1,133 @@
+"""Draws each sequence's next token with numbers of its own, inside Transformers' generation."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    StoppingCriteria,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from twinkle_engines.samplers.sequence_seed import sequence_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from twinkle_engines.samplers.sampling_params import SamplingParams
+
+
+def draws_of(ids: Sequence[int], number: int, seed: int, count: int) -> torch.Tensor:
+    """Numbers in [0, 1) of one sequence: a function of the seed, the prompt and the answer's number alone."""
+    generator = torch.Generator().manual_seed(sequence_seed(ids, number, seed))
+    return torch.rand(count, dtype=torch.float64, generator=generator)
+
+
+class TokenDrawing(LogitsProcessor):
+    """Leaves one token to choose from, the one drawn, and keeps its log-probability at the temperature.
+
+    Tokens are left out in vLLM's order: by min_p, by top_k, then by top_p.
+
+    Args:
+        params: How to draw.
+        draws: Numbers in [0, 1) for each sequence and step (sequences, steps).
+    """
+
+    def __init__(self, params: SamplingParams, draws: torch.Tensor) -> None:
+        self._greedy = params.temperature == 0
+        self._temperature = params.temperature or 1.0
+        self._draws = draws
+        self._warpers = LogitsProcessorList()
+        if params.min_p:
+            self._warpers.append(MinPLogitsWarper(params.min_p))
+        if params.top_k:
+            self._warpers.append(TopKLogitsWarper(params.top_k))
+        if params.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(params.top_p))
+        self.logprobs: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores (sequences, vocabulary) of which each row has one finite value.
+
+        Raises:
+            ValueError: A row's logits are no distribution: NaN, inf, or none above -inf.
+        """
+        logits = (scores if scores.dtype == torch.float64 else scores.float()) / self._temperature
+        total = logits.logsumexp(dim=-1)
+        if not bool(total.isfinite().all()):
+            self._refuse(scores, total)
+        tokens = logits.argmax(dim=-1) if self._greedy else self._draw(self._warpers(input_ids, logits))
+        self.logprobs.append(logits.gather(-1, tokens[:, None])[:, 0] - total)
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter(-1, tokens[:, None], 0.0)  # type: ignore[return-value]  # a Tensor of that dtype
+
+    def _draw(self, scores: torch.Tensor) -> torch.Tensor:
+        """The first token at which the summed probabilities pass the draw."""
+        upto = scores.softmax(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+        draw = self._draws[:, len(self.logprobs), None] * upto[:, -1:]  # rounding leaves the last sum next to 1
+        return torch.searchsorted(upto, draw.contiguous(), right=True)[:, 0].clamp(max=scores.shape[-1] - 1)
+
+    def _refuse(self, scores: torch.Tensor, total: torch.Tensor) -> None:
+        wrong = int((~total.isfinite()).sum())
+        kinds = {"NaN": scores.isnan(), "inf": scores == torch.inf, "-inf": scores == -torch.inf}
+        found = ", ".join(f"{int(places.sum())} times {kind}" for kind, places in kinds.items() if bool(places.any()))
+        what = f"have {found}" if found else f"are not finite when divided by the temperature {self._temperature}"
+        raise ValueError(
+            f"the logits of {wrong} of {len(scores)} sequences {what} at token {len(self.logprobs)} of the answer: no "
+            "token can be drawn; look at the weights, the last sync and the dtype of the sampler"
+        )
+
+
+class StopTexts(StoppingCriteria):
+    """Ends a sequence whose answer contains one of some texts.
+
+    Args:
+        stop: The texts.
+        tokenizer: Turns tokens to texts.
+        start: Tokens of the prompt, padding included.
+    """
+
+    def __init__(self, stop: Sequence[str], tokenizer: PreTrainedTokenizerBase, start: int) -> None:
+        self._stop, self._tokenizer, self._start = stop, tokenizer, start
+        # A character is up to four tokens of bytes, and special tokens may be none.
+        self._window = 4 * max(map(len, stop)) + 8
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.BoolTensor:
+        """Whether each sequence has ended."""
+        answers = input_ids[:, self._start :][:, -self._window :].tolist()
+        texts = self._tokenizer.batch_decode(answers)
+        ended = [any(stop in text for stop in self._stop) for text in texts]
+        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype
+
+
+class Deadline(StoppingCriteria):
+    """Ends the generation with an error at a deadline.
+
+    Args:
+        seconds: Of the whole call.
+        end: When it is over, as `time.monotonic` counts it.
+    """
+
+    def __init__(self, seconds: float, end: float) -> None:
+        self._seconds, self._end = seconds, end
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.BoolTensor:
+        """No sequence has ended.
+
+        Raises:
+            TimeoutError: The deadline is over.
+        """
+        if time.monotonic() > self._end:
+            raise TimeoutError(
+                f"sample() has taken longer than timeout={self._seconds} seconds; use a longer timeout=, or fewer "
+                "prompts or tokens at once"
+            )
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype

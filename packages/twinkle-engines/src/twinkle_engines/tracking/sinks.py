@@ -1,0 +1,198 @@
+"""Sinks: where a loop's metrics go. A sink has one method, so a class of the user's own is one too."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from twinkle_remote import get
+
+
+class Sink(Protocol):
+    """Takes metrics."""
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Take the metrics of one step.
+
+        Args:
+            metrics: Numbers, 0-d arrays and tensors by name, lazy ones too; mappings of them are named "outer/inner".
+            step: Number of the step.
+        """
+
+
+def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float | int]:
+    """The metrics as plain numbers by name, mappings in them named "outer/inner".
+
+    Raises:
+        TypeError: A metric is no number.
+    """
+    found: dict[str, float | int] = {}
+    for key, value in get(metrics).items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= numbers(value, f"{name}/")
+        else:
+            found[name] = _number(name, value)
+    return found
+
+
+def _number(name: str, value: Any) -> float | int:
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+    except (RuntimeError, ValueError):  # more than one element
+        plain = value
+    if isinstance(plain, bool | int | float):
+        return plain
+    raise TypeError(
+        f"metric {name} is a {type(value).__name__}: a metric is a number, a 0-d array or tensor, or a mapping of them"
+    )
+
+
+class JSONLSink:
+    """One line of JSON a step, appended to a file: {"step": 1, "loss": 0.5}.
+
+    A line is written whole and at once. What JSON has no number for is the text "NaN", "Infinity" or "-Infinity". Lines
+    of an earlier run give way to a run that was resumed: those of the first step that is logged, and of later ones.
+
+    Args:
+        path: The file; its folder is made.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._begun = False
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Append a line; see `Sink.log`.
+
+        Raises:
+            ValueError: A metric is named "step", as the line's own number is.
+        """
+        found = {name: _in_json(value) for name, value in numbers(metrics).items()}
+        if "step" in found:
+            raise ValueError('a metric is named "step", which is the number of the line: use another name for it')
+        if not self._begun:
+            self._leave_out(int(step))
+            self._begun = True
+        line = json.dumps({"step": int(step), **found}, allow_nan=False)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _leave_out(self, step: int) -> None:
+        """Take the lines of this step and later ones off, of a run that was resumed before them."""
+        if not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line if line.endswith("\n") else f"{line}\n" for line in lines if _step_of(line) < step]
+        if kept != lines:
+            fresh = self._path.with_name(f".{self._path.name}.new")
+            fresh.write_text("".join(kept), encoding="utf-8")
+            fresh.replace(self._path)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; above all others of one that was cut, below them where it has none."""
+    try:
+        return float(json.loads(line)["step"])
+    except ValueError:
+        return -math.inf if line.endswith("\n") else math.inf
+    except (TypeError, KeyError):
+        return -math.inf
+
+
+def _in_json(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+class TensorBoardSink:
+    """Scalars for TensorBoard. Those of an earlier run at the first step that is logged, and later, are not shown.
+
+    Args:
+        folder: Where the event file is written; `tensorboard --logdir` shows it.
+
+    Raises:
+        ImportError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._library = _library("torch.utils.tensorboard", "tensorboard")
+        self._folder = str(folder)
+        self._writer: Any = None
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Write scalars; see `Sink.log`."""
+        if self._writer is None:
+            self._writer = self._library.SummaryWriter(self._folder, purge_step=int(step))
+        for name, value in numbers(metrics).items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandbSink:
+    """Metrics for Weights & Biases.
+
+    Args:
+        options: As for `wandb.init`, such as project, name, or mode="offline".
+
+    Raises:
+        ImportError: wandb is not installed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._run = _library("wandb").init(**options)
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log a step; see `Sink.log`."""
+        self._run.log(numbers(metrics), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+class MLflowSink:
+    """Metrics for MLflow.
+
+    Args:
+        options: As for `mlflow.start_run`, such as run_name.
+
+    Raises:
+        ImportError: mlflow is not installed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._mlflow = _library("mlflow")
+        self._run = self._mlflow.start_run(**options)
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log a step; see `Sink.log`."""
+        self._mlflow.log_metrics(numbers(metrics), step=step, run_id=self._run.info.run_id)
+
+    def close(self) -> None:
+        """End the run."""
+        self._mlflow.end_run()
+
+
+def _library(module: str, package: str | None = None) -> Any:
+    """A library that a sink needs.
+
+    Raises:
+        ImportError: It is not installed; the message names the install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = package or module
+        raise ImportError(f"this sink needs {name}, which is not installed: pip install {name}", name=name) from error

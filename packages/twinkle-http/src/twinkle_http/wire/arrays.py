@@ -1,0 +1,108 @@
+"""Arrays and tensors as raw buffers; numpy and torch are loaded when the first one arrives."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from twinkle_http.wire.errors import WireFormatError, WireTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinkle_http.wire.memory import Buffer
+
+_NUMPY_DTYPE = re.compile(
+    r"[<>|=]?(?:[biufc][0-9]{1,2}|[SU][0-9]{1,9}|[mM]8\[[0-9]*(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])"
+)
+_MAX_DIMS = 64
+_TORCH_NAMES = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+)
+TORCH_DTYPES = frozenset(f"torch.{name}" for name in _TORCH_NAMES)
+
+
+def array_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
+    """The node of a numpy array and a view of its memory.
+
+    Raises:
+        WireTypeError: Its dtype holds Python objects or fields.
+    """
+    import numpy as np
+
+    dtype = value.dtype.str
+    if value.dtype.hasobject or value.dtype.fields or not _NUMPY_DTYPE.fullmatch(dtype):
+        raise WireTypeError(
+            f"{where} is an array of dtype {value.dtype}, which does not travel: use numbers, "
+            "booleans, bytes or text of a fixed width, or a list"
+        )
+    flat = np.ascontiguousarray(value).reshape(-1)
+    view = memoryview(flat.view(np.uint8).data) if flat.nbytes else memoryview(b"")
+    return [dtype, list(value.shape)], view
+
+
+def tensor_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
+    """The node of a torch tensor and a view of its memory; a tensor of a device is copied to the CPU.
+
+    Raises:
+        WireTypeError: It is sparse, quantized or of a dtype without a fixed layout.
+    """
+    import torch
+
+    if value.is_nested or value.layout is not torch.strided or str(value.dtype) not in TORCH_DTYPES:
+        kind = f"a {'nested ' if value.is_nested else ''}tensor of layout {value.layout} and dtype {value.dtype}"
+        raise WireTypeError(f"{where} is {kind}, which does not travel: make it dense")
+    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    node = [str(value.dtype), list(value.shape), bool(value.requires_grad)]
+    return node, memoryview(plain.view(torch.uint8).numpy() if plain.numel() else b"")
+
+
+def to_array(dtype: object, shape: object, buffer: Buffer) -> Any:
+    """A numpy array over a buffer.
+
+    Raises:
+        WireFormatError: Dtype, shape and buffer do not fit each other.
+    """
+    import numpy as np
+
+    if not isinstance(dtype, str) or not _NUMPY_DTYPE.fullmatch(dtype):
+        raise WireFormatError(f"{dtype!r:.80} is no dtype of an array on the wire")
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise WireFormatError(f"{dtype!r:.80} is no dtype of an array on the wire: {error}") from None
+    checked = _shape(shape, kind.itemsize, len(buffer))
+    return np.frombuffer(buffer, dtype=kind).reshape(checked) if buffer else np.empty(checked, kind)
+
+
+def to_tensor(dtype: object, shape: object, requires_grad: object, buffer: Buffer) -> Any:
+    """A torch tensor over a buffer.
+
+    Raises:
+        WireFormatError: Dtype, shape and buffer do not fit each other.
+    """
+    if dtype not in TORCH_DTYPES or not isinstance(requires_grad, bool):
+        raise WireFormatError(f"{dtype!r:.80} is no dtype of a tensor on the wire")
+    import torch
+
+    kind = getattr(torch, str(dtype).removeprefix("torch."))
+    checked = _shape(shape, kind.itemsize, len(buffer))
+    made = torch.frombuffer(buffer, dtype=kind).reshape(checked) if buffer else torch.empty(checked, dtype=kind)
+    if requires_grad and not (kind.is_floating_point or kind.is_complex):
+        raise WireFormatError(f"a tensor of {dtype} has no gradient")
+    return made.requires_grad_(requires_grad)
+
+
+def _shape(shape: object, itemsize: int, nbytes: int) -> Sequence[int]:
+    valid = (
+        isinstance(shape, list) and len(shape) <= _MAX_DIMS and all(type(size) is int and size >= 0 for size in shape)
+    )
+    if not valid:
+        raise WireFormatError(f"{shape!r:.80} is no shape")
+    assert isinstance(shape, list)
+    if prod(shape) * itemsize != nbytes or any(size >= 1 << 62 for size in shape):
+        raise WireFormatError(f"shape {shape} with items of {itemsize} bytes does not fill a buffer of {nbytes} bytes")
+    return shape

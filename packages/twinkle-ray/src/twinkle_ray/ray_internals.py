@@ -1,0 +1,66 @@
+"""Parts of Ray beyond its public interface that this package uses, each with the reason.
+
+`tests/ray/test_ray_internals.py` fails when Ray changes one of them; `pyproject.toml` bounds Ray's version.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+def actor_name_marker() -> str:
+    """Begin of a line that gives the lines after it a label: Ray takes labels from its own class names only."""
+    return str(import_module("ray._private.ray_constants").LOG_PREFIX_ACTOR_NAME)
+
+
+def log_dispatcher() -> Any:
+    """Hands the workers' lines to handlers by name: Ray can print them or not, but not hand them out."""
+    return import_module("ray._private.ray_logging").global_worker_stdstream_dispatcher
+
+
+def log_deduplicators() -> Sequence[Any]:
+    """Ray's printers of errors, by stream: their `skip_re` leaves lines out, and its variable is read at import."""
+    module = import_module("ray._private.ray_logging")
+    return module.stdout_deduplicator, module.stderr_deduplicator
+
+
+def visibility_variable(kind: str) -> str | None:
+    """The variable that says which devices of a type a process sees, of which only Ray has a table; None for others."""
+    manager = import_module("ray._private.accelerators").get_accelerator_manager_for_resource(kind)
+    return None if manager is None else str(manager.get_visible_accelerator_ids_env_var())
+
+
+def free_resources() -> Mapping[str, Mapping[str, float]]:
+    """The free resources of each node by its id: `ray.available_resources()` has the sum over all nodes only."""
+    found: Mapping[str, Mapping[str, float]] = import_module("ray._private.state").available_resources_per_node()
+    return found
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Make Ray's processes listen on the loopback device alone: `ray.init` does so outside of Linux only."""
+    constants: Any = import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def quiet_token() -> Iterator[None]:
+    """Silence a line that Ray logs at each start, which advises to turn its token off; no option does."""
+    logger = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""Replies of workers on their way, and inputs that calls wait for."""

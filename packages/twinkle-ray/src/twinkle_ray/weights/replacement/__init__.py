@@ -1,0 +1,1 @@
+"""A target whose parameters get new memory by a sync, in place of new values."""

@@ -1,0 +1,201 @@
+"""Sends a call to its workers: divides the arguments, and submits one task to each called rank."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.call.tables.lazy_arguments import LazyArguments, lists_only
+from twinkle_remote.call.uninterrupted import uninterrupted
+from twinkle_remote.call.whole_rows import warn_whole
+from twinkle_remote.errors import WorkerDiedError
+from twinkle_remote.failures.lateness import called_alone, lateness
+from twinkle_remote.protocol.messages import Share, Task
+from twinkle_remote.protocol.served import SentCall
+from twinkle_remote.values.registered_splitters import registered_splitters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.call.dispatch import Shares
+    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.call import Call
+    from twinkle_remote.protocol.handed import HandedShare
+    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.values.registered_splitters import RegisteredSplitters
+
+
+class SentTasks(SentCall):
+    """A call whose tasks this process has sent, or a part of it.
+
+    Args:
+        call: The call.
+        group: The called workers' group.
+        replies: One for each called rank, ascending.
+        each: Every called rank received rows of its own; None if only the outcomes show it.
+        submitted: Wall clock before the first was sent, in seconds.
+        stored: Bytes that were stored for it.
+        sources: The calls that make its arguments and were not done, or have failed.
+
+    Attributes:
+        sources: As given.
+    """
+
+    of_ranks = True
+    lazies = ()
+
+    def __init__(
+        self,
+        call: Call,
+        group: WorkerGroup,
+        replies: Sequence[Reply],
+        *,
+        each: bool | None = False,
+        submitted: float = 0.0,
+        stored: int = 0,
+        sources: Sequence[PendingCall] = (),
+    ) -> None:
+        self.replies = replies
+        self.each = each
+        self.submitted = submitted
+        self.sent = stored + sum([reply.sent for reply in replies])
+        self.sources = sources
+        self._call = call
+        self._group = group
+
+    def cancel(self, pending: Sequence[Reply]) -> None:
+        """Cancel it on event loops."""
+        self._group.cancel(pending)
+
+    def withdraw(self, pending: Sequence[Reply]) -> None:
+        """Cancel it also where it has not begun."""
+        self._group.withdraw(pending)
+
+    def lateness(self, seconds: float | None, done: Sequence[int], pending: Sequence[Reply]) -> Exception:
+        """The error that it is not done after this time."""
+        call, mesh = self._call, self._call.mesh
+        late = [reply.rank for reply in pending]
+        head = (
+            f"{call.name} on {call.where()} is not done after {seconds:g} s: "
+            f"{f'ranks {done} are done' if done else 'no rank is done'}, "
+            f"ranks {late} are not: {', '.join([self.label(rank) for rank in late])}"
+        )
+        size = self._group.size if mesh is None else mesh.world_size
+        alone = called_alone(call.spec, [reply.rank for reply in self.replies], size)
+        return lateness(head, call.line, done, late, self._group.stacks_of(pending), alone)
+
+    def label(self, rank: int) -> str:
+        """The short name of a called worker, with its coordinate."""
+        return self._call.label(self._group.info(rank))
+
+
+def send(runtime: Runtime, call: Call) -> SentTasks:
+    """Divide the arguments of a call, and submit one task to each called rank.
+
+    Raises:
+        DispatchError: The arguments cannot be divided as the function asks.
+        WorkerDiedError: The process that stores the arguments has ended; nothing was sent.
+    """
+    group, store = runtime.backend.group(call.component.group), runtime.backend.store
+    try:
+        shares = dispatch(call, store.put)
+        submitted = time.time()
+        lazies = LazyArguments(call, shares, store.keep)
+        tasks = _tasks(call, shares, lazies.pieces)
+        group.prepare(tasks)
+    except WorkerDiedError as error:
+        text = f"{call.name} was not sent to {group.name!r}: {error}\n  called from {call.line}"
+        raise WorkerDiedError(text) from error
+    ranks = call.ranks
+    if shares.undivided is not None:
+        warn_whole(call.name, shares.undivided, len(ranks))
+    submit = partial(group.submit_all, ranks, tasks, shares.of_rank, lazies.inputs)
+    if len(ranks) == 1:
+        replies = submit()
+    elif runtime.sends_messages:
+        replies = uninterrupted(partial(_in_order, runtime, submit))
+    else:
+        replies = _in_order(runtime, submit)
+    return SentTasks(
+        call.without_arguments(),
+        group,
+        replies,
+        each=shares.each,
+        submitted=submitted,
+        stored=shares.encoder.stored_bytes,
+        sources=lazies.sources,
+    )
+
+
+def _in_order(runtime: Runtime, submit: Callable[[], Sequence[Reply]]) -> Sequence[Reply]:
+    """Submit so that every rank gets this process's calls in one order."""
+    with runtime.sending:
+        return submit()
+
+
+def _tasks(call: Call, shares: Shares, pieces: Sequence[HandedShare] | None) -> Sequence[Task]:
+    """The distinct tasks of a call."""
+    kind, spec, instance = call.kind, call.spec, call.component.instance
+    on_loop = spec.on_loop and kind in ("method", "item", "close")
+    seconds = call.deadline if on_loop else None
+    if kind == "method" and shares.arguments == [((), {})]:
+        return [
+            _bare_task(instance, call.name, call.target, registered_splitters(), on_loop, seconds, spec.columns_unknown)
+        ]
+    only_lists, splitters = lists_only(spec), registered_splitters()
+    return [
+        Task(
+            kind,
+            instance,
+            call.name,
+            call.target,
+            args,
+            kwargs,
+            slots=shares.encoder.used,
+            share=None if shares.count is None else Share(index, shares.count),
+            total=shares.real,
+            rows=shares.rows(index),
+            uneven=spec.uneven,
+            balance=spec.balance if (shares.count or 1) > 1 else False,
+            numbers=shares.numbers(index),
+            in_order=spec.collect == "flatten",
+            lists_only=only_lists,
+            handed=shares.encoder.handed_of(index),
+            pieces=None if pieces is None else pieces[index],
+            place=index,
+            splitters=splitters,
+            on_loop=on_loop,
+            seconds=seconds,
+            concurrent=spec.concurrent,
+            columns_unknown=spec.columns_unknown,
+            masks=spec.masks,
+            mesh=call.mesh if kind == "create" else None,
+        )
+        for index, (args, kwargs) in enumerate(shares.arguments)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _bare_task(
+    instance: str,
+    name: str,
+    method: str,
+    known: RegisteredSplitters | None,
+    on_loop: bool,
+    seconds: float | None,
+    columns_unknown: bool,
+) -> Task:
+    """The task of a call without arguments; it is cached, so that a backend prepares it once."""
+    return Task(
+        "method",
+        instance,
+        name,
+        method,
+        splitters=known,
+        on_loop=on_loop,
+        seconds=seconds,
+        columns_unknown=columns_unknown,
+    )

@@ -1,1 +1,0 @@
-"""HTTP: the components of a session, served to clients and called by them."""

@@ -1,0 +1,98 @@
+"""Plans of tables: they say how rows are made of lazy results, and travel in their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+Rows: TypeAlias = range | tuple[int, ...]
+"""Numbers of rows, from 0: in any order, also repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The rows of a lazy result.
+
+    Attributes:
+        part: Its index among the parts of the hand-over.
+    """
+
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A plain value next to lazy ones.
+
+    Attributes:
+        value: It has rows.
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Some rows.
+
+    Attributes:
+        of: The table that has them.
+        rows: A slice, or numbers, of which negative ones count from the end.
+    """
+
+    of: Node
+    rows: slice | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenated:
+    """The rows of several tables, one after the other.
+
+    Attributes:
+        of: At least one.
+    """
+
+    of: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The columns of several tables, row next to row; a later one wins a name.
+
+    Attributes:
+        of: At least one.
+    """
+
+    of: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Some columns.
+
+    Attributes:
+        of: The table that has them.
+        columns: Their names, at least one.
+    """
+
+    of: Node
+    columns: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The rows that a function makes of all rows.
+
+    Attributes:
+        of: The table.
+        function: Takes the rows, and returns rows.
+    """
+
+    of: Node
+    function: Callable[[Any], Any]
+
+
+Node: TypeAlias = Given | Constant | Taken | Concatenated | Joined | Selected | Mapped

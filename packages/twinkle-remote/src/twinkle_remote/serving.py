@@ -1,0 +1,147 @@
+"""`serve` and what goes with it: the contract, which twinkle-http fulfils where it is installed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Self
+
+from twinkle_remote.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import ModuleType
+
+DRAIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The arguments of `serve`, which says what each of them is."""
+
+    host: str
+    port: int
+    token: str | Mapping[str, str] | None
+    tls: tuple[str, str] | None
+    max_body: int
+    lease: float
+    insecure: bool
+    hosts: Iterable[str]
+    quota: Mapping[str, int] | None
+    metrics_of_all: str | None
+
+
+class Server(ABC):
+    """A server that runs; a context manager that closes it.
+
+    Attributes:
+        address: Its URL.
+        token: The token, if there is one for all; it was made if none was given.
+    """
+
+    address: str
+    token: str | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is closed; returns whether it is.
+
+        Args:
+            timeout: Seconds; None for no limit.
+        """
+
+    @abstractmethod
+    def close(self, drain: float = DRAIN_SECONDS) -> None:
+        """Take no new calls, wait for those in flight, tell the clients, and stop; a second call does nothing.
+
+        Args:
+            drain: Seconds to wait for calls in flight.
+        """
+
+
+def serve(
+    classes: Iterable[type],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    token: str | Mapping[str, str] | None = None,
+    tls: tuple[str, str] | None = None,
+    max_body: int = 4 << 30,
+    lease: float = 60.0,
+    insecure: bool = False,
+    hosts: Iterable[str] = (),
+    quota: Mapping[str, int] | None = None,
+    metrics_of_all: str | None = None,
+) -> Server:
+    """Serve remote classes of the running session over HTTP, in a thread of this process.
+
+    Args:
+        classes: Remote classes that clients may build and call; nothing else can be reached.
+        host: Address to bind; beyond this machine only with `tls` or `insecure`.
+        port: Port; 0 for any free one.
+        token: The token that clients hold, or one for each tenant by name. None makes one and shows it once on
+            standard error.
+        tls: Files of the certificate and of its key.
+        max_body: Bytes of one request, at or above 1024.
+        lease: Seconds after which a client that was not heard of loses its components and results, above 0.
+        insecure: Plain HTTP beyond this machine: whoever sees the traffic has the token.
+        hosts: Further Host headers that are accepted, as of a proxy before the server.
+        quota: The most that one token may hold at a time, over all its clients: "components" (1000), "calls" in flight
+            (4096), "results" that are in use (200,000), "bytes" of these (2**38).
+        metrics_of_all: The tenant whose `/metrics` has the figures of all tenants; others see their own. One token for
+            all sees all.
+
+    Returns:
+        The server; it runs until it is closed.
+
+    Raises:
+        NotInitializedError: There is no session.
+        BackendError: The address is beyond this machine, and there is neither `tls` nor `insecure`; or it is taken; or
+            twinkle-http is not installed.
+        ValueError: A token or another option is not valid.
+        TypeError: A class is no remote class.
+    """
+    options = ServeOptions(host, port, token, tls, max_body, lease, insecure, hosts, quota, metrics_of_all)
+    started: Server = _twinkle_http("serve").serve(classes, options)
+    return started
+
+
+def stub_of(address: str, token: str, *, tls: str | None = None, insecure: bool = False) -> str:
+    """The source of a stub of the classes that a server serves.
+
+    Args:
+        address: URL of the server.
+        token: Its token.
+        tls: File with the certificates to trust; None for those of the system.
+        insecure: Plain HTTP beyond this machine is accepted.
+
+    Raises:
+        TwinkleError: The server cannot be reached, refuses the request, or describes its classes wrongly; or
+            twinkle-http is not installed.
+    """
+    text: str = _twinkle_http("stub_of").stub_of(address, token, tls=tls, insecure=insecure)
+    return text
+
+
+def _twinkle_http(what: str) -> ModuleType:
+    try:
+        return import_module("twinkle_http")
+    except ModuleNotFoundError as error:
+        if error.name != "twinkle_http":
+            raise
+        raise BackendError(not_installed(f"{what} needs twinkle-http, which", "twinkle-http")) from None
+
+
+def not_installed(what: str, distribution: str) -> str:
+    """Return what an error says where a distribution of the workspace is missing."""
+    return (
+        f"{what} is not installed: install {distribution} where twinkle-remote came from: "
+        f"a checkout, a folder of wheels or a git URL (in a checkout: pip install ./packages/{distribution})"
+    )

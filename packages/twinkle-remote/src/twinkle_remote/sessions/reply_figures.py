@@ -1,0 +1,44 @@
+"""The figures of the outcomes of one call, by rank, in two arrays."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from twinkle_remote.protocol.messages import Outcome
+
+_COLUMNS = 5
+
+
+class ReplyFigures:
+    """Fetched and produced bytes, start, duration and fetching of each rank that has answered."""
+
+    __slots__ = ("_figures", "_ranks")
+
+    def __init__(self) -> None:
+        self._ranks = array("i")
+        self._figures = array("d")
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Add the figures of several outcomes."""
+        for one in outcomes:
+            self._figures.extend((one.fetched, one.produced, one.started, one.seconds, one.fetch_seconds))
+        self._ranks.extend([one.rank for one in outcomes])
+
+    def column(self, index: int) -> Mapping[int, float]:
+        """One figure by rank.
+
+        Args:
+            index: 0 for fetched bytes, 1 for produced bytes, 2 for the start, 3 for the duration, 4 for fetching.
+        """
+        return dict(zip(self._ranks, self._figures[index::_COLUMNS], strict=True))
+
+    def whole(self, index: int) -> Mapping[int, int]:
+        """One figure by rank, as whole numbers; see `column`."""
+        return {rank: int(value) for rank, value in self.column(index).items()}

@@ -1,0 +1,1 @@
+"""Runs under a virtual clock: what a stream is to give, for durations that are known."""

@@ -1,0 +1,54 @@
+"""Templates: what counts of a chat is what the model writes, whatever form a template gives it.
+
+Those of vLLM's wheel are read in tests/vllm. By hand over other templates, such as those of TRL and of vLLM's examples:
+TWINKLE_TEMPLATES=FOLDER TWINKLE_CHATS=100 python -m pytest -s tests/engines/batches/test_templates.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+import transformers
+from chat_templates import TEMPLATES, outcome, random_chat, template_tokenizer, templates_below, templates_inside
+
+from twinkle.engines import supervised
+
+CHATS = int(os.environ.get("TWINKLE_CHATS", "8"))
+FOLDER = os.environ.get("TWINKLE_TEMPLATES")
+GIVEN = templates_below(Path(FOLDER)) if FOLDER else {}
+SHIPPED = templates_inside(Path(transformers.__file__).parent)
+"""Those that processors of Transformers fall back on."""
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, *SHIPPED, *GIVEN])
+def test_answers_count_with_what_ends_them(name: str) -> None:
+    template = {**TEMPLATES, **SHIPPED, **GIVEN}[name]
+    tokenizer = template_tokenizer(template)
+    draw = Random(name)
+    found = Counter(outcome(tokenizer, random_chat(draw, tools=i % 3 == 0)) for i in range(CHATS))
+    if name in TEMPLATES:
+        assert found["equal to the text"] + found["equal to the marks"] == CHATS
+    else:
+        print(name, dict(found))
+
+
+def test_a_first_turn_of_the_assistant_counts_alone() -> None:
+    chat = [
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "2?"},
+        {"role": "assistant", "content": "2"},
+    ]
+    for name in ("chatml", "default system", "next role ends", "headers", "lines"):
+        tokenizer = template_tokenizer(TEMPLATES[name])
+        for turns in (chat, [{"role": "system", "content": "S"}, *chat]):
+            made = supervised([turns], tokenizer)
+            assert made.mask is not None
+            written = tokenizer.decode(
+                [t for t, m in zip(made.ids[0].tolist(), made.mask[0].tolist(), strict=True) if m]
+            )
+            assert re.fullmatch(r"Hi(<[^>]*>)*\n?2(<[^>]*>)*\n?", written), (name, written)

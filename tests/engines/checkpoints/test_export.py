@@ -1,0 +1,115 @@
+"""Exports: a folder holds one thing, and changes at once or not at all."""
+
+from __future__ import annotations
+
+import json
+import resource
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel
+from safetensors.torch import load_file
+from tiny_models import CONFIGS, Build, ragged, sgd
+from tiny_tokenizer import tiny_tokenizer
+from torch.testing import assert_close
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
+from transformers.models.gpt_neox import GPTNeoXConfig
+
+from twinkle.engines import TransformersModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LORA = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+
+
+def check_exported(folder: Path, model: TransformersModel) -> None:
+    batch = ragged(3, 1)
+    read = AutoModelForCausalLM.from_pretrained(folder).eval()
+    again = TransformersModel(lambda: read, optimizer=sgd)
+    for own, theirs in zip(model.logprobs(batch), again.logprobs(batch), strict=True):
+        assert_close(own, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_what_is_exported_last_is_what_a_folder_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    (folder / "runs").mkdir(parents=True)
+    (folder / "runs" / "log").write_text("kept")
+    plain, adapted = (
+        TransformersModel(Build("qwen2"), optimizer=sgd),
+        TransformersModel(Build("llama"), optimizer=sgd, lora=LORA),
+    )
+    limits = {"parts": 9_000, "single": 2 << 30}
+    adapted.save_pretrained(folder)
+    for limit in ("parts", "single", "parts"):
+        monkeypatch.setattr("twinkle_engines.checkpoints.export.MOST_BYTES", limits[limit])
+        for model, options in ((plain, {}), (adapted, {"merge": True})):
+            model.save_pretrained(folder, **options)
+            check_exported(folder, model)
+            assert (folder / "runs" / "log").read_text() == "kept"
+            assert not list(folder.glob("adapter*")) and len(list(tmp_path.iterdir())) == 1
+            index = json.loads((folder / "model.safetensors.index.json").read_text()) if limit == "parts" else {}
+            named = {*index.get("weight_map", {"": "model.safetensors"}).values()}
+            assert {path.name for path in folder.glob("*.safetensors")} == named
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_adapters_beside_a_whole_model_are_refused(tmp_path: Path) -> None:
+    Build("llama")().save_pretrained(tmp_path / "base")
+    model = TransformersModel(tmp_path / "base", optimizer=sgd, lora=LORA)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "base").iterdir()}
+    with pytest.raises(ValueError, match="holds a model"):
+        model.save_pretrained(tmp_path / "base")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "base").iterdir()} == before
+    for _ in range(2):
+        model.save_pretrained(tmp_path / "own")
+    told = json.loads((tmp_path / "own" / "adapter_config.json").read_text())
+    assert told["inference_mode"] and told["auto_mapping"]["base_model_class"] == "LlamaForCausalLM"
+    PeftModel.from_pretrained(Build("llama")(), tmp_path / "own")
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path, small_files: None) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("the old one")
+    with pytest.raises(Exception, match=r"[Tt]oo large"):
+        TransformersModel(Build("llama"), optimizer=sgd).save_pretrained(folder)
+    assert [path.read_text() for path in tmp_path.rglob("*") if path.is_file()] == ["the old one"]
+
+
+def test_an_export_has_the_class_the_ends_and_the_tokenizer_of_its_source(tmp_path: Path) -> None:
+    config = LlamaConfig(**{**CONFIGS["llama"].to_diff_dict(), "vocab_size": 300})
+    model = AutoModelForCausalLM.from_config(config)
+    model.generation_config = GenerationConfig(eos_token_id=5)
+    model.save_pretrained(tmp_path / "source")
+    tiny_tokenizer().save_pretrained(tmp_path / "source")
+    TransformersModel(tmp_path / "source", optimizer=sgd).save_pretrained(tmp_path / "made")
+    assert GenerationConfig.from_pretrained(tmp_path / "made").eos_token_id == [5, 0]
+    assert json.loads((tmp_path / "made" / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+    assert AutoTokenizer.from_pretrained(tmp_path / "made").encode("A class") == tiny_tokenizer().encode("A class")
+
+
+def test_weights_have_their_published_names(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    model = AutoModelForCausalLM.from_config(GPTNeoXConfig(vocab_size=61, max_position_embeddings=64, **sizes))
+    model.save_pretrained(tmp_path / "theirs")
+    theirs = load_file(tmp_path / "theirs" / "model.safetensors")
+    TransformersModel(lambda: model, optimizer=sgd).save_pretrained(tmp_path / "own")
+    own = load_file(tmp_path / "own" / "model.safetensors")
+    assert own.keys() == theirs.keys() and all(torch.equal(weight, theirs[name]) for name, weight in own.items())

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from run_training import whole
+from tiny_models import Build, adamw, plain_logprobs, ragged, sequences, sgd
+from torch.testing import assert_close
+from transformers import AutoModelForCausalLM
+
+from twinkle import WeightSync
+from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, mismatch
+from twinkle_engines.models.adapters import check_facts, facts
+from twinkle_engines.models.pretrained import build_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),  # peft reads it
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # what peft advises against is what is tested
+]
+
+
+def lora(**options: Any) -> LoraConfig:
+    return LoraConfig(**{"r": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", **options})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Build("llama")().save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def trained(folder: Path, path: Path) -> TransformersModel:
+    model = TransformersModel(folder, optimizer=adamw, lora=lora())
+    for seed in range(3):
+        model.forward_backward(ragged(4, seed))
+        model.step()
+    model.save_pretrained(path)
+    return model
+
+
+def test_the_folder_of_an_adapter_goes_on_training_that_one(folder: Path, tmp_path: Path) -> None:
+    model = trained(folder, tmp_path / "adapter")
+    again = TransformersModel(tmp_path / "adapter", optimizer=adamw)
+    for own, other in zip(model.logprobs(ragged(3, 9)), again.logprobs(ragged(3, 9)), strict=True):
+        assert_close(own, other, rtol=0, atol=1e-6)
+    assert again.weights().keys() == model.weights().keys()
+    before = {name: whole(weight) for name, weight in again.weights().items()}
+    again.forward_backward(ragged(4, 5))
+    again.step()
+    assert all(not torch.equal(whole(weight), before[name]) for name, weight in again.weights().items())
+    again.save_pretrained(tmp_path / "merged", merge=True)
+    read = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    with torch.no_grad():
+        for (ids, _), row in zip(sequences(ragged(3, 2)), again.logprobs(ragged(3, 2)), strict=True):
+            assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
+
+
+def test_a_fresh_adapter_does_not_take_the_place_of_one(folder: Path, tmp_path: Path) -> None:
+    trained(folder, tmp_path / "adapter")
+    with pytest.raises(ValueError, match="adapter already"):
+        TransformersModel(tmp_path / "adapter", optimizer=adamw, lora=lora())
+    with pytest.raises(ValueError, match="adapter already"):
+        TransformersModel(lambda: get_peft_model(Build("llama")(), lora()), optimizer=adamw, lora=lora())
+    with pytest.raises(ValueError, match="adapter inside"):
+        TransformersModel(lambda: AutoModelForCausalLM.from_pretrained(tmp_path / "adapter"), optimizer=adamw)
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match="a model and an adapter"):
+        TransformersModel(tmp_path / "adapter", optimizer=adamw)
+
+
+@pytest.mark.parametrize("start", ["pissa", "pissa_niter_4", "olora"])
+def test_a_start_that_changes_the_base_is_refused(start: Any) -> None:
+    with pytest.raises(ValueError, match="init_lora_weights"):
+        TransformersModel(Build("llama"), lora=lora(init_lora_weights=start), optimizer=sgd)
+    with pytest.raises(ValueError, match="init_lora_weights"):
+        TransformersSampler(Build("llama"), lora=lora(init_lora_weights=start))
+
+
+@pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal"])
+def test_a_start_that_leaves_the_base_is_taken(start: Any) -> None:
+    assert facts(build_model(Build("llama"), "float32", lora(init_lora_weights=start))).keys()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+        PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+        lora(layer_replication=[[0, 2], [1, 2]]),
+        lora(target_modules=["embed_tokens"], ensure_weight_tying=True),
+        lora(modules_to_save=["embed_tokens", "lm_head"], ensure_weight_tying=True),
+    ],
+)
+def test_adapters_that_are_none_beside_the_layers_are_refused(config: Any) -> None:
+    with pytest.raises(ValueError, match=r"are not (trained here|divided)"):
+        TransformersModel(Build("qwen2"), optimizer=sgd, lora=config)
+
+
+def test_adapters_of_another_name_and_frozen_ones_are_refused(tmp_path: Path) -> None:
+    get_peft_model(Build("llama")(), lora()).save_pretrained(str(tmp_path))
+
+    def named() -> Any:
+        return PeftModel.from_pretrained(Build("llama")(), tmp_path, adapter_name="policy", is_trainable=True)
+
+    with pytest.raises(ValueError, match="'policy'"):
+        TransformersModel(named, optimizer=sgd)
+    with pytest.raises(ValueError, match="'policy'"):
+        TransformersSampler(named)
+    with pytest.raises(ValueError, match="is_trainable=True"):
+        TransformersModel(lambda: PeftModel.from_pretrained(Build("llama")(), tmp_path), optimizer=sgd)
+    TransformersSampler(lambda: PeftModel.from_pretrained(Build("llama")(), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("of_model", "of_sampler", "seed", "message"),
+    [
+        ({}, {}, 5, None),
+        ({"lora_alpha": 8}, {"lora_alpha": 64}, 5, "scaling"),
+        ({"use_rslora": True}, {}, 5, "scaling"),
+        ({"alpha_pattern": {"q_proj": 3}}, {}, 5, "scaling"),
+        ({}, {}, 6, "base"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sync_compares_bases_and_scalings(
+    of_model: Any, of_sampler: Any, seed: int, message: str | None, dtype: str
+) -> None:
+    model = TransformersModel(Build("llama"), optimizer=adamw, lora=lora(**of_model))
+    sampler = TransformersSampler(Build("llama", seed), lora=lora(**of_sampler), dtype=dtype)
+    sync = WeightSync(model, sampler)
+    if message is not None:
+        with pytest.raises(ValueError, match=message):
+            sync()
+        return
+    for _ in range(2):
+        model.forward_backward(ragged(4, 1))
+        model.step()
+        sync()
+    made = sampler.sample([[5, 6, 7], [8, 9]], SamplingParams(max_new_tokens=8))
+    assert dtype == "bfloat16" or mismatch(made, model.logprobs(made))["worst"] < 1.001
+
+
+@pytest.mark.parametrize(("options", "message"), [({"lora_alpha": 64}, "scaling"), ({"seed": 6}, "base"), ({}, None)])
+def test_a_checkpoint_of_another_base_or_scaling_is_refused(
+    tmp_path: Path, options: dict[str, Any], message: str | None
+) -> None:
+    model = TransformersModel(Build("llama"), optimizer=adamw, lora=lora())
+    model.forward_backward(ragged(4, 1))
+    model.step()
+    model.save_state(str(tmp_path))
+    seed = options.pop("seed", 5)
+    other = TransformersModel(Build("llama", seed), optimizer=adamw, lora=lora(**options))
+    if message is None:
+        other.load_state(str(tmp_path))
+        return
+    before = {name: whole(weight) for name, weight in other.weights().items()}
+    with pytest.raises(ValueError, match=message):
+        other.load_state(str(tmp_path))
+    assert all(torch.equal(whole(weight), before[name]) for name, weight in other.weights().items())
+
+
+def test_facts_that_one_side_alone_tells_are_not_compared() -> None:
+    check_facts({"base": "1", "scaling": "2"}, {"scaling": "2"}, "the checkpoint")
+    with pytest.raises(ValueError, match="scaling is 3 in the checkpoint, but 2"):
+        check_facts({"scaling": "2"}, {"scaling": "3"}, "the checkpoint")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"modules_to_save": ["norm"]},
+        {"modules_to_save": ["lm_head"]},
+        {"bias": "all"},
+        {"bias": "lora_only"},
+    ],
+)
+def test_what_is_trained_beside_adapters_of_a_short_model_is_held_in_float32(options: Any) -> None:
+    model = TransformersModel(Build("qwen2"), optimizer=adamw, lora=lora(**options), dtype="bfloat16")
+    for seed in range(2):
+        model.forward_backward(ragged(4, seed))
+        assert model.step()["grad_norm"] > 0
+    assert {weight.dtype for weight in model.weights().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_parameters": ["mlp.experts.gate_up_proj"]},
+        {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"use_dora": True},
+    ],
+)
+def test_a_merge_that_would_leave_an_adapter_out_is_refused(tmp_path: Path, options: Any) -> None:
+    model = TransformersModel(Build("qwen3-moe"), optimizer=sgd, lora=lora(init_lora_weights=False, **options))
+    with pytest.raises(ValueError, match="is not merged"):
+        model.save_pretrained(tmp_path, merge=True)
+    assert not list(tmp_path.glob("*.safetensors"))

@@ -1,0 +1,115 @@
+"""Columns that samplers have left on GPUs, by substitutes; and devices that are not what a group says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.fake_cuda import FakeCudaMode, fake_cuda
+
+import twinkle
+from twinkle import DeviceGroup, DeviceMesh
+from twinkle.engines import Rollouts, mismatch
+from twinkle_engines.models.micro_batches import micro_batches
+from twinkle_engines.models.neighbours import Neighbours
+from twinkle_engines.parallel.model_layout import check_precision, own_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is made on "cuda" is made of fakes, and nobody looks for a driver."""
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    with FakeCudaMode():
+        yield
+
+
+def _rollouts(move: Callable[[torch.Tensor], torch.Tensor], only: str | None = None) -> Rollouts:
+    columns: dict[str, list[torch.Tensor]] = {
+        "ids": [torch.tensor([1, 2, 3]), torch.tensor([4, 5])],
+        "mask": [torch.tensor([0, 1, 1]), torch.tensor([0, 1])],
+        "logprobs": [torch.tensor([0.0, -1.0, -2.0]), torch.tensor([0.0, -3.0])],
+    }
+    moved: dict[str, Any] = {
+        name: [move(value) if only in (None, name) else value for value in values] for name, values in columns.items()
+    }
+    return Rollouts(moved.pop("ids"), moved.pop("mask"), counts=[1, 1], **moved)
+
+
+@pytest.mark.parametrize("only", [None, "ids", "mask", "logprobs"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_rollouts_on_a_gpu_are_batches_like_any(only: str | None, packed: bool) -> None:
+    size = 8 if packed else None
+    wanted = list(micro_batches(_rollouts(lambda value: value), None, size, Neighbours()))
+    found = list(micro_batches(_rollouts(fake_cuda, only), None, size, Neighbours()))
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.columns.keys() == other.columns.keys()
+        for name, column in one.columns.items():
+            assert column.device.type == "cpu" and torch.equal(column, other.columns[name]), name
+
+
+@pytest.mark.parametrize("form", ["padded", "packs"])
+@pytest.mark.parametrize("names", [{"input_ids"}, {"labels"}, {"attention_mask", "position_ids"}, None])
+def test_mappings_on_a_gpu_are_batches_like_any(form: str, names: set[str] | None) -> None:
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]])
+    own: dict[str, torch.Tensor] = {"input_ids": ids, "labels": ids.clone()}
+    own |= (
+        {"attention_mask": (ids > 0).long(), "position_ids": torch.tensor([[0, 1, 2, 3]] * 2)}
+        if form == "padded"
+        else {"position_ids": torch.tensor([[0, 1, 0, 1]] * 2)}
+    )
+    moved = {name: fake_cuda(value) if names is None or name in names else value for name, value in own.items()}
+    for one, other in zip(
+        micro_batches(moved, None, None, Neighbours()), micro_batches(own, None, None, Neighbours()), strict=True
+    ):
+        assert one.columns.keys() == other.columns.keys()
+        assert all(torch.equal(column, other.columns[name]) for name, column in one.columns.items())
+
+
+@pytest.mark.parametrize("only", [None, "mask", "logprobs"])
+@pytest.mark.parametrize("trainers", [False, True])
+def test_agreement_of_engines_on_two_devices(only: str | None, trainers: bool) -> None:
+    given = [torch.tensor([0.0, -1.5, -2.0]), torch.tensor([0.0, -2.0])]
+    told = mismatch(_rollouts(fake_cuda, only), [fake_cuda(value) for value in given] if trainers else given)
+    assert told == mismatch(_rollouts(lambda value: value), given)
+
+
+@twinkle.remote_class()
+class Asks:
+    @twinkle.remote_function()
+    def device(self) -> str:
+        return str(own_device(twinkle.current_worker().mesh))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
+@pytest.mark.parametrize("mode", ["local", "threads"])
+def test_a_group_of_gpus_that_torch_does_not_see_is_an_error(mode: Any) -> None:
+    groups = [DeviceGroup("gpus", 1, "GPU"), DeviceGroup("npus", 1, "NPU"), DeviceGroup("cpus", 1, "CPU")]
+    with twinkle.session(mode, groups=groups, lazy_collect=False):
+        make: Any = Asks
+        with pytest.raises(ValueError, match="'gpus' has GPUs, but torch"):
+            make(remote_group="gpus").device()
+        with pytest.raises(ValueError, match="not on NPU"):
+            make(remote_group="npus").device()
+        assert make(remote_group="cpus").device() == "cpu"
+        on_host = DeviceMesh.from_ranks([0], ("dp",), device_type="cpu")
+        assert make(remote_group="gpus", device_mesh=on_host).device() == "cpu"
+
+
+def test_the_ray_backend_tells_a_worker_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWINKLE_DEVICE_TYPE", "GPU")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="sees none"):
+        own_device(None)
+
+
+@pytest.mark.parametrize("option", ["dtype", "compute_dtype"])
+def test_half_precision_without_scaling_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f'{option}="bfloat16"'):
+        check_precision("TransformersModel", **{option: "float16"})
+    for name in ("bfloat16", "float32", "float64", None):
+        check_precision("TransformersModel", **{option: name})

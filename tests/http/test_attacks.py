@@ -1,0 +1,343 @@
+"""What a stranger, or a client gone wrong, sends over a raw socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.http.place import Place
+
+from twinkle_http.wire.decode import decode
+from twinkle_http.wire.encode import encode
+from twinkle_http.wire.envelopes import CALL_UPDATE, unpacked
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import initialize, on, remote_class, remote_function, session
+from twinkle_remote.errors import AlreadyInitializedError, BackendError, DispatchError
+from twinkle_remote.sessions.current import running
+from twinkle_remote.values import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+pytestmark = pytest.mark.slow  # the server takes seconds to end
+SERVER = """
+    import sys
+    from twinkle_mesh import DeviceGroup
+    from twinkle_remote import serve, session
+    from twinkle_remote.conformance.subjects.components import Counter
+
+    with session("threads", groups=[DeviceGroup("group", 2, "CPU")]):
+        tokens = {"one": "token number one", "two": "token number two"}
+        with serve([Counter], port=0, token=tokens, max_body=100_000, lease=float(sys.argv[1])) as server:
+            print(server.address, flush=True)
+            sys.stdin.read()
+"""
+ONE, TWO = "token number one", "token number two"
+COUNTER = "twinkle_remote.conformance.subjects.components.Counter"
+
+
+@remote_class()
+class Unserved:
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+
+    @remote_function()
+    def method(self) -> int:
+        return 1
+
+
+class Raw(Place):
+    """Requests over a socket of their own."""
+
+    def send(self, data: bytes, timeout: float = 60.0) -> tuple[int, bytes]:
+        """Status and body of the answer to these bytes; status 0 if the connection was closed without one."""
+        with socket.create_connection(self.place, timeout=timeout) as connection:
+            connection.sendall(data)
+            return self.answer(connection)
+
+    def answer(self, connection: socket.socket) -> tuple[int, bytes]:
+        got = b""
+        while b"\r\n\r\n" not in got:
+            part = connection.recv(65536)
+            if not part:
+                return 0, got
+            got += part
+        head, _, body = got.partition(b"\r\n\r\n")
+        lines = head.decode().lower().split("\r\n")
+        length = next((int(line.partition(":")[2]) for line in lines if line.startswith("content-length:")), 0)
+        while len(body) < length:
+            body += connection.recv(65536)
+        return int(lines[0].split()[1]), body
+
+    def request(self, method: str, path: str, body: bytes = b"", token: str = ONE, **headers: str) -> tuple[int, bytes]:
+        return self.send(self.head(method, path, len(body), token, **headers) + body)
+
+    def head(self, method: str, path: str, length: int, token: str = ONE, **headers: str) -> bytes:
+        given = {"host": self.host, "authorization": f"Bearer {token}", "content-length": str(length), **headers}
+        lines = [f"{key.replace('_', '-')}: {value}" for key, value in given.items() if value]
+        return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode()
+
+    def post(self, path: str, value: Any, token: str = ONE, **headers: str) -> tuple[int, Any]:
+        status, body = self.request("POST", f"/twinkle/1{path}", encode(value, TYPES).to_bytes(), token, **headers)
+        if status == 200:
+            update = path == "/call"
+            return status, msgspec.to_builtins(unpacked(body, CALL_UPDATE)) if update else decode([body], TYPES)
+        return status, json.loads(body)["error"]
+
+    def open(self, token: str = ONE) -> str:
+        status, answer = self.post("/open", {}, token)
+        assert status == 200, answer
+        return str(answer["client"])
+
+    def call(self, client: str, number: int, token: str = ONE, **request: Any) -> tuple[int, Any]:
+        given = {"group": "group", "instance": "it", "args": [], "kwargs": {}, "line": "x.py:1", **request}
+        return self.post("/call", given, token, twinkle_client=client, twinkle_request=str(number))
+
+    def value(self, client: str, number: int) -> Any:
+        """The value of a call, whose answer may have come before its end."""
+        status, body = self.request("GET", f"/twinkle/1/values/r{number}", twinkle_client=client)
+        assert status == 200, body
+        return decode([body], TYPES)
+
+    def build(self, client: str, number: int, instance: str, token: str = ONE) -> None:
+        status, answer = self.call(client, number, token, kind="create", target=COUNTER, instance=instance)
+        assert status == 200 and "refused" not in answer and "unsent" not in answer, answer
+        until = time.monotonic() + 30.0
+        while time.monotonic() < until:
+            status, answer = self.call(client, number + 10_000, token, kind="method", target="add", instance=instance)
+            if "refused" not in answer:
+                return
+            number += 1
+        raise AssertionError(answer)
+
+
+@pytest.fixture(scope="module")
+def raw(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Raw]:
+    with serving(SERVER, "60") as address:
+        yield Raw(address)
+
+
+def refused(answer: Any) -> tuple[int, str]:
+    return answer["refused"]["status"], answer["refused"]["type"]
+
+
+def test_health_needs_no_token_and_tells_nothing(raw: Raw) -> None:
+    assert raw.request("GET", "/health", token="") == (204, b"")
+
+
+@pytest.mark.parametrize("header", ["", "Bearer wrong", "Bearer token number on", "Basic token number one", "Bearer"])
+def test_a_request_without_a_known_token_is_refused(raw: Raw, header: str) -> None:
+    for path in ("/twinkle/1/open", "/twinkle/1/call", "/nothing"):
+        status, body = raw.request("POST", path, authorization=header)
+        assert status == 401 and b"token number" not in body
+
+
+def test_another_host_is_refused_whatever_the_token(raw: Raw) -> None:
+    for host in ("evil.example", f"evil.example:{raw.place[1]}", "127.0.0.1:1", "127.0.0.1"):
+        assert raw.request("GET", "/health", host=host)[0] == 421
+        assert raw.request("POST", "/twinkle/1/open", host=host)[0] == 421
+    assert raw.request("GET", "/health", host=f"localhost:{raw.place[1]}")[0] == 204
+
+
+def test_content_length_beside_transfer_encoding_is_refused(raw: Raw) -> None:
+    for token in (ONE, "wrong"):
+        status, _ = raw.request("POST", "/twinkle/1/open", b"0\r\n\r\n", token, transfer_encoding="chunked")
+        assert status == 400
+
+
+def test_an_oversized_body_is_refused_before_it_is_read(raw: Raw) -> None:
+    client = raw.open()
+    head = raw.head("POST", "/twinkle/1/call", 10**12, twinkle_client=client, twinkle_request="1")
+    assert raw.send(head)[0] == 413
+    framing = {"content_length": "", "transfer_encoding": "chunked"}
+    chunked = raw.head("POST", "/twinkle/1/call", 0, twinkle_client=client, twinkle_request="2", **framing)
+    piece = b"TWK\x01" + (10**6).to_bytes(8, "little") + b"x" * 200_000
+    assert raw.send(chunked + f"{len(piece):x}\r\n".encode() + piece + b"\r\n0\r\n\r\n")[0] in (400, 413)
+
+
+def test_what_is_no_message_is_refused(raw: Raw) -> None:
+    client = raw.open()
+    for body in (b"", b"{}", b"TWK\x01", b"TWK\x02" + bytes(100), bytes(1000)):
+        status, _ = raw.request("POST", "/twinkle/1/call", body, twinkle_client=client, twinkle_request="1")
+        assert status == 400
+    for request in ([1], {"kind": "method"}, {"kind": "function"}, {"kind": "method", "args": 5}):
+        status, answer = raw.post("/call", request, twinkle_client=client, twinkle_request=f"{len(str(request))}")
+        assert status == 200 and "refused" in answer, answer
+
+
+def test_foreign_ids_get_the_answer_of_unknown_ones(raw: Raw) -> None:
+    mine, other = raw.open(), raw.open(TWO)
+    raw.build(mine, 1, "mine")
+    assert raw.call(mine, 500, kind="method", target="add", instance="mine")[0] == 200
+    answers = []
+    for instance in ("mine", "nobody's"):
+        _, answer = raw.call(other, 100 + len(instance), TWO, kind="method", target="add", instance=instance)
+        assert refused(answer) == (404, "Unknown")
+        answers.append(answer["refused"]["message"].replace(instance, "").replace('"', "'"))
+    assert answers[0] == answers[1]
+    for name in ("r500", "r77"):
+        status, body = raw.request("GET", f"/twinkle/1/values/{name}", token=TWO, twinkle_client=other)
+        assert (status, json.loads(body)["error"]["type"]) == (404, "Unknown")
+    status, answer = raw.call(mine, 501, TWO, kind="method", target="add", instance="mine")
+    assert status == 410, answer
+
+
+def test_foreign_rows_and_generators_are_unknown(raw: Raw) -> None:
+    mine, other = raw.open(), raw.open()
+    raw.build(mine, 1, "rows")
+    assert raw.call(mine, 600, kind="method", target="add", instance="rows")[0] == 200
+    for name in ("r600", "r601"):
+        assert raw.post("/rows", {"pieces": [[name, 0, None, None]]}, twinkle_client=other)[0] == 404
+        assert raw.post("/cancel", {"name": name}, twinkle_client=other)[0] == 404
+    assert raw.post("/rows", {"pieces": [["r600", 0, None, None]]}, twinkle_client=mine) == (200, 2)
+    for pieces in ([["r600", 7, None, None]], [["r600", 0, 0, None]], [["r600", 0, -1, 5]], [5], [], "r600", None):
+        status, answer = raw.post("/rows", {"pieces": pieces}, twinkle_client=mine)
+        assert status == 400 or "error" in answer, answer
+    for number, kind in enumerate(("item", "close")):
+        _, answer = raw.call(mine, 700 + number, kind=kind, target="k", ranks=[0], instance="rows")
+        assert refused(answer) == (404, "Unknown")
+    for number, ranks in enumerate(([], [2], [True], ["0"], 5, [0.0], [[0]])):
+        _, answer = raw.call(
+            mine, 800 + number, kind="method", target="add", by_rank=True, ranks=ranks, instance="rows"
+        )
+        assert refused(answer) == (400, "Malformed"), ranks
+    for number, target in enumerate((["add", "k"], ["private", "k"], "add", ["add"], None)):
+        _, answer = raw.call(mine, 900 + number, kind="generate", target=target, instance="rows")
+        assert refused(answer)[0] in (400, 403), target
+
+
+def test_only_remote_functions_of_served_classes_are_called(raw: Raw) -> None:
+    client = raw.open()
+    raw.build(client, 1, "it")
+    targets = ("private", "__init__", "__class__", "__reduce__", "value", "hidden", "kind", "twice", "", "add.__call__")
+    for number, target in enumerate(targets):
+        _, answer = raw.call(client, 100 + number, kind="method", target=target)
+        assert refused(answer) == (403, "NotServed"), (target, answer)
+    for number, name in enumerate(("os.system", "builtins.eval", f"{COUNTER}.add", "Faulty")):
+        _, answer = raw.call(client, 200 + number, kind="create", target=name)
+        assert refused(answer) == (403, "NotServed"), (name, answer)
+    _, answer = raw.call(client, 300, kind="function", target="os.system")
+    assert refused(answer) == (403, "NotServed")
+
+
+def test_nested_requests_are_refused(raw: Raw) -> None:
+    client = raw.open()
+    value: Any = 1
+    for _ in range(90):
+        value = [value]
+    body = encode({"kind": "method", "args": [value]}, TYPES).to_bytes()
+    one_list = b"\x91"  # of msgpack: what follows is its item
+    assert body.count(one_list * 90) == 1
+    deep = body.replace(one_list * 90, one_list * 5_000, 1)
+    began = time.monotonic()
+    for number, sent in enumerate((deep, deep.replace(one_list * 5_000, one_list * 50_000, 1))):
+        status, answer = raw.request(
+            "POST", "/twinkle/1/call", sent, twinkle_client=client, twinkle_request=f"{number}"
+        )
+        assert status == 400 or b"Malformed" in answer, answer
+    assert time.monotonic() - began < 30.0
+
+
+def test_workers_are_started_again_only_for_who_has_a_component_there(raw: Raw) -> None:
+    mine, other = raw.open(), raw.open(TWO)
+    raw.build(mine, 1, "here")
+    _, answer = raw.call(other, 100, TWO, kind="restart", ranks=[0])
+    assert refused(answer) == (404, "Unknown")
+    for number, ranks in enumerate(([], [2], [-1], [True], ["0"], None)):
+        _, answer = raw.call(mine, 200 + number, kind="restart", ranks=ranks)
+        assert refused(answer) == (400, "Malformed"), ranks
+    _, answer = raw.call(mine, 300, kind="restart", group="nowhere", ranks=[0])
+    assert refused(answer) == (404, "Unknown")
+
+
+def test_a_request_that_is_sent_again_runs_once(raw: Raw) -> None:
+    client = raw.open()
+    raw.build(client, 1, "once")
+    first = raw.call(client, 50, kind="method", target="add", instance="once")
+    again = [raw.call(client, 50, kind="method", target="add", instance="once") for _ in range(5)]
+    assert all(answer == first for answer in again)
+    assert raw.call(client, 50, kind="method", target="current", instance="once")[0] == 409
+    raw.call(client, 51, kind="method", target="add", instance="once")
+    assert raw.value(client, 51) == raw.value(client, 50) + 1
+    raw.call(client, 52, kind="method", target="add", instance="once", floor=52)
+    assert raw.call(client, 50, kind="method", target="add", instance="once")[0] == 409
+
+
+def test_a_client_killed_in_the_middle_of_an_upload_has_no_effect(raw: Raw) -> None:
+    client = raw.open()
+    raw.build(client, 1, "cut")
+    raw.call(client, 60, kind="method", target="current", instance="cut")
+    request = {"kind": "method", "target": "add", "group": "group", "instance": "cut", "args": [5], "kwargs": {}}
+    body = encode({**request, "line": "x" * 200}, TYPES).to_bytes()
+    head = raw.head("POST", "/twinkle/1/call", len(body), twinkle_client=client, twinkle_request="61")
+    for part in (0, 10, len(body) // 2, len(body) - 1):
+        with socket.create_connection(raw.place, timeout=30.0) as connection:
+            connection.sendall(head + body[:part])
+    raw.call(client, 62, kind="method", target="current", instance="cut")
+    assert raw.value(client, 60) == raw.value(client, 62)
+
+
+@pytest.mark.slow
+def test_a_slow_request_is_closed_within_thirty_seconds(raw: Raw) -> None:
+    client = raw.open()
+    head = raw.head("POST", "/twinkle/1/call", 5000, twinkle_client=client, twinkle_request="1")
+    places = [socket.create_connection(raw.place, timeout=60.0) for _ in range(5)]
+    began = time.monotonic()
+    places[1].sendall(head[:40])
+    places[2].sendall(head + b"TWK")
+    places[3].sendall(raw.head("POST", "/v1/Counter", 5000)[:-2])
+    places[4].sendall(raw.head("POST", "/v1/Counter", 5000) + b'{"start":')
+    for connection in places:
+        status, _ = raw.answer(connection)
+        assert status in (0, 408) and time.monotonic() - began < 30.0
+        connection.close()
+
+
+@pytest.mark.slow
+def test_a_client_that_vanished_loses_its_components(serving: Callable[..., AbstractContextManager[str]]) -> None:
+    with serving(SERVER, "1.0") as address:
+        raw = Raw(address)
+        gone, other = raw.open(), raw.open()
+        raw.build(gone, 1, "lost")
+        until = time.monotonic() + 60.0
+        status, number = 0, 1000
+        while status != 410 and time.monotonic() < until:
+            _, answer = raw.call(other, number, kind="method", target="add", instance="lost")
+            number += 1
+            if "refused" in answer:
+                status, answer = raw.call(gone, 7, kind="method", target="add", instance="lost")
+        assert status == 410 and answer["type"] == "LeaseEnded"
+        _, answer = raw.call(other, number, kind="method", target="add", instance="lost")
+        assert refused(answer) == (404, "Unknown")
+
+
+def test_a_client_is_told_what_it_did_wrong(raw: Raw) -> None:
+    address = f"http://{raw.host}"
+    with (
+        pytest.raises(BackendError, match="token is not known") as caught,
+        session("http", address=address, token="no such token"),
+    ):
+        pass
+    assert "no such token" not in str(caught.value)
+    for bad in ("http://example.com:1", "ftp://127.0.0.1", "http://127.0.0.1/path"):
+        with pytest.raises(BackendError, match="address="), session("http", address=bad, token=ONE):
+            pass
+    groups = [DeviceGroup("group", 3, "CPU")]
+    with (
+        pytest.raises(AlreadyInitializedError, match="group 'group' is another one at the server"),
+        session("http", groups=groups, address=address, token=ONE),
+    ):
+        pass
+    with session("http", address=address, token=ONE):
+        with pytest.raises(AlreadyInitializedError, match="token: another one before") as caught_again:
+            initialize("http", address=address, token=TWO)
+        assert not any(token in text for token in (ONE, TWO) for text in (str(caught_again.value), repr(running())))
+        with pytest.raises(DispatchError, match="is not served"):
+            on("group").create(Unserved)
+        with pytest.raises(DispatchError, match="100000"):
+            on("group").create(Unserved, b"x" * 200_000)

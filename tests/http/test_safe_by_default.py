@@ -1,0 +1,42 @@
+"""What is safe by default: where a server listens, and that each point of the page has its attack."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from twinkle_remote import serve
+from twinkle_remote.conformance.subjects.components import Counter
+from twinkle_remote.errors import BackendError
+
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
+
+
+def test_beyond_loopback_it_wants_tls_or_insecure(threads: None) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "models.example.com"):
+        with pytest.raises(BackendError, match=r"the token would travel in plain text: give tls=.* or insecure=True"):
+            serve([Counter], host=host, port=0)
+    with serve([Counter], port=0, token="a token for tests") as server:
+        port = int(server.address.rpartition(":")[2])
+        for family, _, _, _, place in socket.getaddrinfo(socket.gethostname(), port, type=socket.SOCK_STREAM):
+            with socket.socket(family) as one:
+                one.settimeout(10.0)
+                assert str(place[0]).startswith("127.") or one.connect_ex(place) != 0, "only this machine reaches it"
+
+
+def test_each_point_of_the_page_has_its_attack() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| (`test_[^|]+) \|$", PAGE, re.MULTILINE)
+    written = {
+        name
+        for folder in ("http", "twinkle")
+        for path in (TESTS / folder).rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert len(rows) >= 15
+    for point, names in rows:
+        missing = set(re.findall("`(test_[^`]+)`", names)) - written
+        assert not missing, (point, missing)

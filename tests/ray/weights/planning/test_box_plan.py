@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import itertools
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Shard as OnDim
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from twinkle_ray.weights.errors import ManifestError
+from twinkle_ray.weights.planning.box_plan import MIN_SLAB_BYTES, BoxPlan, Location, make_plan
+from twinkle_ray.weights.planning.buckets import make_buckets
+from twinkle_ray.weights.planning.manifest import MatchOptions
+from twinkle_ray.weights.shards.box import Box
+from twinkle_ray.weights.shards.dtensor import placed_boxes
+from twinkle_ray.weights.shards.specs import RankSpecs, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MIB = 1 << 20
+
+
+def spec(name: str, shape: Sequence[int], boxes: Sequence[Box], dtype: str = "float32", tie: str = "") -> TensorSpec:
+    return TensorSpec(name, dtype, tuple(shape), tuple(boxes), tie or name)
+
+
+def whole(name: str, *shape: int, dtype: str = "float32", tie: str = "") -> TensorSpec:
+    return spec(name, shape, [Box.whole(shape)], dtype, tie)
+
+
+@st.composite
+def sides(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]], stages: bool) -> list[RankSpecs]:
+    """One side: a torch mesh, placements of each tensor, and tensors on some pipeline stages only."""
+    mesh = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    pp = draw(st.integers(1, 2)) if stages else 1
+    all_specs: list[RankSpecs] = []
+    laid: list[list[Placement]] = []
+    for shape in shapes:
+        on_dim = [Replicate(), *(OnDim(dim) for dim in range(len(shape)))]
+        strided = [_StridedShard(dim, split_factor=2) for dim in range(len(shape))]
+        laid.append([draw(st.sampled_from([*on_dim, *strided])) for _ in mesh])
+    for stage in range(pp):
+        for where in itertools.product(*map(range, mesh)):
+            all_specs.append(
+                tuple(
+                    spec(f"t{i}", shape, [box for box in placed_boxes(shape, mesh, where, laid[i]) if box.volume])
+                    for i, shape in enumerate(shapes)
+                    if i % pp == stage
+                )
+            )
+    return all_specs
+
+
+@st.composite
+def transfers(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[RankSpecs], list[RankSpecs]]:
+    shape = st.lists(st.integers(0, 7), min_size=0, max_size=3).map(tuple)
+    shapes = draw(st.lists(shape, min_size=1, max_size=4))
+    return shapes, draw(sides(shapes, stages=True)), draw(sides(shapes, stages=True))
+
+
+def arrivals(
+    plan: BoxPlan, shapes: Sequence[tuple[int, ...]], source: Sequence[RankSpecs], target: Sequence[RankSpecs]
+) -> None:
+    """Run a plan on counters: every element of every target rank arrives once, from a rank that has it; no others."""
+    holders = [{spec.name: spec.boxes for spec in rank_specs} for rank_specs in source]
+    counts = [{spec.name: np.zeros(spec.shape, dtype=int) for spec in rank_specs} for rank_specs in target]
+    for transfer in plan.transfers:
+        for move in transfer.moves:
+            entry = plan.entries[move.entry]
+            assert any(move.box.within(box) for box in holders[transfer.source][entry.source])
+            for rank in transfer.targets:
+                counts[rank][entry.targets[0]][move.box.inside(Box.whole(entry.shape))] += 1
+    for rank_specs, counted in zip(target, counts, strict=True):
+        for tensor in rank_specs:
+            expected = np.zeros(tensor.shape, dtype=int)
+            for box in tensor.boxes:
+                expected[box.inside(Box.whole(tensor.shape))] = 1
+            assert (counted[tensor.name] == expected).all()
+    own = [4 * sum(box.volume for tensor in rank_specs for box in tensor.boxes) for rank_specs in target]
+    assert plan.received(len(target)) == own
+
+
+@given(transfers(), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_every_target_rank_receives_its_own_elements_once_and_no_others(
+    transfer: tuple[list[tuple[int, ...]], list[RankSpecs], list[RankSpecs]], near: bool
+) -> None:
+    shapes, source, target = transfer
+    locations = ([Location(f"p{i % 3}", f"h{i % 2}") for i in range(len(side))] for side in (source, target))
+    source_locations, target_locations = locations if near else (None, None)
+    plan = make_plan(source, target, source_locations=source_locations, target_locations=target_locations)
+    arrivals(plan, shapes, source, target)
+    again = make_plan(source, target, source_locations=source_locations, target_locations=target_locations)
+    assert (again, again.digest) == (plan, plan.digest)
+    buckets = make_buckets(plan, MIB)
+    moved = [(slot.entry, slot.box, bucket.source, bucket.targets) for bucket in buckets for slot in bucket.slots]
+    assert sorted(moved) == sorted(
+        (move.entry, move.box, transfer.source, transfer.targets)
+        for transfer in plan.transfers
+        for move in transfer.moves
+    )
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=60),
+    st.integers(1, 3),
+)
+@settings(max_examples=100, deadline=None)
+def test_replicas_share_the_sending(replicas: int, sizes: list[int], receivers: int) -> None:
+    rank_specs = tuple(whole(f"t{i}", size, dtype="uint8") for i, size in enumerate(sizes))
+    plan = make_plan([rank_specs] * replicas, [rank_specs] * receivers, bucket_bytes=16 * MIB)
+    sent = plan.sent(replicas)
+    assert sum(sent) == sum(sizes)
+    assert max(sent) - min(sent) <= MIN_SLAB_BYTES or max(sent) <= sum(sizes) / replicas * 1.15
+    assert max(sent) <= sum(sizes) / replicas + max(MIN_SLAB_BYTES, max(sizes) if replicas == 1 else 0)
+
+
+@given(st.lists(st.integers(1, 5 * MIB), min_size=1, max_size=20), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_buckets_are_aligned_bounded_and_do_not_overlap(sizes: list[int], mebibytes: int) -> None:
+    rank_specs = tuple(whole(f"t{i}", size, dtype="bfloat16") for i, size in enumerate(sizes))
+    plan = make_plan([rank_specs], [rank_specs], bucket_bytes=mebibytes * MIB)
+    buckets = make_buckets(plan, mebibytes * MIB)
+    assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
+    for bucket in buckets:
+        assert 0 < bucket.nbytes <= mebibytes * MIB
+        end = 0
+        for slot in bucket.slots:
+            assert slot.offset % 256 == 0 and slot.offset >= end
+            end = slot.offset + 2 * slot.box.volume
+        assert end == bucket.nbytes
+    assert sum(2 * slot.box.volume for bucket in buckets for slot in bucket.slots) == 2 * sum(sizes)
+
+
+def test_several_targets_that_need_the_same_are_one_transfer() -> None:
+    rank_specs = (whole("w", 4, 4),)
+    halves = [(spec("w", (4, 4), [Box((2 * i, 0), (2, 4))]),) for i in range(2)]
+    plan = make_plan([rank_specs], [*halves, *halves])
+    assert [(transfer.source, transfer.targets) for transfer in plan.transfers] == [(0, (0, 2)), (0, (1, 3))]
+    assert plan.sent(1) == [64] and plan.received(4) == [32] * 4
+
+
+def test_the_nearest_owner_sends() -> None:
+    rank_specs = (whole("w", 4),)
+    sources = [Location("p0", "h0"), Location("p1", "h0"), Location("p2", "h1")]
+    targets = [Location("p1", "h0"), Location("p3", "h1"), Location("p4", "h2")]
+    plan = make_plan([rank_specs] * 3, [rank_specs] * 3, source_locations=sources, target_locations=targets)
+    assert {(transfer.source, transfer.targets, transfer.distance) for transfer in plan.transfers} == {
+        (1, (0,), "process"),
+        (2, (1,), "host"),
+        (0, (2,), "far"),
+    }
+
+
+def test_a_hole_is_refused() -> None:
+    source = [(spec("w", (8,), [Box((0,), (3,))]),), (spec("w", (8,), [Box((5,), (3,))]),)]
+    target = [(spec("w", (8,), [Box((0,), (4,))]),), (spec("w", (8,), [Box((4,), (4,))]),)]
+    with pytest.raises(ManifestError, match=r"\[3:4\] of 'w'"):
+        make_plan(source, target)
+
+
+def test_a_hole_that_nobody_needs_is_none() -> None:
+    source = [(spec("w", (8,), [Box((0,), (3,))]),)]
+    assert make_plan(source, [(spec("w", (8,), [Box((1,), (2,))]),)]).received(1) == [8]
+
+
+def test_huge_tensors_are_cut_and_zero_sized_ones_move_nothing() -> None:
+    rank_specs = (whole("huge", 3, 1 << 33, dtype="bfloat16"), spec("none", (0, 5), []), whole("scalar"))
+    plan = make_plan([rank_specs], [rank_specs], bucket_bytes=1 << 30)
+    moves = [move for transfer in plan.transfers for move in transfer.moves]
+    assert max(plan.nbytes(move) for move in moves) <= 1 << 30
+    assert plan.received(1) == [3 * (1 << 34) + 4]
+    assert {move.entry for move in moves} == {0, 2}
+
+
+def test_conversion_moves_the_smaller_of_both_dtypes() -> None:
+    fp32, bf16 = (whole("w", 6),), (whole("w", 6, dtype="bfloat16"),)
+    for source, target in ((fp32, bf16), (bf16, fp32)):
+        assert make_plan([source], [target], MatchOptions(convert=True)).received(1) == [12]
+
+
+def test_a_plan_for_many_ranks_is_quick() -> None:
+    def fsdp(ranks: int) -> list[RankSpecs]:
+        return [
+            tuple(spec(f"t{i}", (4096, 64), placed_boxes((4096, 64), (ranks,), (rank,), [OnDim(0)])) for i in range(8))
+            for rank in range(ranks)
+        ]
+
+    plan = make_plan(fsdp(256), fsdp(192))
+    assert plan.received(192)[:64] == [8 * 22 * 64 * 4] * 64
+    assert prod((4096, 64)) * 8 * 4 == sum(plan.sent(256))
+
+
+def test_small_buckets_are_refused() -> None:
+    with pytest.raises(ValueError, match="bucket_bytes=1000"):
+        make_plan([()], [()], bucket_bytes=1000)

@@ -1,0 +1,170 @@
+"""What a call knows of the calls behind it: a failure is told once, and who waits for a late call is late."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.remote.made_calls import made_call
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import CallTimeoutError, RemoteCallError, get, on, remote_class, remote_function, session, submit
+from twinkle_remote.backends.thread_reply import ThreadReply
+from twinkle_remote.call.lazy_values.lazy import call_of
+from twinkle_remote.call.pending.pending_call import PendingCall
+from twinkle_remote.call.sent_tasks import SentTasks
+from twinkle_remote.protocol.failure import Failure
+from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.stats import CallRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def pending(name: str, replies: Sequence[ThreadReply], sources: Sequence[PendingCall] = ()) -> PendingCall:
+    """A call whose replies the test completes."""
+    runtime = running()
+    record, group = CallRecord(name, "two", len(replies)), runtime.backend.group("two")
+    made = made_call(name, FunctionSpec(), [reply.rank for reply in replies])
+    call = PendingCall(runtime, made, SentTasks(made, group, replies), record, sources)
+    call.held = True
+    return call
+
+
+def failed(reply: ThreadReply, *, upstream: bool) -> None:
+    """Complete a reply with a failure."""
+    failure = Failure("two[0/2]", "node", "KeyError", "'x'", upstream=upstream)
+    reply.complete(Outcome(reply.rank, failure=failure))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_the_cause_may_arrive_after_what_follows_from_it(seconds: float) -> None:
+    ours, theirs = [ThreadReply(0), ThreadReply(1)], [ThreadReply(0), ThreadReply(1)]
+    source = pending("Rows.fail", theirs)
+    call = pending("Rows.take", ours, [source])
+    failed(ours[0], upstream=True)
+    later = threading.Timer(seconds, failed, [theirs[1]], {"upstream": False})
+    later.start()
+    with pytest.raises(RemoteCallError, match="'x'"):
+        call.wait()
+    assert source.seen and not source.unseen()
+    later.join()
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_failure_of_its_own_waits_for_no_source() -> None:
+    ours, theirs = [ThreadReply(0)], [ThreadReply(0)]
+    source = pending("Rows.fail", theirs)
+    call = pending("Rows.take", ours, [source])
+    failed(ours[0], upstream=False)
+    with pytest.raises(RemoteCallError, match="'x'"):
+        call.wait()
+    failed(theirs[0], upstream=False)
+    assert source.done() and source.unseen()
+    source.seen = True  # so that the end of the session does not tell it
+
+
+@remote_class()
+class Steps:
+    """Steps of a chain; those that wait go on when the test ends."""
+
+    gate = threading.Event()
+
+    @remote_function(dispatch="all", collect="first")
+    def fail(self, what: str) -> str:
+        raise KeyError(what)
+
+    @remote_function(dispatch="all", collect="first")
+    def take(self, *values: str) -> str:
+        return values[0]
+
+    @remote_function(dispatch="all", collect="first", timeout=0.2)
+    def stall(self) -> str:
+        self.gate.wait(60.0)
+        return "late"
+
+
+GROUPS = [DeviceGroup("one", 1, "CPU"), DeviceGroup("two", 2, "CPU")]
+
+
+def test_a_call_in_flight_keeps_none_of_its_arguments() -> None:
+    with session("threads", groups=GROUPS):
+        one, two = on("one").create(Steps), on("two").create(Steps)
+        for lazy in (submit(two.take, "given", "more"), submit(one.take, submit(two.take, "given").hand_over())):
+            assert get(lazy) == "given" and not call_of(lazy).call.args and call_of(lazy).call.name == "Steps.take"
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3])
+def test_a_failure_is_told_once_at_any_distance(seen: int, caplog: pytest.LogCaptureFixture) -> None:
+    with session("threads", groups=GROUPS):
+        one, two = on("one").create(Steps), on("two").create(Steps)
+        made = [one.fail("x")]
+        for number in range(4):
+            made.append((two, one)[number % 2].take(made[-1]))
+        with pytest.raises(KeyError, match=r"Steps\.fail failed"):
+            get(made[seen])
+        made.clear()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_second_failure_behind_a_call_is_not_lost() -> None:
+    def program() -> None:
+        with session("threads", groups=GROUPS):
+            one, two = on("one").create(Steps), on("two").create(Steps)
+            first, second = submit(one.fail, "first"), submit(one.fail, "second")
+            while not (first.done() and second.done()):
+                time.sleep(0.001)
+            with pytest.raises(KeyError, match="first"):
+                get(two.take(first.hand_over(), second.hand_over()))
+
+    with pytest.raises(KeyError, match="second"):
+        program()
+
+
+def test_many_that_follow_take_no_place_of_a_failure() -> None:
+    def program() -> None:
+        with session("threads", groups=GROUPS):
+            one, two = on("one").create(Steps), on("two").create(Steps)
+            first = one.fail("first")
+            made = [submit(two.take, first) for _ in range(300)]
+            made.append(submit(two.fail, "second"))
+            while not all(one.done() for one in made):
+                time.sleep(0.001)
+            while made:
+                made.pop(0)
+            with pytest.raises(KeyError, match="first"):
+                get(first)
+
+    with pytest.raises(KeyError, match="second"):
+        program()
+
+
+def test_a_long_chain_fails_with_its_cause() -> None:
+    with session("threads", groups=GROUPS, max_in_flight=10_000):
+        one, two = on("one").create(Steps), on("two").create(Steps)
+        value = one.fail("x")
+        for number in range(2_000):
+            value = (two, one)[number % 2].take(value)
+        with pytest.raises(KeyError, match=r"Steps\.take did not run.*Steps\.fail"):
+            get(value)
+
+
+@pytest.mark.slow
+def test_a_call_behind_a_late_one_is_late() -> None:
+    Steps.gate.clear()
+    try:
+        began = time.monotonic()
+        with session("threads", groups=GROUPS, close_timeout=0.1):
+            one, two = on("one").create(Steps), on("two").create(Steps)
+            last = one.take(two.take(one.stall()))
+            with pytest.raises(CallTimeoutError, match=r"Steps\.stall on one"):
+                get(last)
+        assert time.monotonic() - began < 30.0
+    finally:
+        Steps.gate.set()

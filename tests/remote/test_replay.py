@@ -1,0 +1,214 @@
+"""A call that failed is saved on request, privately and within limits, and raises the same error in one process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_remote import (
+    BackendError,
+    RemoteCallError,
+    TwinkleError,
+    current_worker,
+    get,
+    remote_class,
+    remote_function,
+    replay,
+    session,
+)
+from twinkle_remote.worker import failed_call
+
+GROUPS = [DeviceGroup("two", 2, "CPU")]
+MESH = DeviceMesh.from_sizes(dp_size=2, device_type="cpu")
+
+
+@remote_class()
+class Fragile:
+    def __init__(self, table: dict[str, int], device_mesh: Any = None, remote_group: Any = None) -> None:
+        self.table = dict(table)
+        table.clear()  # what is saved is from before
+
+    @remote_function(dispatch="slice_dp")
+    def look(self, rows: list[str], lock: Any = None) -> list[int]:
+        here = current_worker()
+        if self.table.get(rows[0]) is None:
+            raise KeyError(rows[0], here.group, here.rank, here.world_size, dict(here.coordinate))
+        return [self.table[row] for row in rows]
+
+    @remote_function()
+    async def look_later(self, row: str) -> int:
+        return self.table[row]
+
+
+@remote_class()
+class Unbuildable:
+    def __init__(self, size: int, remote_group: Any = None) -> None:
+        raise MemoryError(f"{size} bytes")
+
+
+def failed_look(folder: Path, rows: list[str], **more: Any) -> str:
+    with session("threads", groups=GROUPS, save_failures=folder):
+        fragile = Fragile({"a": 1}, device_mesh=MESH, remote_group="two")
+        with pytest.raises(KeyError) as caught:
+            get(fragile.look(rows, **more))
+    return str(caught.value)
+
+
+def file_in(said: str) -> str:
+    [path] = re.findall(r"run it again in one process: twinkle replay (\S+)$", said, re.MULTILINE)
+    return str(path)
+
+
+def test_the_call_of_that_rank_fails_again_in_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / "failures"
+    path = file_in(failed_look(folder, ["a", "missing"]))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    with pytest.raises(KeyError) as caught:
+        replay(path)
+    assert caught.value.args == ("missing", "two", 1, 2, {"dp": 1})
+    assert not isinstance(caught.value, RemoteCallError)
+
+
+def test_coroutines_and_constructors_fail_again(tmp_path: Path) -> None:
+    with session("threads", groups=GROUPS, save_failures=tmp_path / "failures"):
+        fragile = Fragile({"a": 1}, remote_group="two")
+        with pytest.raises(KeyError) as later:
+            get(fragile.look_later("b"))
+        with pytest.raises(MemoryError) as unbuilt:
+            Unbuildable(7, remote_group="two")
+    with pytest.raises(KeyError, match="b"):
+        replay(file_in(str(later.value)))
+    with pytest.raises(MemoryError, match="7 bytes"):
+        replay(file_in(str(unbuilt.value)))
+
+
+@pytest.mark.slow
+def test_nothing_is_saved_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with session("threads", groups=GROUPS):
+        fragile = Fragile({"a": 1}, remote_group="two")
+        with pytest.raises(KeyError) as caught:
+            get(fragile.look_later("b"))
+    assert "twinkle replay" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_the_environment_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "s3cr3t-of-the-environment")
+    path = file_in(failed_look(tmp_path / "failures", ["a", "missing"]))
+    assert b"s3cr3t" not in Path(path).read_bytes()
+
+
+def test_what_cannot_be_saved_is_told_beside_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = failed_look(tmp_path / "failures", ["a", "missing"], lock=threading.Lock())
+    assert "this call is not saved: TypeError: cannot pickle '_thread.lock' object" in said
+    with monkeypatch.context() as small:
+        small.setattr(failed_call, "MOST_BYTES", 100)
+        assert "this call is not saved: ValueError: its arguments take more than" in failed_look(
+            tmp_path, ["a", "m" * 200]
+        )
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    assert f"chmod 700 {shared}" in failed_look(shared, ["a", "missing"])
+
+
+def test_a_folder_holds_so_many_files(tmp_path: Path) -> None:
+    folder = tmp_path / "failures"
+    folder.mkdir(0o700)
+    for number in range(64):
+        (folder / f"{number}.failure").touch()
+    assert "has 64 saved calls; remove some" in failed_look(folder, ["a", "missing"])
+
+
+def test_a_file_that_others_can_write_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "other.failure"
+    path.write_bytes(pickle.dumps(len))
+    path.chmod(0o622)
+    with pytest.raises(TwinkleError, match="trust"):
+        replay(path)
+    path.chmod(0o600)
+    with pytest.raises(TwinkleError, match="builtin_function_or_method"):
+        replay(path)
+    path.write_bytes(b"text")
+    with pytest.raises(TwinkleError, match="no saved call"):
+        replay(path)
+
+
+def test_local_calls_fail_here_already(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match='save_failures= is for "threads" and "ray"'):
+        session("local", save_failures=tmp_path).__enter__()  # type: ignore[call-overload]  # the error is what is tested
+
+
+PROGRAM = """
+import sys, twinkle
+from twinkle import DeviceGroup
+
+class Row:
+    def __init__(self, value): self.value = value
+
+@twinkle.remote_class()
+class Actor:
+    def __init__(self, scale): self.scale = scale
+    @twinkle.remote_function()
+    def update(self, row): raise ArithmeticError(f"{self.scale} * {row.value}")
+
+if __name__ == "__main__":
+    twinkle.initialize(sys.argv[1], groups=[DeviceGroup("actor", 1, "CPU")], save_failures=sys.argv[2])
+    actor = Actor(3, remote_group="actor")
+    try:
+        actor.update(Row(4)).result()
+    except ArithmeticError as error:
+        print(error)
+    twinkle.shutdown()
+"""
+
+
+@pytest.mark.parametrize("mode", ["threads", "ray"])
+@pytest.mark.slow
+def test_the_command_debugs_what_a_program_defines_itself(tmp_path: Path, mode: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    ran = [sys.executable, str(program), mode, str(tmp_path / "failures")]
+    path = file_in(subprocess.run(ran, capture_output=True, text=True, timeout=170, check=True).stdout)
+    command = [sys.executable, "-m", "twinkle", "replay", path, "--pdb"]
+    done = subprocess.run(command, input="p row.value\nq\n", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Actor.update of rank 0 of 1 in group 'actor' raised ArithmeticError:\n  3 * 4\n" in done.stdout
+    assert "(Pdb) 4\n" in done.stdout
+    assert done.stderr.endswith("ArithmeticError: 3 * 4\n")
+
+
+@pytest.mark.slow
+def test_a_program_without_a_part_for_main_does_not_run_again(tmp_path: Path) -> None:
+    """It is read as far as its session, with the arguments that it had."""
+    before, _, after = PROGRAM.partition('if __name__ == "__main__":\n')
+    program = tmp_path / "program.py"
+    program.write_text(before + "mode, folder = sys.argv[1:]\n" + textwrap.dedent(after).replace("sys.argv[1]", "mode"))
+    ran = [sys.executable, str(program), "threads", str(tmp_path / "failures")]
+    path = file_in(subprocess.run(ran, capture_output=True, text=True, timeout=60, check=True).stdout)
+    command = [sys.executable, "-m", "twinkle", "replay", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.endswith("ArithmeticError: 3 * 4\n")
+    assert len(list((tmp_path / "failures").iterdir())) == 1
+    program.write_text("raise SystemExit('no such option')\n")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "that failed: SystemExit: no such option; what it does else goes under `if __name__" in done.stderr
+
+
+def test_the_command_refuses_what_is_no_saved_call(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "twinkle", "replay", str(tmp_path / "none.failure")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("twinkle replay: [Errno 2] No such file")
