@@ -76,13 +76,9 @@ LEFT: dict[str, list[str]] = {
         "streams: getattr load_state_dict",
         "streams: getattr state_dict",
     ],
-    "a folder has at most 16 modules": [
-        *("checks", "loading"),
-        *("sessions", "streams"),
-    ],
+    "a folder has at most 16 modules": [],
     "a module under 40 lines has two importers": [
-        *("error_by_value", "is_asynchronous", "plain_output", "restarting"),
-        *("session_tool", "start_lines", "thread_guard"),
+        *("error_by_value", "plain_output", "restarting"),
     ],
     "a docstring opens with its subject": [],
     "an error says what to use": ["errors: s the type, the place and what would do."],

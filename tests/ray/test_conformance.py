@@ -17,8 +17,8 @@ from twinkle_remote.conformance.checks import (
     ends,
     failing,
     handing,
-    lifetimes,
     limits,
+    objects,
     pieces,
     tools,
 )
@@ -34,7 +34,7 @@ BY_AGENTS = (
     *(collecting.flatten_counts_each_data_rank_once, collecting.sum_and_mean_count_each_data_rank_once),
     *(dispatching.slice_dp_splits_by_data_rank_on_every_mesh, dispatching.execute_first_runs_on_the_first_worker),
     *(check for check in handing.CHECKS if check is not handing.handing_over_gives_each_rank_the_same_rows),
-    *(lifetimes.releases_are_known_to_other_workers, tools.many_calls_with_dropped_results_run_in_order),
+    *(objects.releases_are_known_to_other_workers, tools.many_calls_with_dropped_results_run_in_order),
     *(*failing.CHECKS, *limits.CHECKS, *ends.CHECKS, *coroutines.CHECKS, *pieces.CHECKS),
 )
 

@@ -17,7 +17,7 @@ SERVER = """
     import json, sys
     from twinkle_mesh import DeviceGroup
     from twinkle_remote import remote_class, remote_function, serve, session
-    from twinkle_remote.sessions.worker_lines import worker_line
+    from twinkle_remote.sessions.telemetry.worker_lines import worker_line
 
     @remote_class()
     class Speaker:

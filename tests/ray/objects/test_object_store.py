@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from twinkle_remote.sessions.stats import CallRecord
+    from twinkle_remote.sessions.telemetry.stats import CallRecord
 
 pytestmark = pytest.mark.ray
 MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)

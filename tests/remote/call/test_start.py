@@ -12,7 +12,7 @@ import pytest
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import TwinkleError, on, release, remote_class, remote_function, run_on_workers, session, stream
 from twinkle_remote.backends.support import start_on_workers
-from twinkle_remote.sessions.call_queue import CallQueue
+from twinkle_remote.sessions.in_flight.call_queue import CallQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

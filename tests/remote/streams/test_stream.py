@@ -211,7 +211,7 @@ def test_lazy_batches_of_a_source_stay_on_their_workers(apart: Maker) -> None:
 
 
 def test_one_process_is_synchronous_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    import twinkle_remote.streams.is_asynchronous as module
+    import twinkle_remote.streams.ahead as module
 
     module._said.clear()
     with session("local"), caplog.at_level(logging.WARNING):

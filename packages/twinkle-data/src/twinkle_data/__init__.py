@@ -10,7 +10,7 @@ from twinkle_data.errors import (
     StateMismatchError,
 )
 from twinkle_data.loader import DataLoader
-from twinkle_data.loading.processes import ProcessOptions
+from twinkle_data.loading.loader_processes.processes import ProcessOptions
 from twinkle_data.order.packing import Packing
 from twinkle_data.order.permutation import Permutation
 from twinkle_data.order.plot import order_table, plot_order

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from twinkle_data.batch import Batch, BatchInfo
+    from twinkle_data.loading.loader_processes.processes import ProcessOptions
     from twinkle_data.loading.options import PackingKeywords, PackingOptions, RowOptions, RowsByIndex
-    from twinkle_data.loading.processes import ProcessOptions
     from twinkle_data.order.packing import Packing
     from twinkle_data.order.steps import StepPlan
     from twinkle_data.order.tails import Tail

@@ -9,7 +9,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import NotResumableError, StateMismatchError
-from twinkle_data.loading.data_shard import mesh_here, shard_here
+from twinkle_data.loading.ranks.data_shard import mesh_here, shard_here
 from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from twinkle_remote.serving import Server, serve, stub_of
     from twinkle_remote.sessions.current import stats
     from twinkle_remote.sessions.initialize import initialize, session, shutdown
-    from twinkle_remote.sessions.stats import CallRecord
-    from twinkle_remote.sessions.timeline import write_timeline
-    from twinkle_remote.streams.batch_info import rows_info
+    from twinkle_remote.sessions.telemetry.stats import CallRecord
+    from twinkle_remote.sessions.telemetry.timeline import write_timeline
     from twinkle_remote.streams.open_stream import stream
-    from twinkle_remote.streams.rows_info import RowsInfo
+    from twinkle_remote.streams.rows.batch_info import rows_info
+    from twinkle_remote.streams.rows.rows_info import RowsInfo
     from twinkle_remote.streams.stream import Stream
     from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
     from twinkle_remote.values.registered_splitters import register_splitter
@@ -123,7 +123,7 @@ _LAZY = {
     "AlreadyInitializedError": "twinkle_remote.errors",
     "BackendError": "twinkle_remote.errors",
     "CallCancelledError": "twinkle_remote.errors",
-    "CallRecord": "twinkle_remote.sessions.stats",
+    "CallRecord": "twinkle_remote.sessions.telemetry.stats",
     "CallTimeoutError": "twinkle_remote.errors",
     "CircularCallError": "twinkle_remote.errors",
     "CollectError": "twinkle_remote.errors",
@@ -138,7 +138,7 @@ _LAZY = {
     "RemoteGenerator": "twinkle_remote.call.generate",
     "Replicate": "twinkle_remote.call.arguments",
     "ReplyLostError": "twinkle_remote.errors",
-    "RowsInfo": "twinkle_remote.streams.rows_info",
+    "RowsInfo": "twinkle_remote.streams.rows.rows_info",
     "Server": "twinkle_remote.serving",
     "SessionLostError": "twinkle_remote.errors",
     "Splitter": "twinkle_remote.values.rows",
@@ -168,7 +168,7 @@ _LAZY = {
     "remote_class": "twinkle_remote.component.decorators",
     "remote_function": "twinkle_remote.component.decorators",
     "replay": "twinkle_remote.replay",
-    "rows_info": "twinkle_remote.streams.batch_info",
+    "rows_info": "twinkle_remote.streams.rows.batch_info",
     "run_on_workers": "twinkle_remote.call.submit",
     "select": "twinkle_remote.call.tables.table_operations",
     "serve": "twinkle_remote.serving",
@@ -180,7 +180,7 @@ _LAZY = {
     "submit": "twinkle_remote.call.submit",
     "submit_on_workers": "twinkle_remote.call.submit",
     "take": "twinkle_remote.call.tables.table_operations",
-    "write_timeline": "twinkle_remote.sessions.timeline",
+    "write_timeline": "twinkle_remote.sessions.telemetry.timeline",
 }
 
 

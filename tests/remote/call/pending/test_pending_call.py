@@ -20,7 +20,7 @@ from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running
-from twinkle_remote.sessions.stats import CallRecord
+from twinkle_remote.sessions.telemetry.stats import CallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

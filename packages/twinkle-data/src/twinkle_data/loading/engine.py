@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from twinkle_data.cursor import Cursor, Identity
 from twinkle_data.loading.in_process import Direct
+from twinkle_data.loading.loader_processes.processes import Processes
 from twinkle_data.loading.own_copy import claim
-from twinkle_data.loading.processes import Processes
 from twinkle_data.order.orders import Sequential, Shuffled
 from twinkle_data.order.packing import PackPlan
 from twinkle_data.order.steps import BatchPlan

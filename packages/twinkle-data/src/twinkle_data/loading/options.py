@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Required, SupportsIndex, TypedDict, TypeVar
 
-from twinkle_data.loading.processes import ProcessOptions
+from twinkle_data.loading.loader_processes.processes import ProcessOptions
 from twinkle_data.order.packing import Packing
 from twinkle_mesh import instead_of
 

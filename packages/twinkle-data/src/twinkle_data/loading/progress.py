@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
 from twinkle_data.cursor import Cursor
 from twinkle_data.errors import bad_sample
-from twinkle_data.loading.data_shard import check_mesh, shard_here
-from twinkle_data.loading.launched_ranks import compare_launched
 from twinkle_data.loading.protocol import Position
-from twinkle_data.loading.thread_guard import ThreadGuard
+from twinkle_data.loading.ranks.data_shard import check_mesh, shard_here
+from twinkle_data.loading.ranks.launched_ranks import compare_launched
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.retries import too_many_bad
 from twinkle_remote import current_place
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinkle_data.batch import BatchInfo
-    from twinkle_data.loading.bad_on_ranks import BadOnRanks
     from twinkle_data.loading.protocol import Engine, Pipeline
+    from twinkle_data.loading.ranks.bad_on_ranks import BadOnRanks
     from twinkle_data.reading.delivery import Delivery
     from twinkle_mesh import DeviceMesh
     from twinkle_remote import Place
@@ -184,3 +184,26 @@ class Progress(Generic[B]):
 
 def _no_run() -> None:
     return None
+
+
+class ThreadGuard:
+    """Lets one thread at a time move a loader, and raises in a second one; a pickled copy is a new guard."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder = ""
+
+    def __reduce__(self) -> tuple[type[ThreadGuard], tuple[()]]:
+        return ThreadGuard, ()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"this loader is in use by thread {self._holder!r}: a loader has one position, so two threads at once "
+                "would share its batches at random. Give each thread a loader of its own, or take batches in one "
+                "thread and hand them on in a queue.Queue"
+            )
+        self._holder = threading.current_thread().name
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

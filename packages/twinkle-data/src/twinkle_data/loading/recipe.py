@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from twinkle_data.loading.processes import ProcessOptions
+from twinkle_data.loading.loader_processes.processes import ProcessOptions
 from twinkle_data.order.tails import TAILS, Tail, check_batch_size
 from twinkle_data.reading.retries import Policy
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import BatchInfo
 from twinkle_data.cursor import Cursor
-from twinkle_data.loading.data_shard import mesh_here
 from twinkle_data.loading.engine import open_engine, steps_from
 from twinkle_data.loading.own_copy import own_copies
 from twinkle_data.loading.protocol import Position
-from twinkle_data.loading.same_on_ranks import check_same, first_rows
+from twinkle_data.loading.ranks.data_shard import mesh_here
+from twinkle_data.loading.ranks.same_on_ranks import check_same, first_rows
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.delivery import Delivery
 from twinkle_remote import current_place, current_worker, is_handle, remote_class, remote_function, submit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twinkle_data.cursor import Cursor
-from twinkle_data.loading.data_shard import shards_of
+from twinkle_data.loading.ranks.data_shard import shards_of
 
 if TYPE_CHECKING:
     from os import PathLike

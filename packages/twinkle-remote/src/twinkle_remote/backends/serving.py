@@ -32,8 +32,8 @@ from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.protocol.targets import attribute_at
 from twinkle_remote.serving import DRAIN_SECONDS, ServeOptions
 from twinkle_remote.sessions.current import running
-from twinkle_remote.sessions.worker_lines import listen
-from twinkle_remote.streams.chunk_result import known_rows, pieces_of
+from twinkle_remote.sessions.telemetry.worker_lines import listen
+from twinkle_remote.streams.chunks.chunk_result import known_rows, pieces_of
 from twinkle_remote.worker.ping import ping
 
 if TYPE_CHECKING:

@@ -25,18 +25,16 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.component import component_of
     from twinkle_remote.running import between_awaits
     from twinkle_remote.sessions.collector import collector_paused, paused_for
-    from twinkle_remote.sessions.current import active, attach, report_records, running
-    from twinkle_remote.sessions.flag import Flag
-    from twinkle_remote.sessions.inbox import Inbox
-    from twinkle_remote.sessions.patience import Watch
-    from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
+    from twinkle_remote.sessions.current import active, attach, report_records, running, session_tool
+    from twinkle_remote.sessions.in_flight.patience import Watch
     from twinkle_remote.sessions.publishing import next_version, publishing, takes_in_flight
     from twinkle_remote.sessions.seeding import SessionSeed, seed_process, session_seed, stop_seeding
-    from twinkle_remote.sessions.session_tool import session_tool
-    from twinkle_remote.sessions.start_lines import report_start
+    from twinkle_remote.sessions.signals.flag import Flag
+    from twinkle_remote.sessions.signals.inbox import Inbox
+    from twinkle_remote.sessions.telemetry.progress_output import LINE_SECONDS, bar_class, report_start
+    from twinkle_remote.sessions.telemetry.worker_lines import worker_line
     from twinkle_remote.sessions.weight_sources import WorkersOf
-    from twinkle_remote.sessions.worker_lines import worker_line
-    from twinkle_remote.streams.row_source import is_read_by_a_stream
+    from twinkle_remote.streams.rows.row_source import is_read_by_a_stream
     from twinkle_remote.worker.ping import ping
     from twinkle_remote.worker.worker import Worker
 
@@ -99,9 +97,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LINE_SECONDS": "sessions.progress_output",
-    "Flag": "sessions.flag",
-    "Inbox": "sessions.inbox",
+    "LINE_SECONDS": "sessions.telemetry.progress_output",
+    "Flag": "sessions.signals.flag",
+    "Inbox": "sessions.signals.inbox",
     "Lazy": "call.lazy_values.lazy",
     "Memory": "backends.memory",
     "PendingCall": "call.pending.pending_call",
@@ -110,14 +108,14 @@ _HOMES = {
     "SessionSeed": "sessions.seeding",
     "ThreadReply": "backends.thread_reply",
     "ThreadReplyBackend": "backends.thread_reply",
-    "Watch": "sessions.patience",
+    "Watch": "sessions.in_flight.patience",
     "Worker": "worker.worker",
     "WorkerContext": "context",
     "WorkersOf": "sessions.weight_sources",
     "active": "sessions.current",
     "are_ranks_threads": "context",
     "attach": "sessions.current",
-    "bar_class": "sessions.progress_output",
+    "bar_class": "sessions.telemetry.progress_output",
     "be_worker": "context",
     "between_awaits": "running",
     "both_type": "failures.reraise",
@@ -129,7 +127,7 @@ _HOMES = {
     "error_to_bytes": "failures.travel",
     "hand_over": "call.lazy_values.lazy",
     "has_own_context": "context",
-    "is_read_by_a_stream": "streams.row_source",
+    "is_read_by_a_stream": "streams.rows.row_source",
     "is_table": "call.tables.table",
     "make_handle": "component.handle",
     "members_of": "failures.reraise",
@@ -143,17 +141,17 @@ _HOMES = {
     "reduce_error": "failures.travel",
     "remade": "failures.reraise",
     "report_records": "sessions.current",
-    "report_start": "sessions.start_lines",
+    "report_start": "sessions.telemetry.progress_output",
     "running": "sessions.current",
     "seed_process": "sessions.seeding",
     "session_seed": "sessions.seeding",
-    "session_tool": "sessions.session_tool",
+    "session_tool": "sessions.current",
     "start_on_workers": "call.submit",
     "stop_seeding": "sessions.seeding",
     "takes_in_flight": "sessions.publishing",
     "unless_ending": "interpreter_end",
     "user_stack": "failures.frames",
-    "worker_line": "sessions.worker_lines",
+    "worker_line": "sessions.telemetry.worker_lines",
 }
 
 

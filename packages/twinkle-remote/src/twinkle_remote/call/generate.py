@@ -25,8 +25,8 @@ from twinkle_remote.interpreter_end import unless_ending
 from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.background import close_at_end, in_background
 from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.signals.background import close_at_end, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

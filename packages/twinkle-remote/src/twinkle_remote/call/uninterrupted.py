@@ -8,7 +8,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twinkle_remote.sessions.flag import Flag
+from twinkle_remote.sessions.signals.flag import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable

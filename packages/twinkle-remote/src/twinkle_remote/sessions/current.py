@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol.component import forget_all
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend
     from twinkle_remote.protocol.defaults import SavedFailures
     from twinkle_remote.protocol.own_calls import OwnCalls
+    from twinkle_remote.protocol.session_tools import SessionTool
     from twinkle_remote.sessions.runtime import Runtime
-    from twinkle_remote.sessions.stats import CallRecord, CallRecords
+    from twinkle_remote.sessions.telemetry.stats import CallRecord, CallRecords
 
 
 class _Attached(NamedTuple):
@@ -169,6 +170,22 @@ def saving_here() -> SavedFailures | None:
     if attached is not None:
         return attached.defaults.saving
     return None if runtime is None else runtime.saving
+
+
+def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
+    """A tool that works where the components are, if their session is another process's; None if it is this one's.
+
+    Args:
+        name: Name of an entry point of `twinkle.session_tools` that is installed there.
+        *args: Arguments of the tool: components, and values that travel.
+        **kwargs: Keyword arguments likewise.
+
+    Raises:
+        DispatchError: An argument does not travel.
+        BackendError: There is no such tool.
+    """
+    runtime = active()
+    return None if runtime is None or runtime.served is None else runtime.served.tool(name, args, kwargs)
 
 
 def report_calls(seconds: float) -> OwnCalls:

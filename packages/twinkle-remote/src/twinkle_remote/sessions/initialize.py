@@ -17,13 +17,13 @@ from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
 from twinkle_remote.protocol.served import ServedBackend
 from twinkle_remote.serving import not_installed
-from twinkle_remote.sessions.background import close_all
 from twinkle_remote.sessions.current import active, install, remove
 from twinkle_remote.sessions.definitions import end_of_definitions
-from twinkle_remote.sessions.end_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
+from twinkle_remote.sessions.in_flight.end_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.runtime import Runtime
 from twinkle_remote.sessions.seeding import check_seed
+from twinkle_remote.sessions.signals.background import close_all
 from twinkle_remote.sessions.worker_logging import logging_here
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.sessions.trace import Trace
+    from twinkle_remote.sessions.telemetry.trace import Trace
 
 _LOOPS = 16  # streams whose loops are on the session's timeline
 

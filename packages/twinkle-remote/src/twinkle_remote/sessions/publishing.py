@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.sessions.current import active
-from twinkle_remote.sessions.stats import SyncRecord
+from twinkle_remote.sessions.telemetry.stats import SyncRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

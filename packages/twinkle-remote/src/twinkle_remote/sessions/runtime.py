@@ -10,17 +10,17 @@ from twinkle_remote.protocol.backend import InProcessBackend, MemoryQueueBackend
 from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures
 from twinkle_remote.protocol.served import ServedBackend
 from twinkle_remote.sessions.forked import forked_from
+from twinkle_remote.sessions.in_flight.pending_calls import PendingCalls
 from twinkle_remote.sessions.open_streams import OpenStreams
-from twinkle_remote.sessions.pending_calls import PendingCalls
 from twinkle_remote.sessions.reloaded import ReloadedModules
-from twinkle_remote.sessions.stats import Stats
+from twinkle_remote.sessions.telemetry.stats import Stats
 from twinkle_remote.sessions.weight_sources import WeightSources
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.protocol.backend import Backend
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.sessions.call_in_flight import CallInFlight
+    from twinkle_remote.sessions.in_flight.call_in_flight import CallInFlight
 
 
 @dataclass(slots=True)

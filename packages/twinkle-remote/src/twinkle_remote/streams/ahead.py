@@ -8,15 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CallTimeoutError, NotInitializedError, TwinkleError
-from twinkle_remote.sessions.current import running
-from twinkle_remote.sessions.flag import Flag
-from twinkle_remote.streams.chunk_results import ChunkResults
-from twinkle_remote.streams.chunks_at_work import ChunksAtWork
-from twinkle_remote.streams.hand import Hand
-from twinkle_remote.streams.joining import drained_ranks, joining_stages
-from twinkle_remote.streams.lost_ranks import LostRanks
-from twinkle_remote.streams.positions import overlaps, position_of
+from twinkle_remote.protocol.backend import InProcessBackend
+from twinkle_remote.sessions.current import active, running
+from twinkle_remote.sessions.signals.flag import Flag
+from twinkle_remote.streams.chunks.chunk_results import ChunkResults
+from twinkle_remote.streams.chunks.chunks_at_work import ChunksAtWork
 from twinkle_remote.streams.pump import Pump
+from twinkle_remote.streams.ranks.joining import drained_ranks, joining_stages
+from twinkle_remote.streams.ranks.lost_ranks import LostRanks
+from twinkle_remote.streams.rows.hand import Hand
+from twinkle_remote.streams.rows.positions import overlaps, position_of
 from twinkle_remote.streams.schedule.scheduler import Scheduler
 from twinkle_remote.streams.stages import RemoteStage, intakes_of, pools_of
 
@@ -25,15 +26,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from twinkle_remote.protocol.backend import Reply
-    from twinkle_remote.streams.row_source import RowSource, SourceBatch
-    from twinkle_remote.streams.rows_info import QuarantinedRow
+    from twinkle_remote.streams.chunks.spool import Spool
+    from twinkle_remote.streams.rows.row_source import RowSource, SourceBatch
+    from twinkle_remote.streams.rows.rows_info import QuarantinedRow
     from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.schedule.decisions import Part
-    from twinkle_remote.streams.spool import Spool
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
 _log = logging.getLogger("twinkle.remote")
+_said: set[str] = set()
 _END, _WANTS_ROWS = "end", "wants rows"
 _SLICE_SECONDS = 0.5
 _WAIT_SECONDS = 0.05  # between two looks at what no step reports
@@ -352,3 +354,15 @@ class AheadEngine:
     def _forget_given_up(self) -> None:
         for first, rows in self.schedule.take_given_up():
             self._source.use(first, rows)
+
+
+def runs_ahead(ahead: int) -> bool:
+    """Whether the session has workers in other processes; without them `ahead` has no effect, which is said once."""
+    runtime = active()
+    if runtime is not None and not isinstance(runtime.backend, InProcessBackend):
+        return True
+    if "synchronous" not in _said:
+        _said.add("synchronous")
+        mode = "without a session" if runtime is None else f"in mode {runtime.mode!r}"
+        _log.warning("ahead=%d has no effect %s: the stream is synchronous", ahead, mode)
+    return False

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from twinkle_remote.context import context_here
 from twinkle_remote.failures.frames import calls_are_from
-from twinkle_remote.sessions.flag import Flag
-from twinkle_remote.sessions.inbox import Inbox
+from twinkle_remote.sessions.signals.flag import Flag
+from twinkle_remote.sessions.signals.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

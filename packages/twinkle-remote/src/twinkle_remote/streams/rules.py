@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from twinkle_remote.sessions.patience import check_patience
+from twinkle_remote.sessions.in_flight.patience import check_patience
 
 Order = Literal["arrival", "source"]
 Stale = Literal["use", "wait", "redo", "drop"]

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from twinkle_remote.failures.frames import driver_line, plain_interrupt
 from twinkle_remote.interpreter_end import unless_ending
 from twinkle_remote.sessions.current import active
-from twinkle_remote.sessions.trace import Trace
-from twinkle_remote.streams.ahead import AheadEngine
-from twinkle_remote.streams.batch_info import nothing_to_forget, set_info, warn_of_no_batch
-from twinkle_remote.streams.is_asynchronous import is_asynchronous
-from twinkle_remote.streams.positions import open_to_consumed, unread_position
+from twinkle_remote.sessions.telemetry.trace import Trace
+from twinkle_remote.streams.ahead import AheadEngine, runs_ahead
+from twinkle_remote.streams.chunks.spool import Spool
 from twinkle_remote.streams.protocols import check_state
-from twinkle_remote.streams.row_source import RowSource
+from twinkle_remote.streams.rows.batch_info import nothing_to_forget, set_info, warn_of_no_batch
+from twinkle_remote.streams.rows.positions import open_to_consumed, unread_position
+from twinkle_remote.streams.rows.row_source import RowSource
 from twinkle_remote.streams.rules import StreamRules
 from twinkle_remote.streams.schedule.counts import StreamCounts
-from twinkle_remote.streams.spool import Spool
 from twinkle_remote.streams.stage_weights import StageWeights
 from twinkle_remote.streams.stages import check_chunks, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from twinkle_remote.protocol.component import Component
-    from twinkle_remote.streams.lost_ranks import LostRanks
     from twinkle_remote.streams.options import StreamOptions
     from twinkle_remote.streams.protocols import StreamState
-    from twinkle_remote.streams.rows_info import QuarantinedRow, RowsInfo
+    from twinkle_remote.streams.ranks.lost_ranks import LostRanks
+    from twinkle_remote.streams.rows.rows_info import QuarantinedRow, RowsInfo
     from twinkle_remote.streams.telemetry.stream_stats import StreamStats
 
 R_co = TypeVar("R_co", covariant=True)
@@ -360,7 +359,7 @@ class Stream(Generic[R_co]):
         return self._engine
 
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
-        if self._rules.ahead and self._stages and is_asynchronous(self._rules.ahead):
+        if self._rules.ahead and self._stages and runs_ahead(self._rules.ahead):
             return AheadEngine(
                 self._source,
                 self._stages,

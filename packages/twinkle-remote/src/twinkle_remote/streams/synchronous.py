@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, hand_over
-from twinkle_remote.streams.call_watch import CallWatch
-from twinkle_remote.streams.chunk_result import join_rows, known_rows
-from twinkle_remote.streams.hand import Hand
-from twinkle_remote.streams.positions import outside, position_of
-from twinkle_remote.streams.row_count import wrong_rows
-from twinkle_remote.streams.rows_info import RowsInfo, named_rows
+from twinkle_remote.streams.chunks.call_watch import CallWatch
+from twinkle_remote.streams.chunks.chunk_result import join_rows, known_rows
+from twinkle_remote.streams.chunks.row_count import wrong_rows
+from twinkle_remote.streams.rows.hand import Hand
+from twinkle_remote.streams.rows.positions import outside, position_of
+from twinkle_remote.streams.rows.rows_info import RowsInfo, named_rows
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.stages import PlainStage, RemoteStage
 from twinkle_remote.streams.telemetry.stream_record import ChunkTimes
@@ -21,7 +21,7 @@ from twinkle_remote.values.rows import rows_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.streams.row_source import RowSource
+    from twinkle_remote.streams.rows.row_source import RowSource
     from twinkle_remote.streams.rules import StreamRules
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord

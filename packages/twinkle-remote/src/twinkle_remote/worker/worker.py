@@ -20,7 +20,7 @@ from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.targets import attribute_at, call_target
 from twinkle_remote.running import RUNNING, be_task_of_loop, turn_of
 from twinkle_remote.sessions.current import report_calls, saving_here
-from twinkle_remote.sessions.flag import Flag
+from twinkle_remote.sessions.signals.flag import Flag
 from twinkle_remote.values.columns import columns, is_numbered
 from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.rows import PLAIN, counted_rows, rows_of

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend, Reply
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.served import SentCall
-    from twinkle_remote.sessions.stats import CallRecord
+    from twinkle_remote.sessions.telemetry.stats import CallRecord
 
 _NO_PAUSE = nullcontext()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.call.pending.pending_call import PendingCall
 from twinkle_remote.call.sent_tasks import SentTasks
-from twinkle_remote.sessions.stats import CallRecord
+from twinkle_remote.sessions.telemetry.stats import CallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from twinkle_remote.failures.lost_peer import seconds_for_cause
 from twinkle_remote.failures.raising import raise_failures
 from twinkle_remote.protocol.own_calls import UnseenFailure
 from twinkle_remote.protocol.spec import collected_elsewhere
-from twinkle_remote.sessions.stats import CallRecord
+from twinkle_remote.sessions.telemetry.stats import CallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from twinkle_remote.conformance.subjects import callers
 from twinkle_remote.conformance.subjects.callers import Caller
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.sessions.current import running
-from twinkle_remote.sessions.end_calls import end_calls
+from twinkle_remote.sessions.in_flight.end_calls import end_calls
 
 if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness

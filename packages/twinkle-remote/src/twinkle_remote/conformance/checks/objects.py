@@ -1,4 +1,4 @@
-"""Checks: components as objects: construction, handles, iteration, context managers, properties."""
+"""Checks: components as objects: construction, handles, iteration, context managers, properties, release."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from twinkle_remote.conformance.subjects.components import Caller, Counter, Mana
 from twinkle_remote.conformance.subjects.echo import Echo
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import FOUR, TWO
+from twinkle_remote.conformance.subjects.lifetimes import Holder, Keeper, Seeded
 from twinkle_remote.conformance.subjects.loops import Epochs, Numbers, Restarting, Saved, Source, Yielding
 from twinkle_remote.errors import NotInitializedError, PlacementError
 from twinkle_remote.protocol.component import is_handle
@@ -294,6 +295,42 @@ def faulty_classes_do_not_spoil_the_group(harness: Harness) -> None:
     assert harness.build(Faulty, 2).takes([1]) == [1]
 
 
+@needs(apart=True)
+def constructors_draw_alike_on_every_rank(harness: Harness) -> None:
+    """A constructor that seeds Python's, numpy's and torch's generators draws what a process of its own would draw."""
+    alone = harness.build(Seeded, 1, 7)
+    assert harness.each(4, harness.build(Seeded, 4, 7).drawn()) == [plain(alone.drawn())] * 4
+
+
+def released_components_are_gone(harness: Harness) -> None:
+    """`release` frees the object on every worker; earlier calls run, and later calls are errors."""
+    name = f"weights-{id(harness)}"
+    holder, other = harness.build(Holder, 2, name), harness.build(Holder, 2, "others")
+    assert harness.each(2, other.holds(name)) == [True] * harness.workers(2)
+    last = submit(holder.rows, [1, 2])
+    release(holder)
+    assert last == [1, 2]
+    if harness.in_process:
+        assert holder.rows([3]) == [3] and other.holds(name)
+        return
+    assert harness.each(2, other.holds(name)) == [False] * harness.workers(2)
+    release(holder)
+    with raises(NotInitializedError, "Holder.rows", "was released"):
+        holder.rows([3])
+    assert other.rows([3]) == [3]
+
+
+@needs(apart=True)
+def releases_are_known_to_other_workers(harness: Harness) -> None:
+    """A worker that holds the handle of a released component gets an error as well."""
+    holder = harness.build(Holder, 2, "weights")
+    keeper = harness.build(Keeper, 1, holder)
+    assert keeper.asks() == [1]
+    release(holder)
+    with raises(NotInitializedError, "Holder.rows", "released"):
+        plain(keeper.asks())
+
+
 CHECKS = (
     without_a_group_an_object_is_just_built,
     both_spellings_build_the_same,
@@ -321,4 +358,7 @@ CHECKS = (
     any_name_of_an_argument_is_free,
     components_are_no_data,
     faulty_classes_do_not_spoil_the_group,
+    constructors_draw_alike_on_every_rank,
+    released_components_are_gone,
+    releases_are_known_to_other_workers,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinkle_remote.streams.positions import merged
+from twinkle_remote.streams.rows.positions import merged
 from twinkle_remote.streams.schedule.admission import Admission
 from twinkle_remote.streams.schedule.backlog import Backlog
 from twinkle_remote.streams.schedule.calls import Calls

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from twinkle_remote.place import current_place
-from twinkle_remote.sessions.progress_output import LINE_SECONDS, bar_class
+from twinkle_remote.sessions.telemetry.progress_output import LINE_SECONDS, bar_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.sessions.trace import Trace
+    from twinkle_remote.sessions.telemetry.trace import Trace
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
 _NAMED = 4  # spans of rows

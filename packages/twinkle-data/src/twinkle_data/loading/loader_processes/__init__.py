@@ -1,0 +1,1 @@
+"""Loader processes, which read ahead of the loop."""

@@ -1,0 +1,1 @@
+"""Chunks of rows at work in the stages of a stream, and what they returned."""

@@ -1,0 +1,1 @@
+"""Data ranks of the stages of a stream: lost, started again, joined."""

@@ -1,0 +1,1 @@
+"""Rows of a stream: their positions in the source, their info, the batch that has them."""
