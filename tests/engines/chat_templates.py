@@ -74,6 +74,22 @@ TEMPLATES = {
     + "<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
     + "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
     + "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+    "opens always": "{{ bos_token }}"
+    + _EACH
+    + "<|head|>{{ m.role }}<|/head|>\n\n{{ m.content }}"
+    + _TOOLS
+    + "<|eot|>{% endfor %}<|head|>assistant<|/head|>{{ '\n\n' }}",
+    "outputs of calls": "{% set ns = namespace(calls=false) %}"
+    + _EACH
+    + "{% if m.role == 'tool' %}{{ '<|outputs|>' if ns.calls else '' }}<|output|>{{ m.content }}<|/output|>{% else %}"
+    + "{% set ns.calls = m.tool_calls is defined %}<|{{ m.role }}|>{{ m.content }}"
+    + _TOOLS
+    + "{{ '</s>' if m.role == 'assistant' else '' }}{% endif %}{% endfor %}"
+    + "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+    "a line before calls": _EACH
+    + "{{ '\n' if m.tool_calls or m.role == 'user' else '' }}<|head|>{{ m.role }}<|/head|>\n\n{{ m.content }}"
+    + _TOOLS
+    + "{{ '\n' }}<|eot|>{% endfor %}{% if add_generation_prompt %}{{ '\n' }}<|head|>assistant<|/head|>\n\n{% endif %}",
     "lines": _EACH
     + "{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
 }
@@ -198,6 +214,6 @@ def outcome(tokenizer: Any, chat: list[dict[str, Any]]) -> str:
     counted = {*re.findall(r"[au]\d+-[au]", " ".join(runs))}
     assert counted == {name for name in names if name[0] == "a"}, f"counts {runs} of {text!r}"
     for run in runs:
-        last = tokenizer.encode(run.rstrip(), add_special_tokens=False)[-1]
+        last = tokenizer.encode(run.rstrip() or run, add_special_tokens=False)[-1]
         assert last in special or run.endswith("\n"), f"nothing ends {run!r} in {text!r}"
     return "equal to the text"

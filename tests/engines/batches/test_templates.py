@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import transformers
@@ -52,3 +53,24 @@ def test_a_first_turn_of_the_assistant_counts_alone() -> None:
                 [t for t, m in zip(made.ids[0].tolist(), made.mask[0].tolist(), strict=True) if m]
             )
             assert re.fullmatch(r"Hi(<[^>]*>)*\n?2(<[^>]*>)*\n?", written), (name, written)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"), [("opens always", "<|eot|>"), ("outputs of calls", "</s>"), ("a line before calls", "\n<|eot|>")]
+)
+def test_neither_the_header_of_a_turn_nor_what_follows_its_end_counts(name: str, end: str) -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": {"at": "Rome"}}}
+    tokenizer = template_tokenizer(TEMPLATES[name])
+    user = {"role": "user", "content": "Q"}
+    said = {"role": "assistant", "content": "Fine"}
+    calling: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    written = '<tool_call>{"name": "look", "arguments": {"at": "Rome"}}</tool_call>'
+    with_call = [user, calling, {"role": "tool", "content": "R"}, said, user, said]
+    for chat in (with_call, [user, said, user, said, user]):
+        made = supervised([chat], tokenizer)
+        assert made.mask is not None
+        marked = zip(made.ids[0].tolist(), made.mask[0].tolist(), strict=True)
+        runs = re.split("\0+", "".join(tokenizer.decode([token]) if counts else "\0" for token, counts in marked))
+        assert [run for run in runs if run] == [
+            ("Fine" if turn is said else written) + end for turn in chat if turn["role"] == "assistant"
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -123,20 +124,27 @@ class _Reader:
 
     def turn(self, i: int) -> Turn:
         """The turn of message i."""
-        begin, end = self._body(i)
-        start = self._start(i, begin)
-        return Turn(start, *self._stop(i, end))
+        bodies = self._bodies(i)
+        start = self._start(i, max(begin for begin, _ in bodies))
+        return Turn(start, *self._stop(i, bodies[0][1], min(end for _, end in bodies)))
 
-    def _body(self, i: int) -> tuple[int, int]:
-        """Where what message i says begins and ends: there the text changes with it, and with nothing behind it."""
+    def _bodies(self, i: int) -> list[tuple[int, int]]:
+        """Where what message i says begins and ends: there the text changes with it, and with nothing behind it.
+
+        In place of a call of a tool a text may change what is before and behind the turn too: the second body is that
+        of a turn with another call.
+        """
         text = self._whole.text
         limit = self._begin(i + 1)
+        found = []
         for other in self._others(i):
             before = _common(text, other)
             end = len(text) - _common(text[before:][::-1], other[before:][::-1])
             if limit is None or end <= limit:
-                return before, end
-        raise _unknown(i, "it is left out there, or no other text may stand in its place")
+                found.append((before, end))
+        if not found:
+            raise _unknown(i, "it is left out there, or no other text may stand in its place")
+        return found[: 2 if self._chat[i].get("tool_calls") else 1]
 
     def _begin(self, i: int) -> int | None:
         """Where what message i says begins; None where that cannot be seen, or there is no such message."""
@@ -184,19 +192,34 @@ class _Reader:
             pairs = zip(opening.ids, opening.spans, strict=True)
             cuts = [span[0] for token, span in pairs if token in self._special and span[0]]
             found += [opening.text[:cut] for cut in [len(opening.text), *reversed(cuts)]]
-        return sorted({one for one in found if one}, key=len, reverse=True)
+        found += [one.lstrip() for one in found]  # the turn before may end with a line or without
+        return sorted({one for one in found if one.strip()}, key=len, reverse=True)
 
-    def _stop(self, i: int, end: int) -> tuple[int, int | None]:
-        """Where the turn ends, with the token that closes it; or the token that would, at the end of the text."""
+    @cached_property
+    def _always_opens(self) -> bool:
+        """Whether the template opens a turn of the assistant behind every chat, asked for or not."""
+        closed, opened = (_tried(self._template, [_ASK], asks=asks) for asks in (False, True))
+        answered = [_ASK, {"role": "assistant", "content": _STAND_IN}]
+        said, more = (_tried(self._template, chat, asks=False) for chat in (answered, [*answered, _ASK]))
+        if closed is None or said is None or more is None:
+            return False
+        return closed == opened and said.startswith(closed) and not more.startswith(said)
+
+    def _stop(self, i: int, end: int, surely: int) -> tuple[int, int | None]:
+        """Where the turn ends, with the token that closes it; or the token that would, at the end of the text.
+
+        Args:
+            i: The number of the message.
+            end: Where what it says ends, or later.
+            surely: What it says goes on to here at least.
+        """
         text, last = self._whole.text, i == len(self._chat) - 1
-        if last and text[end:].strip():
-            return len(text), None
-        if last:
-            return len(text), self._closing(i)
-        answered = _tried(self._template, self._chat[: i + 1], asks=False)
+        if last and not self._always_opens:
+            return (len(text), None) if text[end:].strip() else (len(text), self._closing(i))
+        answered = _tried(self._template, [*self._chat, _ASK] if last else self._chat[: i + 1], asks=False)
         shared = end if answered is None else self._whole.before(_common(text, answered))
-        if text[end:shared].strip():
-            return shared, None
+        if text[end:shared].strip() or (surely < shared < end and self._ends_with_special(shared)):
+            return self._before_header(min(end, shared), shared), None
         stop = self._after_special(self._whole, end)
         if stop is not None:
             return stop, None
@@ -204,9 +227,30 @@ class _Reader:
             return shared, None  # a line's end closes the turn
         raise _unknown(i, "no token behind it ends it")
 
+    def _ends_with_special(self, place: int) -> bool:
+        """Whether the token that ends at a place is special."""
+        return any(stop == place and token in self._special for token, (_, stop) in self._pairs(self._whole))
+
+    def _before_header(self, end: int, stop: int) -> int:
+        """Where a turn's end ends, without the header that the template always opens behind it."""
+        if not self._always_opens:
+            return stop
+        bos = self._template.tokenizer.bos_token_id
+        first = next((token for token in self._whole.ids if token in self._special and token != bos), None)
+        places = [
+            (start, token)
+            for token, (start, to) in self._pairs(self._whole)
+            if to > end and to <= stop and token in self._special
+        ]
+        return next((start for start, token in places[1:] if token == first), stop)
+
+    @staticmethod
+    def _pairs(whole: Encoded) -> Iterator[tuple[int, tuple[int, int]]]:
+        return zip(whole.ids, whole.spans, strict=True)
+
     def _after_special(self, whole: Encoded, end: int) -> int | None:
         """Where the special token ends that stands next behind a place, with white space before it at most."""
-        for token, (start, stop) in zip(whole.ids, whole.spans, strict=True):
+        for token, (start, stop) in self._pairs(whole):
             if start < end or stop == start:
                 continue
             if token in self._special:
