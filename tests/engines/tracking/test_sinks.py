@@ -97,3 +97,16 @@ def test_a_run_that_was_resumed_takes_the_place_of_the_lines_after(tmp_path: Pat
         {"step": 3, "loss": 2.0},
         {"step": 3, "test": 2.0},
     ]
+
+
+@pytest.mark.parametrize("metrics", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a": 10**400}])
+def test_metrics_of_one_name_and_beyond_numbers_are_refused(tmp_path: Path, metrics: Any) -> None:
+    with pytest.raises(ValueError, match="metric"):
+        JSONLSink(tmp_path / "metrics.jsonl").log(metrics, step=1)
+
+
+@pytest.mark.parametrize("step", [1.5, "3", True, None])
+def test_a_step_is_a_whole_number(tmp_path: Path, step: Any) -> None:
+    for sink in (JSONLSink(tmp_path / "metrics.jsonl"), TensorBoardSink(tmp_path)):
+        with pytest.raises(TypeError, match="step"):
+            sink.log({"loss": 1.0}, step=step)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
 import torch
 
+from twinkle_engines.batches.given import flag, instance
+from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_mesh import with_known_names
-
-if TYPE_CHECKING:
-    from twinkle_engines.batches.rollouts import Rollouts
 
 Estimator = Literal["grpo", "rloo", "reinforce++"]
 _EPSILON = 1e-4
@@ -30,16 +29,18 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
         scale: False leaves out the division by the std (Dr. GRPO, arXiv 2503.20783).
 
     Raises:
+        TypeError: They are no rollouts, or `scale` is no flag.
         ValueError: There are no rewards, one is infinite, it is another word, or "rloo" has a row of one sequence.
     """
+    rollouts, scale = instance(Rollouts, "rollouts", rollouts), flag("scale", scale)
     given = rollouts.sequence_rewards()
     _check_finite(rollouts)
     rewards = given.double()  # in float32 the mean of equal rewards is next to them, and the std as small
+    if str(how) not in get_args(Estimator):
+        raise ValueError(f"advantages are 'grpo', 'rloo' or 'reinforce++', not {how!r}")
     groups = [torch.tensor(list(group), dtype=torch.int64) for group in rollouts.groups()]
     if how == "reinforce++":
         groups = [torch.arange(len(rewards))]
-    elif how not in ("grpo", "rloo"):
-        raise ValueError(f"advantages are 'grpo', 'rloo' or 'reinforce++', not {how!r}")
     made = torch.zeros_like(rewards)
     for row, group in enumerate(groups):
         graded = group[~rewards[group].isnan().to(group.device)]

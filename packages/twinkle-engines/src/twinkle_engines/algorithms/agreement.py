@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from twinkle_engines.batches.columns import entry
+from twinkle_engines.batches.given import instance, listed
+from twinkle_engines.batches.rollouts import Rollouts
+from twinkle_remote import get
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from twinkle_engines.batches.rollouts import Rollouts
 
 
 def mismatch(rollouts: Rollouts, logprobs: Sequence[torch.Tensor]) -> dict[str, float]:
@@ -29,15 +32,17 @@ def mismatch(rollouts: Rollouts, logprobs: Sequence[torch.Tensor]) -> dict[str, 
         and 1 where no token counts.
 
     Raises:
+        TypeError: They are no rollouts.
         ValueError: The rollouts have no log-probabilities, or those given are of other sequences.
     """
-    sampled = rollouts.logprobs
+    sampled = instance(Rollouts, "rollouts", rollouts).logprobs
     if sampled is None:
         raise ValueError("these rollouts have no log-probabilities: a sampler writes them, or replace(logprobs=...)")
-    if [len(values) for values in logprobs] != rollouts.lengths:
+    logprobs = [entry("logprobs", values) for values in listed("logprobs", get(logprobs), "sequence")]
+    if [len(values) if values.dim() == 1 else -1 for values in logprobs] != rollouts.lengths:
         raise ValueError(
-            f"there are log-probabilities of {len(logprobs)} sequences with {sum(map(len, logprobs))} tokens, but "
-            f"the rollouts have {len(rollouts.lengths)} with {sum(rollouts.lengths)}: one value a token"
+            f"there are log-probabilities of {len(logprobs)} sequences with {sum(map(torch.numel, logprobs))} tokens, "
+            f"but the rollouts have {len(rollouts.lengths)} with {sum(rollouts.lengths)}: one value a token"
         )
     masks = [torch.ones_like(ids) for ids in rollouts.ids] if rollouts.mask is None else rollouts.mask
     gaps = [

@@ -12,7 +12,8 @@ import torch
 
 from twinkle_engines.algorithms.reward_calls import RewardCall, run_calls
 from twinkle_engines.batches.chats import as_chat
-from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  the annotation of a remote function
+from twinkle_engines.batches.given import fraction, instance, listed, seconds
+from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_mesh import with_known_names
 from twinkle_remote import remote_class, remote_function
 
@@ -40,17 +41,26 @@ def rewards(
         placement: `remote_group` and `device_mesh`, as for any component.
 
     Raises:
+        TypeError: One is no function, or a weight or the timeout is no number.
         ValueError: There is no function, or not one weight for each; or the timeout is not above 0.
     """
     if not functions:
         raise ValueError("rewards needs at least one function")
-    if weights is not None and len(weights) != len(functions):
-        raise ValueError(f"there are {len(weights)} weights for {len(functions)} functions: give one for each")
-    if weights is not None and not all(map(math.isfinite, weights)):
-        raise ValueError(f"weights={list(weights)} are not all finite: use 0 to leave a function out")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is above 0 seconds, or None, got {timeout}")
-    return Rewards(list(functions), None if weights is None else list(weights), timeout, **placement)
+    for i, function in enumerate(functions):
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"reward function {i} is {function!r:.60}: use a function, or an object that is called")
+    chosen = None if weights is None else _weights(weights, len(functions))
+    return Rewards(list(functions), chosen, seconds("timeout", timeout), **placement)
+
+
+def _weights(weights: Any, count: int) -> list[float]:
+    """One finite weight for each function, as floats."""
+    found = [fraction(f"weights[{i}]", weight) for i, weight in enumerate(listed("weights", weights, "function"))]
+    if len(found) != count:
+        raise ValueError(f"there are {len(found)} weights for {count} functions: give one for each")
+    if not all(map(math.isfinite, found)):
+        raise ValueError(f"weights={found} are not all finite: use 0 to leave a function out")
+    return found
 
 
 @remote_class()
@@ -82,10 +92,11 @@ class Rewards:
 
         Raises:
             TimeoutError: A function takes longer than the timeout; the error names it.
-            TypeError: A function returns something else than numbers and None.
+            TypeError: A function returns something else than numbers and None, or wants a column that is not there.
             ValueError: There are no completions, a column has the name of an argument, or a function returns not one
                 entry for each sequence.
         """
+        rollouts = instance(Rollouts, "rollouts", rollouts)
         if not rollouts.lengths:
             return rollouts.replace(rewards=[])
         arguments = _arguments(rollouts)
@@ -95,13 +106,18 @@ class Rewards:
         given = run_calls(calls, self._timeout)
         count = len(rollouts.lengths)
         votes = [_votes(call.name, result, count) for call, result in zip(calls, given, strict=True)]
-        return rollouts.replace(rewards=[_sum(row, self._weights) for row in zip(*votes, strict=True)])
+        sums = [_sum(row, self._weights) for row in zip(*votes, strict=True)]
+        largest = torch.finfo(torch.get_default_dtype()).max
+        for i, one in enumerate(sums):
+            if abs(one) > largest:
+                raise ValueError(f"completion {i} has the reward {one}, beyond {largest:.4g}: use smaller rewards")
+        return rollouts.replace(rewards=sums)
 
 
 def _votes(name: str, given: Any, count: int) -> list[float | None]:
     """A function's votes as numbers, one for each completion."""
     plain = given.tolist() if hasattr(given, "tolist") else given
-    if isinstance(plain, str | bytes | Mapping) or not isinstance(plain, Iterable):
+    if isinstance(plain, str | bytes | Mapping | set | frozenset) or not isinstance(plain, Iterable):
         raise TypeError(
             f"the reward function {name} returned {plain!r:.60} of type {type(given).__name__}: return a list with a "
             f"number, or None for no vote, for each of the {count} completions"
@@ -117,15 +133,16 @@ def _votes(name: str, given: Any, count: int) -> list[float | None]:
 
 def _vote(name: str, index: int, vote: Any) -> float | None:
     """A vote as a number; None and NaN are no vote."""
-    plain = vote.item() if hasattr(vote, "item") and getattr(vote, "shape", None) == () else vote
+    plain = vote.item() if hasattr(vote, "item") and math.prod(getattr(vote, "shape", (2,))) == 1 else vote
     if plain is None:
         return None
-    if isinstance(plain, str | bytes) or not hasattr(plain, "__float__"):
+    if isinstance(plain, str | bytes) or not hasattr(plain, "__float__") or hasattr(plain, "shape"):
         raise TypeError(
             f"the reward function {name} returned {vote!r:.60} of type {type(vote).__name__} for completion {index}: "
             "return a number, or None for no vote"
         )
-    number = float(plain)
+    reward = f"the reward of the function {name} for completion {index}"
+    number = float(plain) if isinstance(plain, bool) else fraction(reward, plain)
     if math.isinf(number):
         raise ValueError(
             f"the reward function {name} returned {number} for completion {index}: use a large finite reward, or None "
@@ -178,9 +195,39 @@ def _repeated(entries: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 
 
 def _wanted(function: RewardFunction, arguments: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    parameters = inspect.signature(function).parameters
+    """The arguments that a function names, or all; what may be changed is its own, for each sequence.
+
+    Raises:
+        TypeError: It has no signature, or wants what there is not.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError as error:
+        raise TypeError(f"the reward function {_name(function)} has no signature: call it in a def of yours") from error
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {name: list(values) for name, values in arguments.items() if takes_all or name in parameters}
+    missing = [
+        name
+        for name, one in parameters.items()
+        if name not in arguments and one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    if missing:
+        raise TypeError(
+            f"the reward function {_name(function)} wants {', '.join(missing)}, but there are {', '.join(arguments)}: "
+            "use these names, or rows with such columns"
+        )
+    return {name: _own(values) for name, values in arguments.items() if takes_all or name in parameters}
+
+
+def _own(value: Any) -> Any:
+    """The value with lists, tuples and mappings of its own: what a function changes in them, no other one sees."""
+    if type(value) is dict:
+        return {key: _own(one) for key, one in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return type(value)(one if type(one) in _FIXED else _own(one) for one in value)
+    return value
+
+
+_FIXED = (int, float, str, bool, type(None))
 
 
 def _sum(votes: Sequence[float | None], weights: Sequence[float]) -> float:

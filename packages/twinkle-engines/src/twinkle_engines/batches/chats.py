@@ -36,7 +36,9 @@ def as_chat(value: Any) -> Chat | None:
     """
     if isinstance(value, str | bytes | Mapping) or not (isinstance(value, Sequence) or hasattr(value, "tolist")):
         return None
-    if not len(value) or getattr(getattr(value, "dtype", None), "kind", "O") != "O":  # an array of numbers
+    if getattr(value, "shape", None) == () or not len(value):
+        return None
+    if getattr(getattr(value, "dtype", None), "kind", "O") != "O":  # an array of numbers
         return None
     if not all(isinstance(turn, Mapping) and "role" in turn for turn in value):
         return None
@@ -128,9 +130,23 @@ def template_of(
     Raises:
         TypeError: An option is of another form.
     """
-    if isinstance(tools, str | Mapping):
-        raise TypeError(f"tools is a list of JSON schemas or functions, got {type(tools).__name__} {tools!r:.60}")
-    return None if tokenizer is None else Template(tokenizer, tools, as_options(options) or {})
+    check_tokenizer(tokenizer)
+    own, chosen = as_tools(tools), as_options(options)
+    return None if tokenizer is None else Template(tokenizer, own, chosen or {})
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raise for something else than a tokenizer, or None.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    has_all = hasattr(tokenizer, "encode") and hasattr(tokenizer, "apply_chat_template")
+    if tokenizer is not None and (isinstance(tokenizer, type) or not has_all):
+        raise TypeError(
+            f"tokenizer is one of Transformers, got a {type(tokenizer).__name__}: use "
+            "AutoTokenizer.from_pretrained(...), or a processor's own tokenizer"
+        )
 
 
 def as_tools(tools: Any) -> list[Any] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import torch
 
+from twinkle_engines.batches.given import by_name, fraction, listed, plain_number, whole
 from twinkle_remote.protocol import StoredSlot
 
 if TYPE_CHECKING:
@@ -49,11 +50,10 @@ def join_tokens(name: str, sequences: Sequence[Any], lengths: Sequence[int] | No
     Raises:
         ValueError: There is not one entry for each sequence, or one is not as long as its ids.
     """
-    if lengths is not None and len(sequences) != len(lengths):
-        raise ValueError(
-            f"{name} has {len(sequences)} entries, but there are {len(lengths)} sequences: give one for each"
-        )
-    parts = [_tensor(name, value) for value in sequences]
+    given = (
+        listed(name, sequences, "sequence") if lengths is None else entries(name, sequences, len(lengths), "sequence")
+    )
+    parts = [entry(name, value) for value in given]
     if lengths is not None:
         parts = [_spread(name, i, part, n) for i, (part, n) in enumerate(zip(parts, lengths, strict=True))]
     for i, part in enumerate(parts):
@@ -61,7 +61,11 @@ def join_tokens(name: str, sequences: Sequence[Any], lengths: Sequence[int] | No
             raise ValueError(f"{name}[{i}] has the shape {tuple(part.shape)}: it is a 1-D tensor, one value a token")
     if not parts:
         return torch.empty(0, dtype=torch.int64 if name in _WHOLE_NUMBERS else torch.get_default_dtype())
-    return torch.cat(parts)
+    joined = torch.cat(parts)
+    if name == "mask" and not bool(((joined == 0) | (joined == 1)).all()):
+        wrong = joined[(joined != 0) & (joined != 1)][0].item()
+        raise ValueError(f"mask has the value {wrong}: it is 1 or True where a token counts, else 0 or False")
+    return joined
 
 
 def as_column(name: str, values: Any, is_read: bool) -> torch.Tensor | None:
@@ -112,13 +116,24 @@ def _long(values: torch.Tensor) -> torch.Tensor:
     return values.long() if whole else values
 
 
-def _tensor(name: str, value: Any) -> torch.Tensor:
+def entry(name: str, value: Any) -> torch.Tensor:
+    """One entry of a column as a tensor, whole numbers as int64 or int32.
+
+    Args:
+        name: The column.
+        value: A tensor, an array, or a list of numbers.
+
+    Raises:
+        ValueError: It is something else, or its numbers are not of the column's kind.
+    """
     try:
         part = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name} has {value!r:.60} as one entry: it is a 1-D tensor, array or list of numbers"
         ) from error
+    if part.is_complex() or (part.dtype == torch.bool and name in ("ids", "versions")):
+        raise ValueError(f"{name} has the dtype {part.dtype}: use {'whole ' if name in _WHOLE_NUMBERS else ''}numbers")
     if name not in _WHOLE_NUMBERS:
         return part if part.is_floating_point() else part.to(torch.get_default_dtype())
     if part.is_floating_point() and name != "mask":
@@ -127,7 +142,10 @@ def _tensor(name: str, value: Any) -> torch.Tensor:
         return part.long()
     if part.is_floating_point() and not part.numel():
         return part.long()  # a list without numbers
-    return part if name == "mask" or part.dtype == torch.int32 else _long(part)
+    whole_numbers = part if name == "mask" or part.dtype == torch.int32 else _long(part)
+    if part.dtype == torch.uint64 and part.numel() and int(whole_numbers.min()) < 0:
+        raise ValueError(f"{name} has a whole number of 2**63 or more in {value!r:.60}: use smaller ones")
+    return whole_numbers
 
 
 def _spread(name: str, index: int, part: torch.Tensor, length: int) -> torch.Tensor:
@@ -176,6 +194,19 @@ def join_further(parts: Sequence[Mapping[str, list[Any]]], rows: Sequence[int]) 
     return found
 
 
+def known_columns(names: Any, known: Sequence[str]) -> list[str]:
+    """Names of columns as a list.
+
+    Raises:
+        ValueError: There is no such column, or they are one text.
+    """
+    found = listed("names", list(names) if isinstance(names, set | frozenset) else names, "column")
+    for name in found:
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"there is no column {name!r}, but {', '.join(known)}")
+    return found
+
+
 def starts(lengths: Sequence[int]) -> torch.Tensor:
     """The place of the first token of each sequence, and the number of all tokens at the end."""
     return torch.tensor([0, *lengths]).cumsum(0)
@@ -211,13 +242,36 @@ def entries(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
     Raises:
         ValueError: There are more or fewer.
     """
-    if isinstance(values, str | bytes) or getattr(values, "shape", None) == () or not hasattr(values, "__len__"):
-        raise ValueError(
-            f"{name} is {values!r:.60} of type {type(values).__name__}: give a list with one entry for each {of}"
-        )
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} entries, but there are {count} {of}s: give one for each")
-    return list(values)
+    found = listed(name, values, of)
+    if len(found) != count:
+        raise ValueError(f"{name} has {len(found)} entries, but there are {count} {of}s: give one for each")
+    return found
+
+
+def further_columns(columns: Mapping[str, Any] | None, count: int) -> dict[str, list[Any]]:
+    """Further columns as lists, with one entry for each of so many rows.
+
+    Raises:
+        TypeError: They are no mapping by name.
+        ValueError: One has more or fewer entries.
+    """
+    named = {} if columns is None else by_name("columns", columns)
+    return {name: entries(f"columns[{name!r}]", column, count, "row") for name, column in named.items()}
+
+
+def counts_of(counts: Sequence[Any] | None, sequences: int) -> list[int]:
+    """The sequences of each row; one in each row without counts.
+
+    Raises:
+        TypeError: One is no whole number.
+        ValueError: They are no list, one is below 0, or they do not add up to the sequences.
+    """
+    if counts is None:
+        return [1] * sequences
+    found = [whole(f"counts[{row}]", count) for row, count in enumerate(listed("counts", counts, "row"))]
+    if min(found, default=0) < 0 or sum(found) != sequences:
+        raise ValueError(f"counts={found} add up to {sum(found)} sequences, but ids has {sequences}")
+    return found
 
 
 def entries_of(name: str, values: Sequence[Any] | None, count: int, of: str) -> list[Any] | None:
@@ -235,9 +289,7 @@ def flags_of(name: str, values: Sequence[Any] | None, count: int) -> list[bool] 
     Raises:
         ValueError: There are more or fewer, or one is neither true nor false.
     """
-    found = [
-        value.item() if hasattr(value, "item") else value for value in entries_of(name, values, count, "sequence") or ()
-    ]
+    found = [plain_number(value) for value in entries_of(name, values, count, "sequence") or ()]
     for i, value in enumerate(found):
         if not isinstance(value, bool):
             raise ValueError(f"{name}[{i}] is {value!r:.60}: it is True or False")
@@ -258,7 +310,7 @@ def temperatures_of(values: Sequence[Any] | None) -> list[float] | None:
     """
     if values is None:
         return None
-    found = [float(value) for value in values]
+    found = [fraction(f"temperatures[{i}]", value) for i, value in enumerate(values)]
     for i, value in enumerate(found):
         if not 0 < value < math.inf:
             raise ValueError(f"temperatures[{i}] is {value}: a temperature is a number above 0; of greedy sequences 1")

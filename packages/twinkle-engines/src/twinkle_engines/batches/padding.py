@@ -6,11 +6,12 @@ sequences one after the other, whose first tokens have the position 0, which is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
 from twinkle_engines.batches.columns import BY_TOKEN, starts
+from twinkle_engines.batches.given import by_name, each, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +26,14 @@ _LAYOUT = ("attention_mask", "position_ids", "sequence_ids", TEMPERATURES, TRUNC
 
 
 def pad_columns(
-    tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], side: Side, pad_id: int
+    tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], side: Any, pad_id: int
 ) -> dict[str, torch.Tensor]:
     """Every column as a rectangle, with its attention mask and positions; see `Rollouts.pad`."""
-    if side not in ("left", "right"):
+    if not isinstance(side, str) or side not in get_args(Side):
         raise ValueError(f"sequences are padded on the side 'left' or 'right', not {side!r}")
+    pad_id = whole("pad_id", pad_id)
+    if not -(2**63) <= pad_id < 2**63:
+        raise ValueError(f"pad_id is a token, got {pad_id}")
     width = max(lengths, default=0)
     rows = torch.repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
     position = torch.arange(len(rows)) - starts(lengths)[:-1][rows]
@@ -55,7 +59,7 @@ def spread(values: Sequence[float], lengths: Sequence[int], dtype: torch.dtype) 
 
 def unpad_columns(mapping: Mapping[str, torch.Tensor], lengths: Sequence[int]) -> dict[str, torch.Tensor]:
     """The columns of a padded mapping, without its padding; see `Rollouts.unpad`."""
-    _check_known(mapping)
+    mapping = _tensors(mapping)
     if "attention_mask" not in mapping:
         raise ValueError(f"the mapping needs its attention_mask, to know where tokens are; got {_names(mapping)}")
     there = mapping["attention_mask"].bool()
@@ -72,7 +76,7 @@ def pack_columns(
     tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], length: int
 ) -> list[dict[str, torch.Tensor]]:
     """Packs of at most `length` tokens; see `Rollouts.pack`."""
-    longest = max(lengths, default=0)
+    longest, length = max(lengths, default=0), whole("length", length, 0)
     if longest > length:
         raise ValueError(
             f"sequence {list(lengths).index(longest)} has {longest} tokens, but a pack has length={length}: a sequence "
@@ -119,9 +123,8 @@ def _pack(
 
 def unpack_columns(mappings: Iterable[Mapping[str, torch.Tensor]], lengths: Sequence[int]) -> dict[str, torch.Tensor]:
     """The columns of all packs, in the order of the sequences; see `Rollouts.unpack`."""
-    packs = list(mappings)
+    packs = [_tensors(pack) for pack in each("packs", mappings)]
     for pack in packs:
-        _check_known(pack)
         if not {"position_ids", "sequence_ids"} <= pack.keys() or pack.keys() != packs[0].keys():
             raise ValueError(
                 f"packs have position_ids and sequence_ids, and all of them the same columns; got {_names(packs[0])} "
@@ -147,11 +150,22 @@ def _held(mapping: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
     return [(name, key) for name, key in keys if key in mapping]
 
 
-def _check_known(mapping: Mapping[str, torch.Tensor]) -> None:
+def _tensors(mapping: Any) -> dict[str, torch.Tensor]:
+    """The columns of a padded or packed mapping, of which each is known and a tensor or array.
+
+    Raises:
+        TypeError: It is no mapping, or a column is something else.
+        ValueError: A column is not known.
+    """
+    named = by_name("a batch", mapping)
     known = [*(_INPUT.get(name, name) for name in BY_TOKEN), *_LAYOUT]
-    strange = [name for name in mapping if name not in known]
+    strange = [name for name in named if name not in known]
     if strange:
-        raise ValueError(f"columns by token are {', '.join(known)}; {', '.join(map(str, strange))} is none of them")
+        raise ValueError(f"columns by token are {', '.join(known)}; {', '.join(strange)} is none of them")
+    for name, column in named.items():
+        if not isinstance(column, torch.Tensor) and not hasattr(column, "__array__"):
+            raise TypeError(f"the column {name} is a tensor or an array, got a {type(column).__name__}")
+    return {name: torch.as_tensor(column) for name, column in named.items()}
 
 
 def _names(mapping: Mapping[str, torch.Tensor]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.chats import Template, as_chat
 from twinkle_engines.batches.ends import ends_of
+from twinkle_engines.batches.given import plain_number, rows_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
     from twinkle_engines.batches.chats import Chat
 
 
-def split_columns(rows: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
+def split_columns(prompts: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
     """The prompts themselves, and the further columns of rows that are mappings with a "prompt".
 
     Rows of several sources may have other columns: a row has None where it has no such column.
 
     Raises:
+        TypeError: They are no list of rows.
         ValueError: A mapping has no "prompt".
     """
+    rows = rows_of("prompts", prompts)
     for row in rows:
         if isinstance(row, Mapping) and "prompt" not in row:
             raise ValueError(
@@ -121,7 +124,7 @@ def _given_ids(prompt: Any) -> list[int] | None:
     Raises:
         TypeError: A tensor or array is not of one dimension, or not of whole numbers.
     """
-    if isinstance(prompt, str | bytes | Mapping):
+    if isinstance(prompt, str | bytes | Mapping) or getattr(prompt, "shape", None) == ():
         return None
     dtype = getattr(prompt, "dtype", None)
     if dtype is not None and getattr(dtype, "kind", "") != "O":
@@ -131,10 +134,23 @@ def _given_ids(prompt: Any) -> list[int] | None:
                 f"token ids are whole numbers in one dimension, got {type(prompt).__name__} of {dtype} with the shape "
                 f"{tuple(prompt.shape)}"
             )
-        return [int(one) for one in prompt.tolist()]
+        return _within(prompt.tolist())
     if not isinstance(prompt, Sequence) and not hasattr(prompt, "tolist"):
         return None
-    ids = [one.item() if hasattr(one, "item") and getattr(one, "shape", None) == () else one for one in prompt]
+    ids = [plain_number(one) for one in prompt]
     if all(isinstance(one, Integral) and not isinstance(one, bool) for one in ids):
-        return [int(one) for one in ids]
+        return _within(ids)
     return None
+
+
+def _within(ids: list[Any]) -> list[int]:
+    """The ids as Python's numbers.
+
+    Raises:
+        ValueError: One is no number of 64 bits.
+    """
+    found = [int(one) for one in ids]
+    for extreme in (min(found, default=0), max(found, default=0)):
+        if not -(2**63) <= extreme < 2**63:
+            raise ValueError(f"a prompt has the token id {extreme}: use ids of the model's vocabulary")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import torch
 
@@ -15,17 +15,20 @@ from twinkle_engines.batches.columns import (
     alone,
     chain,
     check_alike,
-    entries,
+    counts_of,
     entries_of,
     flags_of,
+    further_columns,
     join_columns,
     join_flags,
     join_further,
     join_tokens,
+    known_columns,
     take_state,
     temperatures_of,
 )
 from twinkle_engines.batches.description import rows, sizes
+from twinkle_engines.batches.given import each, instance, listed, row_numbers
 from twinkle_engines.batches.padding import (
     TEMPERATURES,
     TRUNCATED,
@@ -115,17 +118,16 @@ class Rollouts:
             ValueError: Lengths disagree, or a temperature is not above 0.
         """
         given = dict(zip(BY_TOKEN, (ids, mask, logprobs, ref_logprobs, rewards, advantages, versions), strict=True))
-        lengths = [len(sequence) for sequence in ids]
+        ids = listed("ids", ids, "sequence")
         tokens = {"ids": join_tokens("ids", ids, None)}
+        lengths = [len(sequence) for sequence in ids]
         tokens |= {name: join_tokens(name, v, lengths) for name, v in given.items() if v is not None and name != "ids"}
-        own = [1] * len(lengths) if counts is None else [int(count) for count in counts]
-        if min(own, default=0) < 0 or sum(own) != len(lengths):
-            raise ValueError(f"counts={own} add up to {sum(own)} sequences, but ids has {len(lengths)}")
+        own = counts_of(counts, len(lengths))
         self._fill(
             tokens,
             lengths,
             own,
-            {name: entries(f"columns[{name!r}]", c, len(own), "row") for name, c in (columns or {}).items()},
+            further_columns(columns, len(own)),
             entries_of("prompts", prompts, len(own), "row"),
             entries_of("completions", completions, len(lengths), "sequence"),
             entries_of("finish", finish, len(lengths), "sequence"),
@@ -205,16 +207,10 @@ class Rollouts:
             chosen = range(len(self))[key]
             whole = chosen.step == 1
             return self._rows(chosen.start, max(chosen.start, chosen.stop)) if whole else self[list(chosen)]
-        key = cast("Any", key).tolist() if hasattr(key, "tolist") else key
-        if isinstance(key, bool) or not (isinstance(key, int) or hasattr(key, "__len__")):
-            raise TypeError(
-                f"rows are chosen by an int, a slice or a list of ints, got {key!r} of type {type(key).__name__}; "
-                "[i for i, keep in enumerate(flags) if keep] chooses by flags"
-            )
-        if isinstance(key, int):
-            row = range(len(self))[key]
-            return self._rows(row, row + 1)
-        return Rollouts.concat([self[row] for row in key]) if len(key) else self[:0]
+        rows = row_numbers(key, len(self))
+        if isinstance(rows, int):
+            return self._rows(rows, rows + 1)
+        return Rollouts.concat([self._rows(row, row + 1) for row in rows]) if rows else self[:0]
 
     def __iter__(self) -> Iterator[Rollouts]:
         """Each row, as rollouts of one row."""
@@ -244,7 +240,7 @@ class Rollouts:
         Raises:
             ValueError: There is no part, or one has a column by token or sequence, or prompts, that another has not.
         """
-        every = list(parts)
+        every = [instance(Rollouts, "a part", part) for part in each("parts", parts)]
         if not every:
             raise ValueError("no parts: rollouts of no rows take their columns from a part, such as rollouts[:0]")
         used = [part for part in every if len(part)] or every[:1]
@@ -348,7 +344,12 @@ class Rollouts:
         return object.__new__(Rollouts)._fill(tokens, first.lengths, first.counts, columns, *rest)
 
     def select(self, names: Collection[object]) -> Rollouts:
-        """The same rows with these columns, by token, by sequence or by row; `ids` and `counts` stay."""
+        """The same rows with these columns, by token, by sequence or by row; `ids` and `counts` stay.
+
+        Raises:
+            ValueError: There is no such column.
+        """
+        names = known_columns(names, RolloutsSplitter().columns(self))
         tokens = {name: column for name, column in self.tokens.items() if name in names or name == "ids"}
         columns = {name: column for name, column in self.columns.items() if name in names}
         rest = [getattr(self, name) if name in names else None for name in OTHERS]

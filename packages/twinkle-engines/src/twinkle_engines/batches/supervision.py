@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.chats import as_chat, template_of
 from twinkle_engines.batches.ends import ends_of
+from twinkle_engines.batches.given import rows_of, whole
 from twinkle_engines.batches.prompts import text_ids
 from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_engines.batches.turns import cut_at, encoded, turns_of
@@ -50,12 +51,15 @@ def supervised(
         chat_template_kwargs: Variables of the template, such as `enable_thinking`.
 
     Raises:
-        TypeError: A row is of no such form.
-        ValueError: The template refuses a chat, or there is no telling which tokens of the whole chat are the answer's.
+        TypeError: A row or an argument is of no such form.
+        ValueError: `max_length` is below 1, the template refuses a chat, or there is no telling which tokens of the
+            whole chat are the answer's.
     """
     template = template_of(tokenizer, tools, chat_template_kwargs)
-    assert template is not None
-    pairs = [_tokens(row, template.of(row)) for row in rows]
+    if template is None:
+        raise TypeError("supervised needs a tokenizer, got None: use AutoTokenizer.from_pretrained(...)")
+    max_length = None if max_length is None else whole("max_length", max_length, 1)
+    pairs = [_tokens(row, template.of(row)) for row in rows_of("rows", rows)]
     return Rollouts([ids[:max_length] for ids, _ in pairs], [mask[:max_length] for _, mask in pairs])
 
 

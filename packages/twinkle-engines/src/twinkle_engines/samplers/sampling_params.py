@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from twinkle_engines.batches.given import flag, fraction, whole
 from twinkle_mesh import check_known_names
 
 
@@ -58,9 +58,9 @@ class SamplingParams:
             if field.name == "stop":
                 value = _texts(value)
             elif field.name == "skip_special_tokens":
-                value = _flag(field.name, value)
+                value = flag(field.name, value)
             elif field.name != "seed" or value is not None:
-                value = (_fraction if field.type == "float" else _whole)(field.name, value)
+                value = (fraction if field.type == "float" else whole)(field.name, value)
             object.__setattr__(self, field.name, value)
         for name, holds, rule in (
             ("temperature", 0 <= self.temperature < math.inf, "at or above 0, and finite"),
@@ -96,36 +96,6 @@ def checked_params(given: object, own: SamplingParams | None) -> SamplingParams:
             f"mapping of {', '.join(field.name for field in fields(SamplingParams))}"
         )
     return replace(found)
-
-
-def _plain(value: Any) -> Any:
-    """Python's number of a number, array or tensor without dimensions of another library."""
-    if hasattr(value, "item") and getattr(value, "shape", ()) == ():
-        return value.item()
-    return value
-
-
-def _fraction(name: str, value: Any) -> float:
-    plain = _plain(value)
-    if isinstance(plain, bool) or not hasattr(plain, "__float__"):
-        raise TypeError(f"{name} is a number, got {value!r} of type {type(value).__name__}")
-    return float(plain)
-
-
-def _whole(name: str, value: Any) -> int:
-    plain = _plain(value)
-    if isinstance(plain, float) and plain.is_integer():
-        return int(plain)
-    if isinstance(plain, bool) or not hasattr(plain, "__index__"):
-        raise TypeError(f"{name} is a whole number, got {value!r} of type {type(value).__name__}")
-    return operator.index(plain)
-
-
-def _flag(name: str, value: Any) -> bool:
-    plain = _plain(value)
-    if not isinstance(plain, bool):
-        raise TypeError(f"{name} is True or False, got {value!r} of type {type(value).__name__}")
-    return plain
 
 
 def _texts(value: Any) -> tuple[str, ...]:

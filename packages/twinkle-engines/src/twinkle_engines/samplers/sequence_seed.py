@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from twinkle_engines.batches.given import whole
 from twinkle_remote import current_worker
 from twinkle_remote.backends.support import session_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 
 class Job(NamedTuple):
@@ -85,6 +87,23 @@ class RowSeeds:
         with self._lock:
             call = f"{self._name}/{self._version}/{next(self._calls)}"
         return [_number(f"{call}/{row}") for row in range(rows)]
+
+
+def states_of(state: Any) -> list[tuple[int, int]]:
+    """The versions and calls of the states of a sampler's ranks, or of one.
+
+    Raises:
+        TypeError: They are something else than what `state_dict` returns.
+        ValueError: There is none, or a number is below 0.
+    """
+    states = [state] if isinstance(state, Mapping) else state
+    if not isinstance(states, Sequence) or not all(
+        isinstance(one, Mapping) and {"version", "calls"} <= one.keys() for one in states
+    ):
+        raise TypeError(f"state is what state_dict() of a sampler returns, of one rank or of all, got {state!r:.60}")
+    if not states:
+        raise ValueError("state has no rank's state: use what state_dict() of a sampler returns")
+    return [(whole("version", one["version"], 0), whole("calls", one["calls"], 0)) for one in states]
 
 
 _components: defaultdict[tuple[int, str | None, int], Iterator[int]] = defaultdict(count)

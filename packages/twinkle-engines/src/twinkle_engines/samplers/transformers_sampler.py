@@ -63,7 +63,10 @@ class TransformersSampler:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
-        from twinkle_engines.batches.chats import template_of
+        from os import PathLike
+
+        from twinkle_engines.batches.chats import check_tokenizer, template_of
+        from twinkle_engines.batches.given import seconds, whole
         from twinkle_engines.models.adapters import check_adapters, facts
         from twinkle_engines.models.kept_state import KeptState
         from twinkle_engines.models.pretrained import build_model, check_installed, only_ends, read_tokenizer
@@ -74,13 +77,16 @@ class TransformersSampler:
         from twinkle_engines.samplers.sequence_seed import RowSeeds
 
         check_installed("TransformersSampler")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout is above 0 seconds, or None, got {timeout}")
+        self._timeout = seconds("timeout", timeout)
+        self._micro_batch_size = None if micro_batch_size is None else whole("micro_batch_size", micro_batch_size, 1)
         mesh = current_worker().mesh
         if mesh is not None:
             check_replicas("TransformersSampler", mesh)
         self._seeds = RowSeeds()
+        if not isinstance(tokenizer, str | PathLike):
+            check_tokenizer(tokenizer)
         self._tokenizer = read_tokenizer(model, tokenizer)
+        self._template = template_of(self._tokenizer, tools, chat_template_kwargs)
         self._model: Any = build_model(model, dtype, lora).to(own_device(mesh)).eval()  # type: ignore[arg-type]  # typed as if it took no device
         self._kept = KeptState(self._model)
         self._rereading = Rereading(self._model)
@@ -89,10 +95,7 @@ class TransformersSampler:
         check_adapters(self._model, trained=False)
         self._facts = facts(self._model)
         self._ends = only_ends(self._model, self._tokenizer)
-        self._template = template_of(self._tokenizer, tools, chat_template_kwargs)
         self._params = None if params is None else checked_params(params, None)
-        self._micro_batch_size = micro_batch_size
-        self._timeout = timeout
         self._version = 0
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
@@ -156,10 +159,9 @@ class TransformersSampler:
         Args:
             state: Those of all ranks, or of the one, as `state_dict` returns them.
         """
-        from collections.abc import Mapping
+        from twinkle_engines.samplers.sequence_seed import states_of
 
-        states = [state] if isinstance(state, Mapping) else state
-        self._seeds.resume([(one["version"], one["calls"]) for one in states])
+        self._seeds.resume(states_of(state))
 
     def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
         import time

@@ -62,11 +62,11 @@ class VLLMSampler:
         remote_group: str | None = None,
         **engine_arguments: Any,
     ) -> None:
+        from twinkle_engines.batches.given import seconds
         from twinkle_engines.models.pretrained import check_installed
 
         check_installed("VLLMSampler", "vllm")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout is above 0 seconds, or None, got {timeout}")
+        self._timeout = seconds("timeout", timeout)
         if lora is not None:
             check_installed("VLLMSampler with lora")
         from twinkle_engines.batches.chats import template_of
@@ -85,7 +85,6 @@ class VLLMSampler:
         self._engine.run(self._model.begin)
         self._template = template_of(self._model.tokenizer, tools, chat_template_kwargs)
         self._params = None if params is None else checked_params(params, None)
-        self._timeout = timeout
         self._broken: str | None = None
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from twinkle_engines.batches.given import fraction, whole
 from twinkle_remote import get
 
 
@@ -29,14 +30,19 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float | i
 
     Raises:
         TypeError: A metric is no number.
+        ValueError: Two have one name, or one is beyond the numbers of 64 bits.
     """
+    plain = get(metrics)
+    if not isinstance(plain, Mapping):
+        raise TypeError(f"metrics is a mapping of numbers by name, got {plain!r:.60} of type {type(plain).__name__}")
     found: dict[str, float | int] = {}
-    for key, value in get(metrics).items():
+    for key, value in plain.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= numbers(value, f"{name}/")
-        else:
-            found[name] = _number(name, value)
+        fresh = numbers(value, f"{name}/") if isinstance(value, Mapping) else {name: _number(name, value)}
+        twice = next(iter(found.keys() & fresh.keys()), None)
+        if twice is not None:
+            raise ValueError(f"two metrics are named {twice}, and one would be lost: use another name for one")
+        found |= fresh
     return found
 
 
@@ -46,10 +52,24 @@ def _number(name: str, value: Any) -> float | int:
     except (RuntimeError, ValueError):  # more than one element
         plain = value
     if isinstance(plain, bool | int | float):
+        fraction(f"metric {name}", float(plain) if isinstance(plain, bool) else plain)
         return plain
     raise TypeError(
         f"metric {name} is a {type(value).__name__}: a metric is a number, a 0-d array or tensor, or a mapping of them"
     )
+
+
+def _step(step: Any) -> int:
+    """The number of a step.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is no number of 64 bits.
+    """
+    found = whole("step", step)
+    if not -(2**63) <= found < 2**63:
+        raise ValueError(f"step is a number of 64 bits, got {step}")
+    return found
 
 
 class JSONLSink:
@@ -71,15 +91,17 @@ class JSONLSink:
         """Append a line; see `Sink.log`.
 
         Raises:
-            ValueError: A metric is named "step", as the line's own number is.
+            TypeError: A metric is no number, or the step no whole number.
+            ValueError: A metric is named "step", as the line's own number is; or see `numbers`.
         """
+        step = _step(step)
         found = {name: _in_json(value) for name, value in numbers(metrics).items()}
         if "step" in found:
             raise ValueError('a metric is named "step", which is the number of the line: use another name for it')
         if not self._begun:
-            self._leave_out(int(step))
+            self._leave_out(step)
             self._begun = True
-        line = json.dumps({"step": int(step), **found}, allow_nan=False)
+        line = json.dumps({"step": step, **found}, allow_nan=False)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
@@ -128,9 +150,10 @@ class TensorBoardSink:
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write scalars; see `Sink.log`."""
+        step, found = _step(step), numbers(metrics)
         if self._writer is None:
-            self._writer = self._library.SummaryWriter(self._folder, purge_step=int(step))
-        for name, value in numbers(metrics).items():
+            self._writer = self._library.SummaryWriter(self._folder, purge_step=step)
+        for name, value in found.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
@@ -155,7 +178,7 @@ class WandbSink:
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log a step; see `Sink.log`."""
-        self._run.log(numbers(metrics), step=step)
+        self._run.log(numbers(metrics), step=_step(step))
 
     def close(self) -> None:
         """Finish the run."""
@@ -178,7 +201,7 @@ class MLflowSink:
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log a step; see `Sink.log`."""
-        self._mlflow.log_metrics(numbers(metrics), step=step, run_id=self._run.info.run_id)
+        self._mlflow.log_metrics(numbers(metrics), step=_step(step), run_id=self._run.info.run_id)
 
     def close(self) -> None:
         """End the run."""

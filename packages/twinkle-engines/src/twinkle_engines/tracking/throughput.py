@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from twinkle_engines.batches.given import above_zero, fraction
+
 
 class Throughput:
     """Tokens a second between two marks, and the model FLOPs utilization (MFU).
@@ -25,8 +27,8 @@ class Throughput:
 
     def __init__(self, parameters: int | None = None, *, devices: int = 1, flops: float | None = None) -> None:
         for name, value in (("parameters", parameters), ("devices", devices), ("flops", flops)):
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} is above 0, but got {name}={value}")
+            if value is not None or name == "devices":
+                above_zero(name, value)
         self._work = None if parameters is None or flops is None else 6 * parameters / (devices * flops)
         self._since = time.perf_counter()
 
@@ -49,7 +51,14 @@ class Throughput:
         Args:
             tokens: Tokens of all ranks.
             seconds: Above 0.
+
+        Raises:
+            TypeError: One is no number.
+            ValueError: One is out of its range.
         """
-        rate = tokens / seconds
+        count = fraction("tokens", tokens)
+        if not count >= 0:
+            raise ValueError(f"tokens is at or above 0, got {tokens}")
+        rate = count / above_zero("seconds", seconds)
         found = {"tokens_per_second": rate, "seconds": seconds}
         return found if self._work is None else {**found, "mfu": rate * self._work}
