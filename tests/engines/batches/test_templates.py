@@ -6,6 +6,7 @@ TWINKLE_TEMPLATES=FOLDER TWINKLE_CHATS=100 python -m pytest -s tests/engines/bat
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -74,3 +75,44 @@ def test_neither_the_header_of_a_turn_nor_what_follows_its_end_counts(name: str,
         assert [run for run in runs if run] == [
             ("Fine" if turn is said else written) + end for turn in chat if turn["role"] == "assistant"
         ]
+
+
+CALLS = {
+    "objects": "{{ c.function | tojson }}",
+    "pairs": "{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }}{% endfor %}",
+    "each": "{% for name in c.function.arguments %}{{ name }}={{ c.function.arguments[name] }}{% endfor %}",
+    "texts": "{{ c.function.arguments + '' }}",
+}
+
+
+@pytest.mark.parametrize("form", CALLS)
+def test_arguments_that_are_json_texts_are_written_as_objects_are(form: str) -> None:
+    template = TEMPLATES["chatml"].replace("<tool_call>{{ c.function | tojson }}</tool_call>", CALLS[form])
+    tokenizer, draw = template_tokenizer(template), Random(form)
+    for _ in range(CHATS):
+        chat = random_chat(draw, tools=True)
+        texts: list[dict[str, Any]] = json.loads(json.dumps(chat))
+        for call in (call for turn in texts for call in turn.get("tool_calls", ())):
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        expected = texts if form == "texts" else chat
+        whole = tokenizer.apply_chat_template(expected, tokenize=False)
+        assert tokenizer.decode(supervised([texts], tokenizer).ids[0].tolist()) == whole
+        assert supervised([texts], tokenizer) == supervised([expected], tokenizer)
+
+
+def test_content_in_parts_is_never_written_as_pythons_list() -> None:
+    def parts(*texts: str) -> list[dict[str, str]]:
+        return [{"type": "text", "text": text} for text in texts]
+
+    said = {"role": "assistant", "content": "Fine"}
+    plain, reads = (
+        template_tokenizer(TEMPLATES["chatml"].replace("{{ m.content }}", written))
+        for written in ("{{ m.content }}", "{% for p in m.content %}{{ p.text or p }}{% endfor %}")
+    )
+    made = supervised([[{"role": "user", "content": parts("Q")}, said]], plain)
+    assert made == supervised([[{"role": "user", "content": "Q"}, said]], plain)
+    two = [[{"role": "user", "content": parts("Q", "R")}, said]]
+    assert "QR" in reads.decode(supervised(two, reads).ids[0].tolist())
+    for content in (parts("Q", "R"), {"answer": 2}, [{"type": "image"}]):
+        with pytest.raises(ValueError, match="content"):
+            supervised([[{"role": "user", "content": content}, said]], plain)

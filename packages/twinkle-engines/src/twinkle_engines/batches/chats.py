@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,37 @@ class Template:
                 raise
             raise ValueError(f"the tokenizer's template refuses the chat {chat!r:.200}: {error}") from error
 
+    def fitted(self, chat: Chat) -> Chat:
+        """The chat in the form that the template reads, of the forms that Transformers and OpenAI have.
+
+        Arguments of calls that are JSON texts, which a template does not write as they are, become objects; content
+        that is one part with a text, which it writes as Python's list, becomes the text.
+
+        Raises:
+            ValueError: The template refuses the chat, or writes content as Python's list or mapping.
+        """
+        if not any(_texts_of_arguments(turn) or isinstance(turn.get("content"), list | dict) for turn in chat):
+            return chat
+        texts = [one for turn in chat for one in _texts_of_arguments(turn)]
+        try:
+            text = self.text(chat)
+        except ValueError:
+            if not texts:
+                raise
+            text = ""
+        if any(one not in text or any(form in text for form in _quoted(one)) for one in texts):
+            objects = [_with_objects(turn) for turn in chat]
+            with suppress(ValueError):
+                chat, text = objects, self.text(objects)
+        fitted = [_with_text(turn) if str(turn.get("content")) in text else turn for turn in chat]
+        for before, turn in zip(chat, fitted, strict=True):
+            content = turn.get("content")
+            if turn is before and isinstance(content, list | dict) and str(content) in text:
+                raise ValueError(
+                    f"the tokenizer's template writes the content {content!r:.80} as Python has it: use a text"
+                )
+        return fitted
+
     def marked(self, chat: Chat) -> tuple[list[int], list[int]] | None:
         """Ids of a chat and 1 at those within {% generation %} marks; None for a template without marks."""
         template = self.tokenizer.get_chat_template(tools=_or_none(self.tools))
@@ -120,6 +152,53 @@ class Template:
         except Exception as error:
             raise ValueError(f"the tokenizer's template refuses the chat {chat!r:.200}: {error}") from error
         return list(made["input_ids"]), list(made["assistant_masks"])
+
+
+def _texts_of_arguments(turn: dict[str, Any]) -> list[str]:
+    """The arguments of a turn's calls that are JSON texts of objects."""
+    functions = [call.get("function", call) for call in turn.get("tool_calls") or [] if isinstance(call, dict)]
+    given = [one.get("arguments") for one in functions if isinstance(one, dict)]
+    return [one for one in given if isinstance(one, str) and _object(one) is not None]
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The object that a JSON text stands for; None for another text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    """A text as JSON has it within another."""
+    return json.dumps(text), json.dumps(text, ensure_ascii=False)
+
+
+def _with_objects(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn whose calls have objects as arguments."""
+    if not _texts_of_arguments(turn):
+        return turn
+    calls = []
+    for call in turn["tool_calls"]:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        text = function.get("arguments") if isinstance(function, dict) else None
+        found = _object(text) if isinstance(text, str) else None
+        if found is None or function is None:
+            calls.append(call)
+        else:
+            fresh = {**function, "arguments": found}
+            calls.append({**call, "function": fresh} if "function" in call else fresh)
+    return {**turn, "tool_calls": calls}
+
+
+def _with_text(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn whose content is the text of its one part; another turn itself."""
+    content = turn.get("content")
+    part = content[0] if isinstance(content, list) and len(content) == 1 else None
+    if not isinstance(part, dict) or part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
+        return turn
+    return {**turn, "content": part["text"]}
 
 
 def template_of(

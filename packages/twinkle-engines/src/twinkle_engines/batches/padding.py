@@ -94,16 +94,20 @@ def fit(lengths: Sequence[int], length: int) -> list[list[int]]:
         length: Tokens of a pack at most, not below the longest sequence.
     """
     packs: list[list[int]] = []
-    room: list[int] = []
+    leaves = 1 << max(len(lengths) - 1, 0).bit_length()
+    room = [length] * (2 * leaves)  # a tree: a node has the most room of those below, and pack k is leaf leaves + k
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not lengths[i]:
             break
-        place = next((k for k, left in enumerate(room) if left >= lengths[i]), len(packs))
-        if place == len(packs):
+        node = 1
+        while node < leaves:
+            node = 2 * node + (room[2 * node] < lengths[i])
+        if node - leaves == len(packs):
             packs.append([])
-            room.append(length)
-        packs[place].append(i)
-        room[place] -= lengths[i]
+        packs[node - leaves].append(i)
+        room[node] -= lengths[i]
+        while node := node // 2:
+            room[node] = max(room[2 * node], room[2 * node + 1])
     return [sorted(pack) for pack in packs]
 
 
@@ -111,8 +115,8 @@ def _pack(
     tokens: Mapping[str, torch.Tensor], lengths: Sequence[int], first: Sequence[int], sequences: Sequence[int]
 ) -> dict[str, torch.Tensor]:
     device = tokens["ids"].device
-    position = torch.cat([torch.arange(lengths[i]) for i in sequences])
-    of_token = torch.repeat_interleave(torch.tensor(sequences), torch.tensor([lengths[i] for i in sequences]))
+    position = torch.tensor([place for i in sequences for place in range(lengths[i])])
+    of_token = torch.tensor([i for i in sequences for _ in range(lengths[i])])
     whole = {
         _INPUT.get(name, name): torch.cat([values[first[i] : first[i] + lengths[i]] for i in sequences])
         for name, values in tokens.items()

@@ -83,6 +83,7 @@ def chat_text(chat: Chat, template: Template) -> str:
     Raises:
         ValueError: The last turn is a call of a tool, or the template writes it in another way.
     """
+    chat = template.fitted(chat)
     last = chat[-1]
     if last["role"] != "assistant":
         return template.text(chat, asks=True)

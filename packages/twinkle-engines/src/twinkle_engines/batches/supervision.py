@@ -130,7 +130,7 @@ def _pair(prompt: str, completion: str, tokenizer: PreTrainedTokenizerBase) -> _
 def _chat(chat: Chat, template: Template, asked: int = 0) -> _Tokens:
     """The tokens of a chat, whose answers count from message `asked` on."""
     weights = [_weight(turn) for turn in chat]
-    plain = [{key: value for key, value in turn.items() if key != "weight"} for turn in chat]
+    plain = template.fitted([{key: value for key, value in turn.items() if key != "weight"} for turn in chat])
     counts = [weight and i >= asked for i, weight in enumerate(weights)]
     left_out = any(turn["role"] == "assistant" and not one for turn, one in zip(plain, counts, strict=True))
     marked = template.marked(plain)
