@@ -42,15 +42,17 @@ def given_packs(batch: Mapping[str, object]) -> Iterator[Padded]:
     """The packs that are the rows of a mapping: input_ids, position_ids, and labels where not every token counts.
 
     Raises:
-        ValueError: A row does not start at the position 0.
+        ValueError: The positions of a sequence are not 0, 1, 2 and so on.
     """
     columns = columns_of(batch)
     ids, positions = columns["input_ids"], columns["position_ids"]
-    if positions.shape != ids.shape or bool((positions[:, :1] != 0).any()):
+    before = torch.nn.functional.pad(positions[:, :-1], (1, 0), value=-1)
+    wrong = ((positions != 0) & (positions != before + 1)).nonzero()
+    if len(wrong):
+        row, place = wrong[0].tolist()
         raise ValueError(
-            f"position_ids without an attention_mask mean packed sequences, each from 0 on, in the shape of input_ids, "
-            f"{tuple(ids.shape)}; got the shape {tuple(positions.shape)} and the first positions "
-            f"{positions[:, :1].flatten().tolist()[:8]}"
+            "position_ids without an attention_mask mean packed sequences, each of positions 0, 1, 2 and so on, but "
+            f"row {row} has {positions[row, place]} behind {before[row, place]} at {place}: use 0 at each first token"
         )
     columns["sequence_ids"] = (positions == 0).cumsum(dim=1) - 1
     made = with_targets(columns, positions > 0)

@@ -29,22 +29,65 @@ IGNORED = -100
 
 def has_packs(batch: Columns) -> bool:
     """Whether a mapping's rows are packs: it has position_ids, and no attention_mask."""
-    return isinstance(batch, Mapping) and "position_ids" in batch and "attention_mask" not in batch
+    return isinstance(batch, Mapping) and batch.get("position_ids") is not None and batch.get("attention_mask") is None
 
 
 def columns_of(batch: Mapping[str, object]) -> Padded:
     """The columns of a mapping as tensors of the host; a model moves what it computes to its own device.
 
-    Whole numbers of any size become int64. What is no column of numbers, such as a list of texts, is left out.
+    Whole numbers of any size become int64. What is no column of numbers, such as a list of texts, is left out; a column
+    that is None is none.
 
     Raises:
-        ValueError: For a mapping without input_ids, or a column that models read and that is no rectangle of numbers.
+        ValueError: For a mapping without input_ids, or a column that models read and that is no rectangle of numbers,
+            has another shape than input_ids, or is a mask of other numbers than 0 and 1.
     """
-    if "input_ids" not in batch:
-        raise ValueError(f"a batch has input_ids, but this mapping has {', '.join(map(str, batch)) or 'no column'}")
-    given = {name: column for name, column in batch.items() if name not in OF_THE_WHOLE and _is_column(column)}
-    found = {name: as_column(name, column, name in _READ) for name, column in given.items()}
-    return on_host({name: column for name, column in found.items() if column is not None})
+    given = _given(batch)
+    if "input_ids" not in given:
+        raise ValueError(
+            f"a batch has input_ids, but this mapping has {', '.join(map(str, given)) or 'no column'}; use a collator "
+            "that gives input_ids"
+        )
+    found = {name: as_column(name, column, name in _READ) for name, column in given.items() if _is_column(column)}
+    if unread := [name for name in (*_READ, TEMPERATURES) if name in given and found.get(name) is None]:
+        value = given[unread[0]]
+        raise ValueError(
+            f"the column {unread[0]} is {value!r:.60} of type {type(value).__name__}: use a tensor, an array or a list "
+            "of numbers by row, or leave it out"
+        )
+    columns = on_host({name: column for name, column in found.items() if column is not None})
+    shape = columns["input_ids"].shape
+    for name in (name for name in _READ if name in columns):
+        _check_read(name, columns[name], shape)
+    return columns
+
+
+def _given(batch: Mapping[str, object]) -> dict[str, object]:
+    """The columns that a mapping has: those that are None are none."""
+    return {name: column for name, column in batch.items() if name not in OF_THE_WHOLE and column is not None}
+
+
+def _check_read(name: str, column: Tensor, shape: torch.Size) -> None:
+    """Raise for a column that a model would read in another way than it was meant.
+
+    Raises:
+        ValueError: It has another shape than the ids, is a mask of other numbers than 0 and 1, or ids that are flags.
+    """
+    if column.shape != shape:
+        raise ValueError(
+            f"the column {name} has the shape {tuple(column.shape)}, but input_ids {tuple(shape)}: use one value for "
+            "each token"
+        )
+    if not name.endswith("mask"):
+        if column.dtype == torch.bool:
+            raise ValueError(f"the column {name} is of {column.dtype}: use whole numbers (rows, tokens)")
+        return
+    strange = column[(column != 0) & (column != 1)] if column.dtype != torch.bool else column[:0]
+    if strange.numel():
+        hint = "a function as the loss for weights of tokens"
+        if name == "attention_mask":
+            hint = "0 at padding, and position_ids that begin with 0 at each sequence for the sequences of a pack"
+        raise ValueError(f"{name} has {strange[0].item():g}, but it is a mask, of 0 and 1: use {hint}")
 
 
 def padded_parts(batch: Columns, size: int | None) -> Iterator[Padded]:
@@ -107,10 +150,10 @@ def check_labelled(batch: Columns) -> None:
     Raises:
         ValueError: It has further columns than input_ids, but neither labels nor a mask.
     """
-    if isinstance(batch, Mapping) and len(batch) > 1 and not {"labels", "mask"} & batch.keys():
+    if isinstance(batch, Mapping) and len(given := _given(batch)) > 1 and not {"labels", "mask"} & given.keys():
         raise ValueError(
             f"a batch to train on has labels ({IGNORED} where a token does not count) or a mask, but this mapping has "
-            f"{', '.join(map(str, batch))}; labels=input_ids, {IGNORED} at padding, counts every token"
+            f"{', '.join(map(str, given))}; labels=input_ids, {IGNORED} at padding, counts every token"
         )
 
 

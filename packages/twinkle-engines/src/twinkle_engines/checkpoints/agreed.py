@@ -18,7 +18,7 @@ def agreed(what: str) -> Iterator[None]:
 
     Raises:
         Exception: The rank's own.
-        RuntimeError: Another rank has failed; the error names it.
+        RuntimeError: Another rank has failed; the error names it. ValueError where its error is one.
     """
     import torch.distributed as dist
 
@@ -28,17 +28,18 @@ def agreed(what: str) -> Iterator[None]:
     except Exception as error:
         failure = error
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        failures: list[str | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(failures, None if failure is None else f"{type(failure).__name__}: {failure}")
+        failures: list[tuple[str, bool] | None] = [None] * dist.get_world_size()
+        mine = None if failure is None else (f"{type(failure).__name__}: {failure}", isinstance(failure, ValueError))
+        dist.all_gather_object(failures, mine)
     else:
         failures = []
     if failure is not None:
         if failures:
             failure.add_note(f"{what} failed on rank {dist.get_rank()}")
         raise failure
-    for rank, text in enumerate(failures):
-        if text is not None:
-            raise RuntimeError(f"{what} failed on rank {rank}: {text}")
+    for rank, other in enumerate(failures):
+        if other is not None:
+            raise (ValueError if other[1] else RuntimeError)(f"{what} failed on rank {rank}: {other[0]}")
 
 
 @contextmanager

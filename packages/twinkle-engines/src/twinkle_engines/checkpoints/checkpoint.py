@@ -8,10 +8,11 @@ import os
 import pickle
 import shutil
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from twinkle_engines.arguments import folder_path, whole
 from twinkle_engines.checkpoints.agreed import agreed
+from twinkle_engines.checkpoints.file_digests import DIGESTS, digest
 from twinkle_mesh import with_known_names
 from twinkle_remote import current_place, get
 from twinkle_remote.backends.support import is_read_by_a_stream
@@ -19,6 +20,7 @@ from twinkle_remote.backends.support import is_read_by_a_stream
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from os import PathLike
+    from pathlib import Path
 
     from twinkle_engines.models.transformers_model import TransformersModel
 
@@ -27,6 +29,7 @@ _PREFIX = "checkpoint-"
 _MANIFEST = "manifest.json"
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """An object with a state: a DataLoader, a Stream, a WeightSync, a TransformersSampler."""
 
@@ -35,6 +38,17 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: Any) -> object:
         """Take the state over."""
+
+
+@runtime_checkable
+class _StatefulModel(Protocol):
+    """A model whose ranks write and read their parts of its state, as TransformersModel."""
+
+    def save_state(self, folder: str) -> Any:
+        """Write the state."""
+
+    def load_state(self, folder: str) -> Any:
+        """Read what `save_state` wrote."""
 
 
 @with_known_names
@@ -62,21 +76,17 @@ def save(
         keep: Newest checkpoints that stay, at least 1.
 
     Raises:
-        TypeError: If several models are given.
+        TypeError: If several models are given, or something has no state.
         ValueError: If `keep` is below 1, if gradients wait for the next `step` of the model, if nothing is given, or if
             a stream reads the loader: the stream's state holds the loader's.
     """
-    parts = _given(loader=loader, sync=sync, stream=stream, sampler=sampler)
-    if keep < 1 or (model is None and not parts):
-        raise ValueError(
-            f"save keeps at least 1 checkpoint of at least one of model, loader, sync, stream, sampler: keep={keep}"
-        )
-    _check_one(model)
+    parts = _given("save", model, loader=loader, sync=sync, stream=stream, sampler=sampler)
+    newest = whole("keep", keep)
     if loader is not None and is_read_by_a_stream(loader):
         raise ValueError(
             "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
         )
-    root = Path(folder).absolute()
+    root = folder_path("folder", folder).absolute()
     with agreed("saving the checkpoint"):
         root.mkdir(parents=True, exist_ok=True)
         number = max(map(_number, _complete(root)), default=0) + 1
@@ -95,7 +105,7 @@ def save(
                 _write_manifest(partial)
                 partial.replace(final)
                 _flush(root)
-                _prune(root, keep)
+                _prune(root, newest)
     return final
 
 
@@ -125,7 +135,8 @@ def load(
     Where the newest one is damaged, the log says so, and the one before is read.
 
     Args:
-        folder: Where the checkpoints are. They are pickled in part: read only those that you trust.
+        folder: Where the checkpoints are, or the one to read, as `save` returns it. They are pickled in part: read only
+            those that you trust.
         model: As for `save`; its parameters are those of the one that was saved.
         loader: As for `save`.
         sync: As for `save`; the next sync publishes the next version.
@@ -137,14 +148,16 @@ def load(
 
     Raises:
         RuntimeError: There are checkpoints, and all of them are damaged.
+        TypeError: Something has no state.
+        ValueError: Nothing is given to read into, or there is a file in place of the folder.
         ValueError: The checkpoint has no state of a part, or is of another model or optimizer; nothing has changed.
     """
-    root = Path(folder).absolute()
-    parts = _given(loader=loader, sync=sync, stream=stream, sampler=sampler)
+    root = folder_path("folder", folder).absolute()
+    parts = _given("load", model, loader=loader, sync=sync, stream=stream, sampler=sampler)
     damaged: dict[str, str] = {}
-    for found in sorted(_numbered(root), key=_number, reverse=True) if root.is_dir() else []:
-        if not _is_whole(found):
-            damaged[found.name] = "files are missing, or have another size than when they were written"
+    for found in _to_read(root):
+        if not _is_whole(found, bytewise=True):
+            damaged[found.name] = "files are missing, or are others than were written"
             continue
         try:
             states = _read(found, model, parts)
@@ -161,16 +174,46 @@ def load(
     return None
 
 
-def _given(**parts: Stateful | None) -> dict[str, Stateful]:
-    return {name: part for name, part in parts.items() if part is not None}
+def _given(what: str, model: object, **parts: Stateful | None) -> dict[str, Stateful]:
+    """The parts that are not None.
 
-
-def _check_one(model: object) -> None:
+    Raises:
+        TypeError: One has no state.
+        ValueError: There is none, nor a model.
+    """
     if isinstance(model, list | tuple | dict):
         raise TypeError(
-            f"save has one model, got a {type(model).__name__} of {len(model)}: save each into a folder of its own, "
+            f"{what} has one model, got a {type(model).__name__} of {len(model)}: use a folder of its own for each, "
             "and the loader, stream and sync with one of them"
         )
+    if model is not None and (isinstance(model, type) or not isinstance(model, _StatefulModel)):
+        raise TypeError(
+            f"model has no state to {what}, got {model!r:.60} of type {type(model).__name__}; use a TransformersModel, "
+            "or torch.save for a plain one"
+        )
+    found = {name: part for name, part in parts.items() if part is not None}
+    for name, part in found.items():
+        if isinstance(part, type) or not isinstance(part, Stateful):
+            raise TypeError(
+                f"{name} has no state to {what}, got {part!r:.60} of type {type(part).__name__}; use an object with "
+                "state_dict() and load_state_dict()"
+            )
+    if model is None and not found:
+        raise ValueError(f"{what} has nothing to {what}: use at least one of model, {', '.join(parts)}")
+    return found
+
+
+def _to_read(root: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first; or the folder itself, which is one.
+
+    Raises:
+        ValueError: It is a file.
+    """
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"folder is {root}, a file: use the folder that save() was given")
+    found = sorted(_numbered(root), key=_number, reverse=True)
+    is_one = root.is_dir() and (_is_numbered(root) or (root / _MANIFEST).exists())
+    return [root] if is_one and not found else found
 
 
 def _read(found: Path, model: TransformersModel | None, parts: Mapping[str, Stateful]) -> dict[str, Any]:
@@ -208,7 +251,12 @@ def _number(checkpoint: Path) -> int:
 
 
 def _numbered(root: Path) -> list[Path]:
-    return [path for path in root.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
+    return [path for path in root.glob(f"{_PREFIX}*") if _is_numbered(path)]
+
+
+def _is_numbered(path: Path) -> bool:
+    number = path.name.removeprefix(_PREFIX)
+    return number != path.name and number.isdecimal() and number.isascii()
 
 
 def _complete(root: Path) -> list[Path]:
@@ -237,21 +285,33 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_whole(checkpoint: Path, bytewise: bool = False) -> bool:
+    """Whether all files are there with their sizes, and those that the driver wrote with their bytes."""
     try:
-        sizes = json.loads((checkpoint / _MANIFEST).read_text(encoding="utf-8"))
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
+        files = json.loads((checkpoint / _MANIFEST).read_text(encoding="utf-8"))
+        for name, written in files.items():
+            size, crc = written if isinstance(written, list) else (written, None)
+            file = checkpoint / name
+            if file.stat().st_size != size or (bytewise and crc is not None and digest(file) != crc):
+                return False
+    except (OSError, ValueError, AttributeError):
         return False
+    return True
 
 
 def _write_manifest(checkpoint: Path) -> None:
-    """List the files with their sizes, once they are on the disk."""
+    """List the files with their sizes, once they are on the disk; the ranks' own have their digests with them."""
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
     for path in files:
         _flush(path)
-    sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
-    (checkpoint / _MANIFEST).write_text(json.dumps(sizes), encoding="utf-8")
+    written = {
+        path.relative_to(checkpoint).as_posix(): [
+            path.stat().st_size,
+            digest(path) if path.parent == checkpoint or path.name == DIGESTS else None,
+        ]
+        for path in files
+    }
+    (checkpoint / _MANIFEST).write_text(json.dumps(written), encoding="utf-8")
     _flush(checkpoint / _MANIFEST)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -24,7 +25,6 @@ from twinkle_engines.parallel.tensor_parallel import plain_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from os import PathLike
 
     from torch import Tensor
 
@@ -32,7 +32,7 @@ MOST_BYTES = 2 << 30
 """Size of one file of weights; the first rank holds as many bytes."""
 
 
-def export(model: Any, folder: str | PathLike[str], merge: bool = False) -> None:
+def export(model: Any, path: Path, merge: bool = False) -> None:
     """Write a model's configuration and weights; all ranks call this, the first one writes.
 
     The folder holds nothing else of a model afterwards, and changes at once or not at all. The tokenizer's files with
@@ -40,14 +40,13 @@ def export(model: Any, folder: str | PathLike[str], merge: bool = False) -> None
 
     Args:
         model: The model; of one with adapters these alone are written, by peft's file names.
-        folder: Where to; it is made.
+        path: Folder to write to; it is made.
         merge: Write the model with its adapters added to its weights.
 
     Raises:
         OSError: The first rank cannot write.
         ValueError: The adapters cannot be merged, or are to be written next to a whole model.
     """
-    path = Path(folder)
     adapters = hasattr(model, "peft_config") and not merge
     writer = _Writer(path, ADAPTER if adapters else MODEL)
     with writer:
@@ -137,7 +136,7 @@ def _write_adapters(model: Any, parts: Mapping[str, Tensor], path: Path) -> None
         kind = model_class(plain_model(model))
         config.auto_mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
     config.save_pretrained(path)
-    save_file(dict(parts), path / "adapter_model.safetensors", {"format": "pt"})
+    _save(dict(parts), path / "adapter_model.safetensors")
 
 
 def _write_config(model: Any, path: Path, folder: Path) -> None:
@@ -220,8 +219,20 @@ def _write_weights(model: Any, weights: Mapping[str, Merged], writer: _Writer) -
 def _write_file(model: Any, kept: dict[str, Tensor], file: str, places: dict[str, str], path: Path) -> None:
     # By the names of published files, in which each expert has its own; a part of a tensor gets its own memory.
     published = revert_weight_conversion(_as_published(model), kept)
-    save_file({name: alone(tensor.contiguous()) for name, tensor in published.items()}, path / file, {"format": "pt"})
+    _save({name: alone(tensor.contiguous()) for name, tensor in published.items()}, path / file)
     places |= dict.fromkeys(published, file)
+
+
+def _save(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write a file of weights.
+
+    Raises:
+        OSError: It cannot be written, as on a full disk.
+    """
+    try:
+        save_file(tensors, file, {"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(f"{file.name} cannot be written: {error}") from error
 
 
 def _files(weights: Mapping[str, Merged]) -> list[list[str]]:

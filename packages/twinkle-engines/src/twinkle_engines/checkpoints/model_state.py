@@ -18,8 +18,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from twinkle_engines.checkpoints.agreed import agreed, torch_checkpoint
 from twinkle_engines.checkpoints.checkpoint_facts import FACTS, check_state, plain
 from twinkle_engines.checkpoints.checkpoint_facts import facts as _facts
+from twinkle_engines.checkpoints.file_digests import check_digests, write_digests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from os import PathLike
 
     from torch.optim import Optimizer
@@ -56,6 +58,7 @@ def write_state(
             (path / FACTS).write_text(json.dumps(_facts(state, optimizer)), encoding="utf-8")
         if layout.mesh.get_local_rank("tp") == 0:
             torch.save(_generator_states(layout.device), _generators(path, layout.data_rank, layout.data_world_size))
+    write_digests(path)
 
 
 def read_state(
@@ -64,10 +67,19 @@ def read_state(
     optimizer: Optimizer,
     schedule: LRScheduler | None,
     layout: ModelLayout,
+    check: Callable[[Path], None] = lambda path: None,
 ) -> None:
     """Read what `write_state` wrote into a model with the same parameters, on any mesh; all ranks call this.
 
     Generators go on where there are as many data ranks as there were; else all ranks take those of the first.
+
+    Args:
+        folder: The folder.
+        model: The model.
+        optimizer: Its optimizer.
+        schedule: Its schedule, or None.
+        layout: Its layout.
+        check: Raises ValueError for a folder that is not to be read into the model.
 
     Raises:
         ValueError: The checkpoint is of another model, optimizer or schedule; nothing has changed then.
@@ -75,7 +87,10 @@ def read_state(
     """
     path = Path(folder)
     with agreed("reading the checkpoint"):
+        check_digests(path)
+    with agreed("reading the checkpoint"):
         rates = torch.load(path / SCHEDULE, weights_only=True)
+        check(path)
         _check_schedule(rates, schedule)
         states = _generators(path, layout.data_rank, layout.data_world_size)
         generators = torch.load(states if states.exists() else min(path.glob("generators-*.pt")), weights_only=True)

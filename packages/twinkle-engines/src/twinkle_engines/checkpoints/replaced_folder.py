@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MODEL = (
     "config.json",
@@ -48,27 +48,63 @@ def check_adapters_folder(folder: Path) -> None:
 def replaced_folder(folder: Path, replaces: tuple[str, ...]) -> Iterator[Path]:
     """A folder to write in, which takes the place of another one at the end of the block.
 
-    Other files of the old one stay; after an error all of it stays as it was.
+    Other files of the old one stay; after an error all of it stays as it was. A folder that cannot be moved, because it
+    is the current one or a mount point, or its parent is not to be written in, gets its files one by one, and the
+    config, without which no loader reads it, at last.
 
     Args:
         folder: The one that is replaced; it is made, with its parents.
         replaces: Patterns of the files of the old one that go.
+
+    Raises:
+        NotADirectoryError: There is a file of that name.
     """
     folder = folder.absolute()
     if folder.is_symlink():
         folder = folder.resolve()
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: use another name for the folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.parent / f".{folder.name}.new-{os.getpid():x}"
+    moves = _can_be_moved(folder)
+    fresh = (folder.parent if moves else folder) / f".{folder.name}.new-{os.getpid():x}"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     try:
         yield fresh
+        if not moves:
+            _replace_files(folder, fresh, replaces)
+            return
         if folder.exists():
             _keep_others(folder, fresh, replaces)
             shutil.copymode(folder, fresh)
         _put_in_place(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _can_be_moved(folder: Path) -> bool:
+    """Whether a folder, which may not be there, can give way to another one of its name."""
+    if not folder.exists():
+        return True
+    place = folder.resolve()
+    try:
+        current = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        current = Path("/")
+    held = place == current or place in current.parents
+    return not held and not folder.is_mount() and os.access(folder.parent, os.W_OK | os.X_OK)
+
+
+def _replace_files(folder: Path, fresh: Path, replaces: tuple[str, ...]) -> None:
+    """Put fresh files in the place of old ones; in between the folder has no config."""
+    for old in sorted({path for pattern in replaces for path in folder.glob(pattern)}, key=_is_late, reverse=True):
+        old.unlink()
+    for path in sorted(fresh.iterdir(), key=_is_late):
+        path.replace(folder / path.name)
+
+
+def _is_late(path: Path) -> bool:
+    return path.name in ("config.json", "adapter_config.json")
 
 
 def _keep_others(folder: Path, fresh: Path, replaces: tuple[str, ...]) -> None:

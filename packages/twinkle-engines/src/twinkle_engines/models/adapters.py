@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from twinkle_engines.parallel.digests import digest_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from os import PathLike
 
     from peft import PeftConfig
-    from torch import Tensor, nn
+    from torch import nn
 
 NAME = "default"
 """The name of the adapter, peft's own."""
@@ -30,10 +33,16 @@ def add_adapters(model: Any, lora: PeftConfig) -> Any:
     """The model with adapters, which alone are trained.
 
     Raises:
+        TypeError: `lora` is no config of peft's.
         ValueError: The model has adapters, or those given are none that are divided, moved and written.
     """
-    from peft import get_peft_model
+    from peft import PeftConfig, get_peft_model
 
+    if not isinstance(lora, PeftConfig):
+        raise TypeError(
+            f"lora is a config of peft's, got {lora!r:.60} of type {type(lora).__name__}; use "
+            'LoraConfig(r=16, target_modules="all-linear")'
+        )
     if getattr(model, "peft_config", None):
         raise ValueError(
             "the model has an adapter already, and lora= would put a fresh one into its place: leave lora= out to go "
@@ -41,7 +50,7 @@ def add_adapters(model: Any, lora: PeftConfig) -> Any:
         )
     _check_config(lora)
     before = dict(_digests(model))
-    adapted = get_peft_model(model, lora)
+    adapted = get_peft_model(model, deepcopy(lora))  # which writes into it, and others may be made of it
     _check_base(before, adapted, lora)
     return adapted
 
@@ -63,7 +72,7 @@ def adapted_from(folder: str | PathLike[str], dtype: torch.dtype) -> Any:
             "PeftModel.from_pretrained(base, folder, is_trainable=True)"
         )
     _check_config(config)
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(base, revision=config.revision or "main", dtype=dtype)
     before = dict(_digests(model))
     adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     _check_base(before, adapted, config)
@@ -206,12 +215,9 @@ def _check_base(before: Mapping[str, Any], adapted: Any, lora: Any) -> None:
 
 
 def _digests(model: Any, kind: torch.dtype | None = None) -> Iterator[tuple[str, Any]]:
-    """A sum over the bits of each frozen parameter of the base by its own name, which differs where rows differ."""
+    """The shape and a digest of each frozen parameter of the base by its own name."""
     for name, one in _own_parameters(model):
-        bits = _bits(one.detach() if kind is None else one.detach().to(kind))
-        rows = bits.reshape(len(bits), -1).sum(1, dtype=torch.int64) if bits.dim() else bits[None].long()
-        weights = torch.arange(1, len(rows) + 1, dtype=torch.int64)
-        yield name, (tuple(one.shape), int((rows.cpu() * weights).sum()))
+        yield name, (tuple(one.shape), digest_tensor(one.detach() if kind is None else one.detach().to(kind)))
 
 
 def _own_parameters(model: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -221,11 +227,6 @@ def _own_parameters(model: Any) -> Iterator[tuple[str, nn.Parameter]]:
         if trained and one.requires_grad:
             continue
         yield name.replace(".base_layer", "").replace(".original_module", ""), one
-
-
-def _bits(values: Tensor) -> Tensor:
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
-    return values.contiguous().view(whole)
 
 
 def _short(value: object) -> str:

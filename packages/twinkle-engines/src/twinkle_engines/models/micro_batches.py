@@ -22,6 +22,7 @@ from twinkle_engines.models.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from torch import Tensor
 
@@ -130,6 +131,27 @@ def check_trainable(batch: Batch, pairs: bool) -> None:
                 f"row {part.counts.index(wrong[0])} has {wrong[0]} sequences: a loss of pairs needs rows of two, the "
                 "chosen one first; use counts=[2] * pairs"
             )
+
+
+def check_inputs(batch: Batch, unread: AbstractSet[str]) -> None:
+    """Raise for a batch with what a model reads and engines do not give it, such as images; zeros change nothing.
+
+    Args:
+        batch: The batch.
+        unread: Names of such inputs of the model.
+
+    Raises:
+        ValueError: It has one of them.
+    """
+    for part in _parts(batch):
+        for name, value in part.items() if isinstance(part, Mapping) else ():
+            if name not in unread or value is None:
+                continue
+            if not hasattr(value, "__array__") or bool(torch.as_tensor(value).any()):
+                raise ValueError(
+                    f"the batch has {name}, which this model would read, but an engine trains on tokens alone: use a "
+                    "collator that leaves it out"
+                )
 
 
 def count_sequences(batch: Batch) -> int:

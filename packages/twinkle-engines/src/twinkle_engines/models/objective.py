@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
 from twinkle_engines.algorithms.losses import COMPARING, LOSSES, NORMALIZATIONS, SAMPLED, Normalization, total_and_count
+from twinkle_engines.arguments import number
 from twinkle_mesh import check_known_names
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from twinkle_engines.models.micro_batches import MicroBatch
 
     Loss: TypeAlias = Callable[[Tensor, Padded], Tensor]
+
+_RANGES = {"low": (0.0, 1.0), "high": (0.0, math.inf), "beta": (0.0, math.inf)}
+"""The least and the largest of each option of a loss by name."""
 
 
 class Objective(NamedTuple):
@@ -88,12 +93,21 @@ def objective(
         options: Passed on to the loss.
 
     Raises:
-        ValueError: For an unknown name or way to add up, or another one than a loss of pairs has.
+        TypeError: The loss is neither a name nor a function, or an option of a loss by name is no number.
+        ValueError: For an unknown name or way to add up, or another one than a loss of pairs has, or an option out of
+            its range.
     """
+    if not isinstance(loss, str) and not callable(loss):
+        raise TypeError(
+            f"loss is {loss!r:.60} of type {type(loss).__name__}: use a function, or one of "
+            f"{', '.join(map(repr, LOSSES))}"
+        )
     if isinstance(loss, str) and loss not in LOSSES:
-        raise ValueError(f"loss={loss!r} is none of {', '.join(map(repr, LOSSES))}, nor a function")
-    if normalize is not None and normalize not in get_args(Normalization):
-        raise ValueError(f"normalize={normalize!r} is none of {', '.join(map(repr, get_args(Normalization)))}")
+        raise ValueError(f"loss={loss!r} is none of {', '.join(map(repr, LOSSES))}, nor a function; use one of these")
+    if normalize is not None and not (isinstance(normalize, str) and normalize in get_args(Normalization)):
+        raise ValueError(
+            f"normalize={normalize!r:.60} is none of {', '.join(map(repr, get_args(Normalization)))}; use one"
+        )
     chosen: Any = LOSSES[loss] if isinstance(loss, str) else loss
     code = getattr(chosen, "__code__", None)
     if code is not None and not code.co_flags & inspect.CO_VARKEYWORDS:
@@ -103,8 +117,9 @@ def objective(
     if not isinstance(loss, str):
         name = getattr(loss, "__name__", type(loss).__name__)
         return Objective(name, partial(loss, **options), normalize or "token", None, None)
+    bounded = {name: number(f"{name} of {loss}", value, *_RANGES[name]) for name, value in options.items()}
     own = NORMALIZATIONS[loss]
     if own == "pair" and normalize is not None:
         raise ValueError(f"loss={loss!r} is a mean over pairs, so normalize={normalize!r} has no meaning: leave it out")
     named: Callable[..., Tensor] = LOSSES[loss]
-    return Objective(loss, partial(named, **options), normalize or own, loss in COMPARING, loss in SAMPLED)
+    return Objective(loss, partial(named, **bounded), normalize or own, loss in COMPARING, loss in SAMPLED)

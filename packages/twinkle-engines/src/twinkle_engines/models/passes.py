@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ import torch.distributed as dist
 from twinkle_engines.batches.padded import filler
 from twinkle_engines.batches.padding import TRUNCATED
 from twinkle_engines.models.forward import token_logprobs
-from twinkle_engines.models.micro_batches import MicroBatch, is_packed, micro_batches
+from twinkle_engines.models.micro_batches import MicroBatch, check_inputs, is_packed, micro_batches
 from twinkle_engines.models.neighbours import Neighbours, look_at_packs, look_at_rows
 from twinkle_engines.models.token_limits import token_limits
+from twinkle_engines.parallel.tensor_parallel import plain_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from twinkle_engines.models.objective import Objective
     from twinkle_engines.parallel.gradients import GradientSums
     from twinkle_engines.parallel.model_layout import ModelLayout
+
+_GIVEN = {"input_ids", "attention_mask", "position_ids", "labels"}
+"""Inputs of a model that a batch may have: its labels are read by the losses."""
 
 
 class Passes:
@@ -42,6 +47,7 @@ class Passes:
         self._model, self._layout = model, layout
         self._micro_batch_size, self._max_tokens = micro_batch_size, max_tokens
         self._limits = token_limits(model)
+        self._unread = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
         self._neighbours: dict[bool, Neighbours] = {}
 
     def prepare(self, batch: Batch, check: Callable[[], None] = lambda: None) -> list[MicroBatch] | None:
@@ -60,6 +66,7 @@ class Passes:
         try:
             mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens, neighbours))
             check()
+            check_inputs(batch, self._unread)
             for part in mine:
                 self._limits.check(part.columns["input_ids"])
                 self._limits.check_targets(part.columns["targets"][part.columns["mask"]])

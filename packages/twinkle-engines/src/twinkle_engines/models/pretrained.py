@@ -36,17 +36,21 @@ def check_installed(engine: str, extra: str = "hf") -> None:
         )
 
 
-def torch_dtype(name: str) -> torch.dtype:
+def torch_dtype(option: str, name: object) -> torch.dtype:
     """The dtype of a name such as "float32".
 
+    Args:
+        option: The argument, for errors.
+        name: The name.
+
     Raises:
-        ValueError: For another name.
+        ValueError: For another name, or something else.
     """
     import torch
 
     names = ("float32", "bfloat16", "float16", "float64")
-    if name not in names:
-        raise ValueError(f"dtype {name!r} is none of {', '.join(names)}")
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"{option}={name!r:.60} is none of {', '.join(names)}; use one of these texts")
     return cast("torch.dtype", getattr(torch, name))
 
 
@@ -68,7 +72,7 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
     from twinkle_engines.models.casting import cast_like_folder
 
     model: Any
-    kind = torch_dtype(dtype)
+    kind = torch_dtype("dtype", dtype)
     if isinstance(source, PretrainedConfig):
         model = AutoModelForCausalLM.from_config(deepcopy(source), dtype=kind)  # which writes the dtype into it
     elif isinstance(source, str | PathLike):
@@ -89,13 +93,19 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
 
 
 def check_head(model: object) -> None:
-    """Raise for a model of Transformers' that gives no logits over its vocabulary, such as a classifier.
+    """Raise for what a function has built, where it is no model that gives logits over its vocabulary.
 
     Raises:
-        TypeError: It has no head of a language model.
+        TypeError: It is no model of Transformers' or peft's, or has no head of a language model, as a classifier.
     """
+    from peft import PeftModel
     from transformers import PreTrainedModel
 
+    if not isinstance(model, PreTrainedModel | PeftModel):
+        raise TypeError(
+            f"the function of model= returned a {type(model).__name__}: use one that returns a causal language model, "
+            "such as AutoModelForCausalLM builds, or a PeftModel of one"
+        )
     if isinstance(model, PreTrainedModel) and not model.can_generate() and model.get_output_embeddings() is None:
         raise TypeError(
             f"the function builds a {type(model).__name__}, which has no head over its vocabulary: use a causal "
@@ -104,13 +114,22 @@ def check_head(model: object) -> None:
 
 
 def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:
-    """The model of a folder or a hub's name, or the adapter there on its base."""
+    """The model of a folder or a hub's name, or the adapter there on its base.
+
+    Raises:
+        ValueError: The folder holds no model, or the text is empty.
+    """
     from transformers import AutoModelForCausalLM
 
     from twinkle_engines.models.adapters import adapted_from, is_adapter
 
     if is_adapter(source):
         return adapted_from(source, kind)
+    if not str(source) or (Path(source).is_dir() and not (Path(source) / "config.json").exists()):
+        raise ValueError(
+            f"model={str(source)!r} holds no model, which has a config.json: use a folder of save_pretrained(); "
+            "load(folder, model=...) reads a checkpoint into a model"
+        )
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
     if not getattr(model, "peft_config", None):
         return model

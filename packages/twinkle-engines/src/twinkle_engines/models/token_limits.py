@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from twinkle_engines.parallel.tensor_parallel import plain_model
+from twinkle_engines.parallel.tensor_parallel import plain_model, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ def token_limits(model: Any) -> TokenLimits:
 
 
 def _rows(table: Any) -> int | None:
-    weight = getattr(table, "weight", None)
+    weight = getattr(plain_table(table), "weight", None)
     return int(weight.shape[0]) if isinstance(weight, torch.Tensor) and weight.dim() == 2 else None
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.whole_columns import OF_THE_WHOLE
@@ -16,6 +15,7 @@ from twinkle_remote import remote_class, remote_function
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
+    from pathlib import Path
 
     from peft import PeftConfig
     from torch import Tensor
@@ -65,7 +65,8 @@ class TransformersModel:
 
     Raises:
         ImportError: The libraries of the extra `hf` are missing.
-        TypeError: `optimizer` is an optimizer, or the model has no head over its vocabulary.
+        TypeError: An argument is of another type, `optimizer` or `schedule` makes something else, or the model has no
+            head over its vocabulary.
         ValueError: For a mesh that the model cannot be divided over, or an option out of range.
     """
 
@@ -86,20 +87,23 @@ class TransformersModel:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
+        from twinkle_engines.arguments import above_zero, flag, whole
+        from twinkle_engines.models.optimizers import check_makers, made_optimizer, made_schedule
         from twinkle_engines.models.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
         from twinkle_engines.parallel.model_layout import check_precision, own_layout
 
         check_installed("TransformersModel")
+        torch_dtype("dtype", dtype)
+        compute = None if compute_dtype is None else torch_dtype("compute_dtype", compute_dtype)
         check_precision("TransformersModel", dtype=dtype, compute_dtype=compute_dtype)
-        _check_optimizer(optimizer)
-        _check_positive("max_grad_norm", max_grad_norm)
-        _check_positive("micro_batch_size", micro_batch_size)
-        _check_positive("max_tokens", max_tokens)
-        if micro_batch_size is not None and max_tokens is not None:
+        check_makers(optimizer, schedule)
+        self._max_grad_norm = None if max_grad_norm is None else above_zero("max_grad_norm", max_grad_norm)
+        rows = None if micro_batch_size is None else whole("micro_batch_size", micro_batch_size)
+        tokens = None if max_tokens is None else whole("max_tokens", max_tokens)
+        if rows is not None and tokens is not None:
             raise ValueError("micro_batch_size counts rows, and max_tokens tokens: give one of them")
-        compute = None if compute_dtype is None else torch_dtype(compute_dtype)
+        anew = flag("gradient_checkpointing", gradient_checkpointing)
         self._layout = own_layout("TransformersModel")
-        self._max_grad_norm = max_grad_norm
 
         from twinkle_engines.models.adapters import check_adapters, facts, widen
         from twinkle_engines.models.lost_steps import LostSteps
@@ -111,15 +115,15 @@ class TransformersModel:
         check_adapters(self._model)
         compute = compute or widen(self._model)
         self._facts = facts(self._model)
-        if gradient_checkpointing:
+        if anew:
             enable_checkpointing(self._model)
-        self._passes = Passes(self._model, self._layout, micro_batch_size, max_tokens)
+        self._passes = Passes(self._model, self._layout, rows, tokens)
         self._partial = divide(self._model, self._layout, compute)
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._sums = GradientSums(self._trained)
         self._lost = LostSteps(self._trained if self._layout.is_first else [])
-        self._optimizer = optimizer(self._trained)
-        self._schedule = None if schedule is None else schedule(self._optimizer)
+        self._optimizer = made_optimizer(optimizer, self._trained)
+        self._schedule = made_schedule(schedule, self._optimizer)
         self._counted = 0.0
         self._unit = ""
         self._skipped = 0
@@ -163,16 +167,18 @@ class TransformersModel:
                 forgotten. A batch that cannot be read leaves them as they are.
             ValueError: The batch has ids that the model does not know, or does not say which tokens count.
         """
+        from twinkle_engines.arguments import flag
         from twinkle_engines.models.micro_batches import check_trainable
         from twinkle_engines.models.objective import objective
         from twinkle_engines.models.passes import drawing
 
         aim = objective(loss, normalize, options)
+        wanted = None if dropout is None else flag("dropout", dropout)
         self._check_unit(aim)
         parts = self._passes.prepare(batch, lambda: check_trainable(batch, aim.unit == "pair"))
         if parts is None:
             return {"loss": 0.0, "tokens": 0.0}
-        draws = dropout if dropout is not None else not self._passes.compares(aim, parts)
+        draws = wanted if wanted is not None else not self._passes.compares(aim, parts)
         try:
             with drawing(self._model, draws, self._layout.mesh.get_group("tp"), self._layout.device):
                 totals, failure = self._passes.add_gradients(parts, aim, self._sums)
@@ -273,9 +279,10 @@ class TransformersModel:
             OSError: The first rank cannot write; the folder stays as it was.
             ValueError: Adapters that are not merged, such as DoRA, or that would stand next to a whole model.
         """
+        from twinkle_engines.arguments import flag, folder_path
         from twinkle_engines.checkpoints.export import export
 
-        export(self._model, folder, merge)
+        export(self._model, folder_path("folder", folder), flag("merge", merge))
 
     @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def save_state(self, folder: str) -> None:
@@ -284,14 +291,16 @@ class TransformersModel:
         Raises:
             ValueError: If gradients wait for a step.
         """
+        from twinkle_engines.arguments import folder_path
         from twinkle_engines.checkpoints.model_state import write_state
 
         if self._counted:
             raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
+        path = folder_path("folder", folder)
         if self._facts and self._layout.is_first:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            (Path(folder) / _FACTS).write_text(json.dumps(self._facts), encoding="utf-8")
-        write_state(folder, self._model, self._optimizer, self._schedule, self._layout)
+            path.mkdir(parents=True, exist_ok=True)
+            (path / _FACTS).write_text(json.dumps(self._facts), encoding="utf-8")
+        write_state(path, self._model, self._optimizer, self._schedule, self._layout)
 
     @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def load_state(self, folder: str) -> None:
@@ -300,14 +309,20 @@ class TransformersModel:
         Raises:
             ValueError: Adapters that stand on another base, or have another scaling.
         """
+        from twinkle_engines.arguments import folder_path
         from twinkle_engines.checkpoints.model_state import read_state
+
+        self._forget_gradients()
+        path = folder_path("folder", folder)
+        read_state(path, self._model, self._optimizer, self._schedule, self._layout, self._check_adapters)
+
+    def _check_adapters(self, path: Path) -> None:
+        """Raise where a checkpoint's adapters stand on another base than this model's."""
         from twinkle_engines.models.adapters import check_facts
 
-        file = Path(folder) / _FACTS
+        file = path / _FACTS
         if file.exists():
             check_facts(self._facts, json.loads(file.read_text(encoding="utf-8")), "the checkpoint")
-        self._forget_gradients()
-        read_state(folder, self._model, self._optimizer, self._schedule, self._layout)
 
     def _check_unit(self, aim: Objective) -> None:
         if self._counted and aim.unit != self._unit:
@@ -344,16 +359,3 @@ class TransformersModel:
     def _forget_gradients(self) -> None:
         self._sums.forget()
         self._counted = 0.0
-
-
-def _check_optimizer(optimizer: object) -> None:
-    if not callable(optimizer):
-        raise TypeError(
-            "optimizer= makes the optimizer of the parameters that are trained, on each worker: use a function, as "
-            f"in lambda parameters: torch.optim.AdamW(parameters, lr=1e-5), got a {type(optimizer).__name__}"
-        )
-
-
-def _check_positive(field: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ValueError(f"{field} is above 0, or None, got {value}")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from twinkle_engines.parallel.digests import digest_tensor
 from twinkle_engines.parallel.expert_parallel import check_expert_parallel, expert_plan, split_experts
 from twinkle_engines.parallel.tensor_parallel import split_layers
+
+_MOST = 1 << 62
 
 if TYPE_CHECKING:
     from twinkle_engines.parallel.model_layout import ModelLayout
@@ -63,19 +67,34 @@ def check_alike(model: nn.Module, layout: ModelLayout) -> None:
     """Raise where ranks have built different models; all ranks call this.
 
     Raises:
-        ValueError: A parameter is not the same on all ranks.
+        ValueError: A parameter or a buffer is not the same on all ranks, or some ranks have others.
     """
-    names = [name for name, _ in model.named_parameters()]
-    sums = torch.stack([one.sum(dtype=torch.float64) for one in model.parameters()]).to(layout.device)
-    low, high = sums.clone(), sums.clone()
-    dist.all_reduce(low, op=dist.ReduceOp.MIN)
-    dist.all_reduce(high, op=dist.ReduceOp.MAX)
-    different = [name for name, same in zip(names, ((low == sums) & (high == sums)).tolist(), strict=True) if not same]
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    kinds = [(name, tuple(one.shape), str(one.dtype), one.requires_grad) for name, one in held.items()]
+    same = _same_on_all([zlib.crc32(repr(kinds).encode())], layout)
+    if not all(same):
+        raise ValueError(
+            f"ranks have built different models: this one has {len(held)} parameters and buffers, and others have "
+            "other names, shapes, dtypes or requires_grad; use a function that builds the same model on every rank"
+        )
+    same = _same_on_all([digest_tensor(one) for one in held.values()], layout)
+    different = [name for name, alike in zip(held, same, strict=True) if not alike]
     if different:
         raise ValueError(
-            f"ranks have built different models: {len(different)} of {len(names)} parameters, such as {different[0]}, "
-            "are not alike; a function that builds a model with random weights seeds torch first"
+            f"ranks have built different models: {len(different)} of {len(held)} parameters and buffers, such as "
+            f"{different[0]}, are not alike; a function that builds a model with random weights seeds torch first: use "
+            "torch.manual_seed(0) in it"
         )
+
+
+def _same_on_all(values: list[int], layout: ModelLayout) -> list[bool]:
+    """Whether each whole number is the same on all ranks."""
+    mine = torch.tensor([value % _MOST for value in values], dtype=torch.int64, device=layout.device)
+    low, high = mine.clone(), mine.clone()
+    dist.all_reduce(low, op=dist.ReduceOp.MIN)
+    dist.all_reduce(high, op=dist.ReduceOp.MAX)
+    same: list[bool] = (low == high).tolist()
+    return same
 
 
 def _copied(module: nn.Module, inputs: object, output: Any) -> Any:

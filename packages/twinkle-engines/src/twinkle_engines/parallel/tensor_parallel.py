@@ -49,7 +49,7 @@ def split_layers(model: Any, mesh: DeviceMesh, apart: Mapping[str, str]) -> list
 
     check_tensor_parallel(model, mesh.size(), apart)
     own = plain_model(model)
-    tables = [_table(own.get_input_embeddings()), _table(own.get_output_embeddings())]
+    tables = [plain_table(own.get_input_embeddings()), plain_table(own.get_output_embeddings())]
     tied = all(tables) and tables[0].weight is tables[1].weight
     used = _used_plan(own, apart)
     styles = _styles()
@@ -132,7 +132,7 @@ def _with_adapters(
     return {f"{name}.base_layer": styles[style], **divided}
 
 
-def _table(module: Any) -> Any:
+def plain_table(module: Any) -> Any:
     """The layer itself, where peft has put an adapter or a copy into its place."""
     while hasattr(module, "base_layer") or hasattr(module, "original_module"):
         module = module.base_layer if hasattr(module, "base_layer") else module.original_module

@@ -116,7 +116,10 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
             handed = _measure(value, key, found)
             lazy = lazy or handed
             if spec.split is not None and value is not None and not handed and len(found) == before:
-                raise DispatchError(f"split= names {key}, but {type(value).__name__} {value!r:.40} has no rows")
+                raise DispatchError(
+                    f"split= names {key}, but {type(value).__name__} {value!r:.40} has no rows; use a list, an array, "
+                    "a tensor, or a mapping of such columns"
+                )
     real = common_length(found)
     if real is None and not lazy and not any(own):
         encoder.next_share()

@@ -111,4 +111,5 @@ def _log_ratio(logprobs: torch.Tensor, batch: Mapping[str, torch.Tensor], loss: 
 
 
 def _advantages(batch: Mapping[str, torch.Tensor], loss: str) -> torch.Tensor:
-    return needed(batch, "advantages", loss).detach()
+    """The advantages, 0 where a token does not count: 0 times what is no number there is none either."""
+    return torch.where(counted(batch), needed(batch, "advantages", loss).detach(), 0)

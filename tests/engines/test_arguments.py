@@ -1,0 +1,173 @@
+"""Arguments of other types and values than a public name takes are refused by their name and by what to use."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import Build, ragged, sgd
+
+import twinkle
+from twinkle.engines import Rollouts, Throughput, TransformersModel, advantages, load, mismatch, save
+from twinkle_engines.arguments import above_zero, flag, folder_path, number, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STRANGE: dict[str, Any] = {
+    "None": None,
+    "text": "x",
+    "empty text": "",
+    "digits": "3",
+    "bytes": b"x",
+    "negative": -1,
+    "zero": 0,
+    "three": 3,
+    "fraction": 2.5,
+    "nan": float("nan"),
+    "infinite": float("inf"),
+    "complex": 1j,
+    "flag": True,
+    "list": [],
+    "numbers": [1, 2],
+    "mapping": {},
+    "columns": {"a": [1]},
+    "object": object(),
+    "class": int,
+    "function": lambda *args, **named: None,
+    "array": np.array([1.0, 2.0]),
+    "tensor": torch.tensor([1, 2]),
+}
+
+
+class Position:
+    """An object with a state."""
+
+    def state_dict(self) -> Any:
+        return {"next": 1}
+
+    def load_state_dict(self, state: Any) -> None:
+        assert state == {"next": 1}
+
+
+def fault(argument: str, function: Callable[[], object]) -> str | None:
+    """What is wrong with how a call refuses an argument; None where our error names it and says what to use."""
+    try:
+        function()
+    except (TypeError, ValueError) as error:
+        text = str(error)
+        remote = re.findall(r'File "([^"]+)", line \d+', text.partition("on the worker:")[2])
+        last = remote[-1] if remote else traceback.extract_tb(error.__traceback__)[-1].filename
+        ours = "twinkle_" in last and "site-packages" not in last
+        named = argument in text.partition("called from")[0] and any(word in text for word in ("use", "got", "mark"))
+        return None if ours and named else f"{type(error).__name__} in {last}: {text[:300]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return "nothing is raised"
+
+
+def refuse_all(argument: str, function: Callable[[Any], object], *taken: str) -> None:
+    """Check that a function refuses all strange values by the argument's name, but for those that it takes."""
+    found = {label: fault(argument, partial(function, value)) for label, value in STRANGE.items() if label not in taken}
+    wrong = [f"{argument}={label}: {what}" for label, what in found.items() if what]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_values_of_other_libraries_become_pythons() -> None:
+    for three in (3, 3.0, np.int64(3), np.float32(3), torch.tensor(3), np.array(3)):
+        found = (whole("a", three), number("a", three), above_zero("a", three))
+        assert found == (3, 3.0, 3.0) and tuple(map(type, found)) == (int, float, float)
+    for true in (True, np.True_, torch.tensor(True)):
+        assert flag("a", true) is True
+    assert folder_path("a", "x") == folder_path("a", Path("x")) == Path("x")
+
+
+def test_checks_refuse_by_name() -> None:
+    refuse_all("size", lambda value: whole("size", value), "three")
+    refuse_all("share", lambda value: number("share", value, 0, 1), "zero")
+    refuse_all("rate", lambda value: above_zero("rate", value), "three", "fraction", "infinite")
+    refuse_all("on", lambda value: flag("on", value), "flag")
+    refuse_all("folder", lambda value: folder_path("folder", value), "text", "digits")
+    with pytest.raises(ValueError, match="expanduser"):
+        folder_path("folder", "~/x")
+
+
+def test_a_constructor_refuses_by_name() -> None:
+    def build(**options: Any) -> object:
+        return TransformersModel(**{"model": Build("qwen2"), "optimizer": sgd, **options})
+
+    texts = ("text", "digits")  # names of a hub
+    refuse_all("model", lambda value: build(model=value), *texts)
+    refuse_all("optimizer", lambda value: build(optimizer=value), "class")  # which raises its own error
+    refuse_all("schedule", lambda value: build(schedule=value), "None", "class")
+    refuse_all("max_grad_norm", lambda value: build(max_grad_norm=value), "None", "three", "fraction", "infinite")
+    refuse_all("micro_batch_size", lambda value: build(micro_batch_size=value), "None", "three")
+    refuse_all("max_tokens", lambda value: build(max_tokens=value), "None", "three")
+    refuse_all("lora", lambda value: build(lora=value), "None")
+    refuse_all("dtype", lambda value: build(dtype=value))
+    refuse_all("compute_dtype", lambda value: build(compute_dtype=value), "None")
+    refuse_all("gradient_checkpointing", lambda value: build(gradient_checkpointing=value), "flag")
+
+
+def test_methods_of_a_model_refuse_by_name(tmp_path: Path) -> None:
+    batch: dict[str, Any] = ragged(4, 1)
+    shape = batch["input_ids"].shape
+    figures = {name: torch.ones(shape) for name in ("logprobs", "ref_logprobs", "advantages")}
+    sampled = {**batch, **figures}
+    with twinkle.session("local"):
+        model = TransformersModel(Build("qwen2"), optimizer=sgd)
+        refuse_all("batch", model.forward_backward, "list")
+        refuse_all("batch", model.logprobs, "list")
+        refuse_all("loss", lambda value: model.forward_backward(batch, value), "class", "function")
+        refuse_all("normalize", lambda value: model.forward_backward(batch, normalize=value), "None")
+        refuse_all("dropout", lambda value: model.forward_backward(batch, dropout=value), "None", "flag")
+        for column in ("attention_mask", "labels", "mask", "position_ids", "temperatures"):
+            refuse_all(
+                column, lambda value, name=column: model.forward_backward({**batch, name: value}), "None", "infinite"
+            )
+        model.forward_backward(batch)
+        model.step()
+        for option, taken in (("low", ()), ("high", ("three", "fraction")), ("beta", ("three", "fraction"))):
+            refuse_all(
+                option,
+                lambda value, name=option: model.forward_backward(sampled, "grpo", **{name: value}),
+                *("zero", "infinite", *taken),
+            )
+        refuse_all("folder", model.save_pretrained, "text", "digits")
+        refuse_all("merge", lambda value: model.save_pretrained(tmp_path / "merged", merge=value), "flag")
+
+
+def test_checkpoints_refuse_by_name(tmp_path: Path) -> None:
+    save(tmp_path / "there", loader=Position())
+    refuse_all("folder", lambda value: save(value, loader=Position()), "text", "digits")
+    refuse_all("folder", lambda value: load(value, loader=Position()), "text", "digits")
+    refuse_all("keep", lambda value: save(tmp_path / "kept", loader=Position(), keep=value), "three")
+    for part in ("model", "loader", "sync", "stream", "sampler"):
+        for function in (save, load):
+            refuse_all(part, lambda value, do=function, name=part: do(tmp_path / "there", **{name: value}), "None")
+            with pytest.raises(ValueError, match="nothing to"):
+                function(tmp_path / "there")
+            with pytest.raises(TypeError, match=part):
+                function(tmp_path / "there", **{part: Position})
+    assert sorted(os.listdir(tmp_path / "there")) == ["checkpoint-00000001"]
+
+
+def test_figures_refuse_by_name() -> None:
+    rollouts = Rollouts([[1, 2], [3, 4]], rewards=[0.0, 1.0], logprobs=[[0.0, -1.0], [0.0, -2.0]], counts=[2])
+    refuse_all("rollouts", advantages)
+    refuse_all("how", lambda value: advantages(rollouts, value))
+    refuse_all("scale", lambda value: advantages(rollouts, scale=value), "flag")
+    refuse_all("rollouts", lambda value: mismatch(value, rollouts.logprobs or []))
+    refuse_all("logprobs", lambda value: mismatch(rollouts, value))
+    refuse_all("parameters", lambda value: Throughput(value), "None", "three")
+    refuse_all("devices", lambda value: Throughput(devices=value), "three")
+    refuse_all("flops", lambda value: Throughput(flops=value), "None", "three", "fraction", "infinite")
+    refuse_all("tokens", lambda value: Throughput().mark(value), "zero", "three")
+    refuse_all("seconds", lambda value: Throughput().figures(3, value), "three", "fraction", "infinite")
