@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -201,3 +205,59 @@ def test_a_merge_that_would_leave_an_adapter_out_is_refused(tmp_path: Path, opti
     with pytest.raises(ValueError, match="is not merged"):
         model.save_pretrained(tmp_path, merge=True)
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_models_that_share_a_config_have_one_of_their_own(folder: Path, tmp_path: Path) -> None:
+    Build("llama", seed=8)().save_pretrained(tmp_path / "other")
+    shared = lora()
+    before = shared.to_dict()
+    places = {name: folder.parent / name for name in ("base", "other")}
+    models = {name: TransformersModel(place, optimizer=sgd, lora=shared) for name, place in places.items()}
+    assert shared.to_dict() == before
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / f"adapter of {name}")
+        again = TransformersModel(tmp_path / f"adapter of {name}", optimizer=sgd)
+        for own, other in zip(model.logprobs(ragged(3, 9)), again.logprobs(ragged(3, 9)), strict=True):
+            assert_close(own, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_adapter_stands_on_the_revision_of_its_base(tmp_path: Path) -> None:
+    """A hub's cache with two revisions of a base, read by a process of its own, which looks for the cache at import."""
+    cache = tmp_path / "hub" / "models--one--base"
+    for number, revision in enumerate(("main", "older")):
+        commit = str(number) * 40
+        Build("llama", seed=number)().save_pretrained(cache / "snapshots" / commit)
+        (cache / "refs").mkdir(exist_ok=True)
+        (cache / "refs" / revision).write_text(commit)
+    get_peft_model(
+        Build("llama", seed=1)(), lora(base_model_name_or_path="one/base", revision="older")
+    ).save_pretrained(tmp_path / "adapter")
+    program = (
+        "import sys, torch; from twinkle_engines.models.adapters import adapted_from\n"
+        "model = adapted_from(sys.argv[1], torch.float32).get_base_model()\n"
+        "print(model.lm_head.weight.double().sum().item())"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    environment = {name: value for name, value in environment.items() if name not in ("HF_HUB_CACHE", "HF_XET_CACHE")}
+    command = [sys.executable, "-c", program, str(tmp_path / "adapter")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout.split()[-1]) == Build("llama", seed=1)().lm_head.weight.double().sum().item()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])  # a head of its own, and a tied one
+def test_single_tokens_are_trained_written_and_read(family: str, tmp_path: Path) -> None:
+    Build(family)().save_pretrained(tmp_path / "base")
+    config = lora(trainable_token_indices=[1, 5, 9])
+    model = TransformersModel(tmp_path / "base", optimizer=adamw, lora=config)
+    for seed in range(2):
+        model.forward_backward(ragged(4, seed))
+        model.step()
+    model.save_pretrained(tmp_path / "adapter")
+    read = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), str(tmp_path / "adapter"))
+    with torch.no_grad():
+        for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
+            assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="not merged"):
+        model.save_pretrained(tmp_path / "merged", merge=True)

@@ -50,7 +50,7 @@ def number(name: str, value: object, least: float = -math.inf, most: float = mat
         raise TypeError(f"{name} is a number, got {value!r:.60} of type {type(value).__name__}; use a float")
     found = float(plain)
     if not least <= found <= most:
-        raise ValueError(f"{name} is a number from {least:g} to {most:g}, got {found}; use one in between")
+        raise ValueError(f"{name} is in [{least:g}, {most:g}], got {found}; use a number of this range")
     return found
 
 
@@ -61,8 +61,8 @@ def above_zero(name: str, value: object) -> float:
         TypeError: It is no number.
         ValueError: It is not above 0.
     """
-    found = number(name, value, 0)
-    if not found:
+    found = number(name, value)
+    if found <= 0:
         raise ValueError(f"{name} is above 0, got {found}; use a larger one")
     return found
 

@@ -143,6 +143,28 @@ def test_dpo_is_that_of_a_loop() -> None:
         dpo(values, rollouts.pack(40)[0])
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_stands_at_tokens_that_do_not_count_changes_nothing(name: str, wrong: float) -> None:
+    torch.manual_seed(1)
+    mask = torch.rand(4, 7) < 0.6
+    columns = {column: torch.randn(4, 7) for column in ("logprobs", "ref_logprobs", "advantages")}
+    given = torch.randn(4, 7) - 2
+
+    def computed(filler: float) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = {column: torch.where(mask, values, filler) for column, values in columns.items()}
+        batch |= {"input_ids": torch.ones(4, 7), "attention_mask": torch.ones(4, 7), "mask": mask}
+        logprobs = given.clone().requires_grad_()
+        values = LOSSES[name](logprobs, batch, **OPTIONS.get(name, {}))
+        total = values.sum() if values.dim() == 1 else total_and_count(values, batch, "sequence")[0]
+        total.backward()  # type: ignore[no-untyped-call]  # torch's own
+        assert logprobs.grad is not None
+        return total.detach(), logprobs.grad
+
+    for right, other in zip(computed(0.0), computed(wrong), strict=True):
+        assert torch.equal(right, other)
+
+
 def test_what_does_not_count_gives_no_gradient_however_far_off_it_is() -> None:
     rollouts = Rollouts([[1, 2, 3]], mask=[[0, 0, 1]], logprobs=[[0.0, -1e4, -1.0]], advantages=[1.0])
     batch = {**rollouts.pad(), "ref_logprobs": torch.tensor([[0.0, 1e4, -1.0]])}
