@@ -230,9 +230,10 @@ def test_an_adapter_stands_on_the_revision_of_its_base(tmp_path: Path) -> None:
         Build("llama", seed=number)().save_pretrained(cache / "snapshots" / commit)
         (cache / "refs").mkdir(exist_ok=True)
         (cache / "refs" / revision).write_text(commit)
-    get_peft_model(
-        Build("llama", seed=1)(), lora(base_model_name_or_path="one/base", revision="older")
-    ).save_pretrained(tmp_path / "adapter")
+    get_peft_model(Build("llama", seed=1)(), lora()).save_pretrained(str(tmp_path / "adapter"))
+    file = tmp_path / "adapter" / "adapter_config.json"
+    config = {**json.loads(file.read_text()), "base_model_name_or_path": "one/base", "revision": "older"}
+    file.write_text(json.dumps(config))
     program = (
         "import sys, torch; from twinkle_engines.models.adapters import adapted_from\n"
         "model = adapted_from(sys.argv[1], torch.float32).get_base_model()\n"

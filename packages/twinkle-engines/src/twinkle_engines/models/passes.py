@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from twinkle_engines.arguments import flag
 from twinkle_engines.batches.padded import filler
 from twinkle_engines.batches.padding import TRUNCATED
 from twinkle_engines.models.forward import token_logprobs
@@ -80,7 +81,15 @@ class Passes:
             return None
         return mine + [MicroBatch(filler())] * (int(steps) - len(mine))
 
-    def compares(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
+    def draws(self, wanted: bool | None, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
+        """Whether layers draw: as is wanted, or where the loss compares with nothing; all ranks call this.
+
+        Raises:
+            TypeError: It is no flag that is wanted.
+        """
+        return not self._compares(aim, parts) if wanted is None else flag("dropout", wanted)
+
+    def _compares(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
         """Whether a loss compares with log-probabilities of another model or moment; all ranks call this."""
         if aim.compares is not None:
             return aim.compares

@@ -167,18 +167,16 @@ class TransformersModel:
                 forgotten. A batch that cannot be read leaves them as they are.
             ValueError: The batch has ids that the model does not know, or does not say which tokens count.
         """
-        from twinkle_engines.arguments import flag
         from twinkle_engines.models.micro_batches import check_trainable
         from twinkle_engines.models.objective import objective
         from twinkle_engines.models.passes import drawing
 
         aim = objective(loss, normalize, options)
-        wanted = None if dropout is None else flag("dropout", dropout)
         self._check_unit(aim)
         parts = self._passes.prepare(batch, lambda: check_trainable(batch, aim.unit == "pair"))
         if parts is None:
             return {"loss": 0.0, "tokens": 0.0}
-        draws = wanted if wanted is not None else not self._passes.compares(aim, parts)
+        draws = self._passes.draws(dropout, aim, parts)
         try:
             with drawing(self._model, draws, self._layout.mesh.get_group("tp"), self._layout.device):
                 totals, failure = self._passes.add_gradients(parts, aim, self._sums)
