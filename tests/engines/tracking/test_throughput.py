@@ -23,5 +23,5 @@ def test_marks_measure_the_time_between_them() -> None:
 
 
 def test_numbers_are_above_0() -> None:
-    with pytest.raises(ValueError, match="devices"):
+    with pytest.raises(ValueError, match="but got devices=0"):
         Throughput(devices=0)

@@ -10,9 +10,10 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from twinkle_engines.arguments import folder_path, whole
+from twinkle_engines.batches.given import whole
 from twinkle_engines.checkpoints.agreed import agreed
 from twinkle_engines.checkpoints.file_digests import DIGESTS, digest
+from twinkle_engines.checkpoints.replaced_folder import folder_path
 from twinkle_mesh import with_known_names
 from twinkle_remote import current_place, get
 from twinkle_remote.backends.support import is_read_by_a_stream
@@ -81,7 +82,7 @@ def save(
             a stream reads the loader: the stream's state holds the loader's.
     """
     parts = _given("save", model, loader=loader, sync=sync, stream=stream, sampler=sampler)
-    newest = whole("keep", keep)
+    newest = whole("keep", keep, 1)
     if loader is not None and is_read_by_a_stream(loader):
         raise ValueError(
             "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,26 @@ MODEL = (
 ADAPTER = ("adapter_config.json", "adapter_model.*")
 """Files that a loader of adapters reads."""
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*", "tf_model.h5", "flax_model.msgpack")
+
+
+def folder_path(name: str, value: object) -> Path:
+    """A path of a folder, whether it is there or not.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is empty, or begins with a home folder's sign, which nothing expands.
+    """
+    try:
+        text: Any = fspath(value) if isinstance(value, str | PathLike) else None
+    except TypeError:  # a class that only claims to be a path
+        text = None
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a path, got {value!r:.60} of type {type(value).__name__}; use a str or a Path")
+    if not text:
+        raise ValueError(f'{name} is a path, got an empty text; use "." for the current folder')
+    if text.startswith("~"):
+        raise ValueError(f"{name} is {text!r}, in which ~ is not expanded; use Path({text!r}).expanduser()")
+    return Path(text)
 
 
 def check_adapters_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 from torch import Tensor
 
 from twinkle_engines.algorithms.losses import COMPARING, LOSSES, NORMALIZATIONS, SAMPLED, Normalization, total_and_count
-from twinkle_engines.arguments import number
+from twinkle_engines.batches.given import fraction
 from twinkle_mesh import check_known_names
 
 if TYPE_CHECKING:
@@ -117,9 +117,22 @@ def objective(
     if not isinstance(loss, str):
         name = getattr(loss, "__name__", type(loss).__name__)
         return Objective(name, partial(loss, **options), normalize or "token", None, None)
-    bounded = {name: number(f"{name} of {loss}", value, *_RANGES[name]) for name, value in options.items()}
+    bounded = {name: _bounded(f"{name} of {loss}", value, *_RANGES[name]) for name, value in options.items()}
     own = NORMALIZATIONS[loss]
     if own == "pair" and normalize is not None:
         raise ValueError(f"loss={loss!r} is a mean over pairs, so normalize={normalize!r} has no meaning: leave it out")
     named: Callable[..., Tensor] = LOSSES[loss]
     return Objective(loss, partial(named, **bounded), normalize or own, loss in COMPARING, loss in SAMPLED)
+
+
+def _bounded(name: str, value: object, least: float, most: float) -> float:
+    """A number of a range.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is out of the range.
+    """
+    found = fraction(name, value)
+    if not least <= found <= most:
+        raise ValueError(f"{name} is in [{least:g}, {most:g}], got {found}; use a number of this range")
+    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from twinkle_engines.arguments import flag
+from twinkle_engines.batches.given import flag
 from twinkle_engines.batches.padded import filler
 from twinkle_engines.batches.padding import TRUNCATED
 from twinkle_engines.models.forward import token_logprobs

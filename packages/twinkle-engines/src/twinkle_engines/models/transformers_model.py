@@ -87,7 +87,7 @@ class TransformersModel:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
-        from twinkle_engines.arguments import above_zero, flag, whole
+        from twinkle_engines.batches.given import flag, fraction, whole
         from twinkle_engines.models.optimizers import check_makers, made_optimizer, made_schedule
         from twinkle_engines.models.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
         from twinkle_engines.parallel.model_layout import check_precision, own_layout
@@ -97,9 +97,11 @@ class TransformersModel:
         compute = None if compute_dtype is None else torch_dtype("compute_dtype", compute_dtype)
         check_precision("TransformersModel", dtype=dtype, compute_dtype=compute_dtype)
         check_makers(optimizer, schedule)
-        self._max_grad_norm = None if max_grad_norm is None else above_zero("max_grad_norm", max_grad_norm)
-        rows = None if micro_batch_size is None else whole("micro_batch_size", micro_batch_size)
-        tokens = None if max_tokens is None else whole("max_tokens", max_tokens)
+        self._max_grad_norm = None if max_grad_norm is None else fraction("max_grad_norm", max_grad_norm)
+        if self._max_grad_norm is not None and not self._max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm is above 0, or None, got {max_grad_norm}")
+        rows = None if micro_batch_size is None else whole("micro_batch_size", micro_batch_size, 1)
+        tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
         if rows is not None and tokens is not None:
             raise ValueError("micro_batch_size counts rows, and max_tokens tokens: give one of them")
         anew = flag("gradient_checkpointing", gradient_checkpointing)
@@ -277,8 +279,9 @@ class TransformersModel:
             OSError: The first rank cannot write; the folder stays as it was.
             ValueError: Adapters that are not merged, such as DoRA, or that would stand next to a whole model.
         """
-        from twinkle_engines.arguments import flag, folder_path
+        from twinkle_engines.batches.given import flag
         from twinkle_engines.checkpoints.export import export
+        from twinkle_engines.checkpoints.replaced_folder import folder_path
 
         export(self._model, folder_path("folder", folder), flag("merge", merge))
 
@@ -289,8 +292,8 @@ class TransformersModel:
         Raises:
             ValueError: If gradients wait for a step.
         """
-        from twinkle_engines.arguments import folder_path
         from twinkle_engines.checkpoints.model_state import write_state
+        from twinkle_engines.checkpoints.replaced_folder import folder_path
 
         if self._counted:
             raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
@@ -307,8 +310,8 @@ class TransformersModel:
         Raises:
             ValueError: Adapters that stand on another base, or have another scaling.
         """
-        from twinkle_engines.arguments import folder_path
         from twinkle_engines.checkpoints.model_state import read_state
+        from twinkle_engines.checkpoints.replaced_folder import folder_path
 
         self._forget_gradients()
         path = folder_path("folder", folder)

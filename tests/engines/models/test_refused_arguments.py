@@ -6,7 +6,6 @@ import os
 import re
 import traceback
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +14,12 @@ import torch
 from tiny_models import Build, ragged, sgd
 
 import twinkle
-from twinkle.engines import Rollouts, Throughput, TransformersModel, advantages, load, mismatch, save
-from twinkle_engines.arguments import above_zero, flag, folder_path, number, whole
+from twinkle.engines import TransformersModel, load, save
+from twinkle_engines.checkpoints.replaced_folder import folder_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 STRANGE: dict[str, Any] = {
     "None": None,
@@ -80,20 +80,7 @@ def refuse_all(argument: str, function: Callable[[Any], object], *taken: str) ->
     assert not wrong, "\n".join(wrong)
 
 
-def test_values_of_other_libraries_become_pythons() -> None:
-    for three in (3, 3.0, np.int64(3), np.float32(3), torch.tensor(3), np.array(3)):
-        found = (whole("a", three), number("a", three), above_zero("a", three))
-        assert found == (3, 3.0, 3.0) and tuple(map(type, found)) == (int, float, float)
-    for true in (True, np.True_, torch.tensor(True)):
-        assert flag("a", true) is True
-    assert folder_path("a", "x") == folder_path("a", Path("x")) == Path("x")
-
-
-def test_checks_refuse_by_name() -> None:
-    refuse_all("size", lambda value: whole("size", value), "three")
-    refuse_all("share", lambda value: number("share", value, 0, 1), "zero")
-    refuse_all("rate", lambda value: above_zero("rate", value), "three", "fraction", "infinite")
-    refuse_all("on", lambda value: flag("on", value), "flag")
+def test_a_path_is_refused_by_name() -> None:
     refuse_all("folder", lambda value: folder_path("folder", value), "text", "digits")
     with pytest.raises(ValueError, match="expanduser"):
         folder_path("folder", "~/x")
@@ -157,17 +144,3 @@ def test_checkpoints_refuse_by_name(tmp_path: Path) -> None:
             with pytest.raises(TypeError, match=part):
                 function(tmp_path / "there", **{part: Position})
     assert sorted(os.listdir(tmp_path / "there")) == ["checkpoint-00000001"]
-
-
-def test_figures_refuse_by_name() -> None:
-    rollouts = Rollouts([[1, 2], [3, 4]], rewards=[0.0, 1.0], logprobs=[[0.0, -1.0], [0.0, -2.0]], counts=[2])
-    refuse_all("rollouts", advantages)
-    refuse_all("how", lambda value: advantages(rollouts, value))
-    refuse_all("scale", lambda value: advantages(rollouts, scale=value), "flag")
-    refuse_all("rollouts", lambda value: mismatch(value, rollouts.logprobs or []))
-    refuse_all("logprobs", lambda value: mismatch(rollouts, value))
-    refuse_all("parameters", lambda value: Throughput(value), "None", "three")
-    refuse_all("devices", lambda value: Throughput(devices=value), "three")
-    refuse_all("flops", lambda value: Throughput(flops=value), "None", "three", "fraction", "infinite")
-    refuse_all("tokens", lambda value: Throughput().mark(value), "zero", "three")
-    refuse_all("seconds", lambda value: Throughput().figures(3, value), "three", "fraction", "infinite")
