@@ -63,13 +63,13 @@ def test_old_files_go_and_others_stay(
         (place / "runs").mkdir(exist_ok=True)
         os.chdir(place / "runs" if "below" in where else place)
         folder = Path(".." if "below" in where else ".")
+    expected = before if fails else {**dict.fromkeys(OTHERS, "old"), **dict.fromkeys(new, "new")}
     end: AbstractContextManager[object] = pytest.raises(OSError, match="full") if fails else nullcontext()
     with end, replaced_folder(folder, patterns) as fresh:
         write(fresh, new, "new")
         if fails:
             raise OSError("full")
-    expected = {**dict.fromkeys(OTHERS, "old"), **dict.fromkeys(new, "new")}
-    assert contents(place) == (before if fails else expected)
+    assert contents(place) == expected
     assert Path.cwd().exists() and not list(place.parent.glob(".out*")) and not list(place.glob(".*"))
 
 
