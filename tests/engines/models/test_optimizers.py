@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,12 +32,16 @@ def parameters() -> list[torch.nn.Parameter]:
     return [torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(2))]
 
 
+def given_back(made: Any, _: object) -> Any:
+    return made
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_optimizers_of_torch_are_taken(name: str) -> None:
     own = parameters()
     made = made_optimizer(lambda given: getattr(OPTIM, name)(given, lr=0.1, **STEPS[name]), own)
     for schedule in (SCHEDULES.StepLR(made, 1), SCHEDULES.CosineAnnealingLR(made, 4), halving(made)):
-        assert made_schedule(lambda _, schedule=schedule: schedule, made) is schedule
+        assert made_schedule(partial(given_back, schedule), made) is schedule
     assert made_schedule(None, made) is None
 
 
@@ -44,7 +49,7 @@ def test_optimizers_that_would_train_something_else_are_refused() -> None:
     own, other = parameters(), parameters()
     for wrong in (other, [*own, *other], other[:1]):
         with pytest.raises(ValueError, match="not the model's"):
-            made_optimizer(lambda _, wrong=wrong: sgd(wrong), own)
+            made_optimizer(partial(given_back, sgd(wrong)), own)
     with pytest.warns(UserWarning, match="leaves out 1 of 2"):
         made_optimizer(lambda given: sgd(given[:1]), own)
     with pytest.raises(TypeError, match="closure"):

@@ -46,6 +46,8 @@ STRANGE: dict[str, Any] = {
     "tensor": torch.tensor([1, 2]),
 }
 
+LARGE = ("three", "fraction", "infinite")
+
 
 class Position:
     """An object with a state."""
@@ -110,23 +112,24 @@ def test_methods_of_a_model_refuse_by_name(tmp_path: Path) -> None:
     sampled = {**batch, **figures}
     with twinkle.session("local"):
         model = TransformersModel(Build("qwen2"), optimizer=sgd)
+
+        def with_column(name: str, value: Any) -> object:
+            return model.forward_backward({**batch, name: value})
+
+        def with_option(name: str, value: Any) -> object:
+            return model.forward_backward(sampled, "grpo", **{name: value})
+
         refuse_all("batch", model.forward_backward, "list")
         refuse_all("batch", model.logprobs, "list")
         refuse_all("loss", lambda value: model.forward_backward(batch, value), "class", "function")
         refuse_all("normalize", lambda value: model.forward_backward(batch, normalize=value), "None")
         refuse_all("dropout", lambda value: model.forward_backward(batch, dropout=value), "None", "flag")
         for column in ("attention_mask", "labels", "mask", "position_ids", "temperatures"):
-            refuse_all(
-                column, lambda value, name=column: model.forward_backward({**batch, name: value}), "None", "infinite"
-            )
+            refuse_all(column, partial(with_column, column), "None")
         model.forward_backward(batch)
         model.step()
-        for option, taken in (("low", ()), ("high", ("three", "fraction")), ("beta", ("three", "fraction"))):
-            refuse_all(
-                option,
-                lambda value, name=option: model.forward_backward(sampled, "grpo", **{name: value}),
-                *("zero", "infinite", *taken),
-            )
+        for option, taken in (("low", ()), ("high", LARGE), ("beta", LARGE)):
+            refuse_all(option, partial(with_option, option), "zero", *taken)
         refuse_all("folder", model.save_pretrained, "text", "digits")
         refuse_all("merge", lambda value: model.save_pretrained(tmp_path / "merged", merge=value), "flag")
 
@@ -136,11 +139,15 @@ def test_checkpoints_refuse_by_name(tmp_path: Path) -> None:
     refuse_all("folder", lambda value: save(value, loader=Position()), "text", "digits")
     refuse_all("folder", lambda value: load(value, loader=Position()), "text", "digits")
     refuse_all("keep", lambda value: save(tmp_path / "kept", loader=Position(), keep=value), "three")
-    for part in ("model", "loader", "sync", "stream", "sampler"):
-        for function in (save, load):
-            refuse_all(part, lambda value, do=function, name=part: do(tmp_path / "there", **{name: value}), "None")
-            with pytest.raises(ValueError, match="nothing to"):
-                function(tmp_path / "there")
+
+    def with_part(function: Callable[..., object], name: str, value: Any) -> object:
+        return function(tmp_path / "there", **{name: value})
+
+    for function in (save, load):
+        for part in ("model", "loader", "sync", "stream", "sampler"):
+            refuse_all(part, partial(with_part, function, part), "None")
             with pytest.raises(TypeError, match=part):
-                function(tmp_path / "there", **{part: Position})
+                with_part(function, part, Position)
+        with pytest.raises(ValueError, match="nothing to"):
+            function(tmp_path / "there")
     assert sorted(os.listdir(tmp_path / "there")) == ["checkpoint-00000001"]

@@ -104,7 +104,7 @@ def objective(
         )
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is none of {', '.join(map(repr, LOSSES))}, nor a function; use one of these")
-    if normalize is not None and not (isinstance(normalize, str) and normalize in get_args(Normalization)):
+    if repr(normalize) not in map(repr, (None, *get_args(Normalization))):  # an array would be compared by element
         raise ValueError(
             f"normalize={normalize!r:.60} is none of {', '.join(map(repr, get_args(Normalization)))}; use one"
         )
