@@ -118,7 +118,7 @@ class RayGroup:
         """The group, rank and node of a worker."""
         return self.members[rank].info
 
-    def prepare(self, tasks: Sequence[Task]) -> None:
+    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """Pickle all tasks of one call before the first one is sent.
 
         Raises:
@@ -126,6 +126,7 @@ class RayGroup:
         """
         for task in tasks:
             self._wire(task)
+        return tasks
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply | NodeReply:
         """Send a task to a rank; a task that ranks share is pickled once."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from twinkle_mesh import launched
-from twinkle_remote.backends.memory import Memory
+from twinkle_remote.backends.memory import CallersMemory, Memory
 from twinkle_remote.context import leaves_running, run_apart
 from twinkle_remote.errors import BackendError, CallTimeoutError
 from twinkle_remote.protocol.backend import WorkerGroup
@@ -167,7 +167,7 @@ class LocalBackend:
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
         self._rank, self._size = _place_of_process()
-        self._store = Memory()
+        self._store = CallersMemory()
         self._groups: dict[str, LocalGroup] = {}
         self._exchange: Exchange | None = None
         if self._size > 1:
@@ -192,7 +192,7 @@ class LocalBackend:
         if name not in self._groups:
             self._check_place()
             exchange = None if name == self.own_group else self._exchange
-            self._groups[name] = LocalGroup(name, self._rank, self._size, self._store, exchange)
+            self._groups[name] = LocalGroup(name, self._rank, self._size, Memory(), exchange)
         return self._groups[name]
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:

@@ -1,11 +1,11 @@
-"""The store of backends with one process: each value is its own reference, and slices are views."""
+"""The stores of backends with one process: each value is its own reference, and slices are views."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.values.picking import picked
-from twinkle_remote.values.rows import size_in_bytes, take
+from twinkle_remote.values.rows import PLAIN, size_in_bytes, take
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -41,3 +41,30 @@ class Memory:
     def keep(self, value: object) -> tuple[object, int]:
         """The value, and its size in bytes if it is known."""
         return value, size_in_bytes(value)
+
+
+class CallersMemory(Memory):
+    """The `Memory` of who calls: what it reads is its own, and writes to it are not seen by later readers.
+
+    A worker copies its arguments itself, all together.
+    """
+
+    def get(
+        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """A copy of the value, or of rows of it; nothing moves."""
+        return _own(super().get(ref, start, stop, timeout)[0]), 0
+
+    def pick(
+        self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """A copy of rows of the value, and of those of these columns that it has; nothing moves."""
+        return _own(super().pick(ref, rows, columns, timeout)[0]), 0
+
+
+def _own(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
+    from twinkle_remote.values.snapshot import snapshot  # a loop whose results are plain does without
+
+    return snapshot(value)

@@ -7,9 +7,10 @@ import queue
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twinkle_remote.backends.memory import Memory
+from twinkle_remote.backends.memory import CallersMemory, Memory
 from twinkle_remote.backends.rank_thread import RankThread, Shared
 from twinkle_remote.backends.shared_inputs import SharedInputs
 from twinkle_remote.backends.thread_reply import ThreadReply, ThreadReplyBackend
@@ -53,6 +54,10 @@ class ThreadGroup(WorkerGroup):
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
         return self._ranks[rank].info
+
+    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """The tasks with their arguments as they are now: the caller may write to its own before a task begins."""
+        return [_as_now(task) if task.args or task.kwargs else task for task in tasks]
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         """Queue a task."""
@@ -128,6 +133,13 @@ class ThreadGroup(WorkerGroup):
         return [rank.thread.name for rank in busy]
 
 
+def _as_now(task: Task) -> Task:
+    from twinkle_remote.values.snapshot import snapshot  # most tasks of a short program have no arguments
+
+    args, kwargs = snapshot((task.args, task.kwargs), keep=True)
+    return replace(task, args=args, kwargs=kwargs)
+
+
 def _own(replies: Sequence[Reply]) -> Sequence[ThreadReply]:
     mine = [reply for reply in replies if isinstance(reply, ThreadReply)]
     assert len(mine) == len(replies), "replies of another backend"
@@ -161,15 +173,15 @@ class ThreadsBackend(ThreadReplyBackend):
         ranks_are_threads()
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
-        self._store = Memory()
+        self._store = CallersMemory()
         self._shared = Shared(seed, _PATIENCE if start_timeout is None else start_timeout / 2)
         self._groups = {
-            group.name: ThreadGroup(group.name, group.num_workers, self._store, self._shared) for group in groups
+            group.name: ThreadGroup(group.name, group.num_workers, Memory(), self._shared) for group in groups
         }
 
     @property
     def store(self) -> Memory:
-        """The store that every thread reads and writes."""
+        """The store of who calls."""
         return self._store
 
     def group(self, name: str) -> ThreadGroup:

@@ -104,8 +104,7 @@ def send(runtime: Runtime, call: Call) -> SentTasks:
         shares = dispatch(call, store.put)
         submitted = time.time()
         lazies = LazyArguments(call, shares, store.keep)
-        tasks = _tasks(call, shares, lazies.pieces)
-        group.prepare(tasks)
+        tasks = group.prepare(_tasks(call, shares, lazies.pieces))
     except WorkerDiedError as error:
         text = f"{call.name} was not sent to {group.name!r}: {error}\n  called from {call.line}"
         raise WorkerDiedError(text) from error

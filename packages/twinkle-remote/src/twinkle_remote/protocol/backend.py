@@ -209,13 +209,13 @@ class WorkerGroup(Protocol):
         """
         self.cancel(replies)
 
-    def prepare(self, tasks: Sequence[Task]) -> None:
-        """Check that all tasks of one call can be sent, before the first one is sent; the default checks nothing.
+    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """The tasks of one call as they are sent, before the first one is sent; the default changes nothing.
 
         Raises:
             DispatchError: A task cannot be sent; no rank has received the call.
         """
-        return
+        return tasks
 
 
 class Backend(Protocol):

@@ -60,6 +60,12 @@ def forget_all() -> None:
     _in_process.clear()
 
 
+def components_here() -> dict[int, object]:
+    """The objects of this process that are components, by their ids."""
+    found = {key: ref() for key, (ref, _) in list(_in_process.items())}
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def component_of(value: object) -> Component | None:
     """The component of a handle, or of an object that was built in this process; None for other values."""
     if is_handle(value):

@@ -2,65 +2,94 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any
 
 from twinkle_remote.errors import DispatchError
+from twinkle_remote.protocol.component import component_of, components_here
 from twinkle_remote.values.attributes import attributes_of, set_attributes
 from twinkle_remote.values.columns import columns, is_tensor_collection, with_parts
 from twinkle_remote.values.rows import PLAIN
 from twinkle_remote.values.sequences import sequence_like
 
+_UNCHANGING = frozenset({"pyarrow", "polars"})
+"""Libraries whose values do not change, and may be large."""
+
 
 def snapshot(value: Any, *, keep: bool = False) -> Any:
     """A copy for the receiver: writes to it are not visible elsewhere.
 
-    Lists, tuples, mappings, dataclasses, tensors and pandas frames are copied at any depth, other objects are not.
-    An array becomes a read-only view, like an array from an object store.
+    Everything but components is copied, at any depth, also modules, sets and generators of random numbers. An array
+    becomes a read-only view, like an array from an object store. What cannot be copied, such as a lock, is shared:
+    another process could not have it at all.
 
     Args:
         value: An argument or a result; never mutated.
         keep: Copy arrays as well, because their owner may write to them later.
     """
-    return _snapshot(value, keep, {})
+    return _Copies(keep).of(value)
 
 
-def _snapshot(value: Any, keep: bool, copies: dict[int, Any]) -> Any:
-    kind = type(value)
-    if kind in PLAIN:
-        return value
-    if kind is list or kind is tuple:
-        if PLAIN.issuperset(map(type, value)):
-            return value if kind is tuple else value.copy()
-        return kind([_snapshot(item, keep, copies) for item in value])
-    parts = columns(value)
-    if parts is not None:
-        try:
-            return with_parts(value, [_snapshot(part, keep, copies) for part in parts.values()])
-        except DispatchError:  # a mapping that cannot be copied and has no rows is like any other object
+class _Copies:
+    """The copies of one value; a leaf that stands in it twice is copied once."""
+
+    def __init__(self, keep: bool) -> None:
+        self._keep = keep
+        self._has_objects = False
+        self._made: dict[int, Any] = {}  # also the memo of `copy.deepcopy`
+        self._alive: list[Any] = []  # what was copied: an id is one object's while that is there
+
+    def of(self, value: Any) -> Any:
+        """The receiver's copy of a value."""
+        kind = type(value)
+        if kind in PLAIN:
             return value
-    if isinstance(value, list | tuple):
-        own = {name: _snapshot(part, keep, copies) for name, part in attributes_of(value)}
-        base: Any = list if isinstance(value, list) else tuple
-        return sequence_like(value, [_snapshot(item, keep, copies) for item in base.__iter__(value)], own)
-    if id(value) not in copies:
-        copies[id(value)] = _own(value, keep)
-    return copies[id(value)]
+        if kind is list or kind is tuple:
+            if PLAIN.issuperset(map(type, value)):
+                return value if kind is tuple else value.copy()
+            return kind([self.of(item) for item in value])
+        parts = columns(value)
+        if parts is not None:
+            try:
+                return with_parts(value, [self.of(part) for part in parts.values()])
+            except DispatchError:  # a mapping that cannot be copied and has no rows is like any other object
+                return self._object(value)
+        if isinstance(value, list | tuple):
+            own = {name: self.of(part) for name, part in attributes_of(value)}
+            base: Any = list if isinstance(value, list) else tuple
+            return sequence_like(value, [self.of(item) for item in base.__iter__(value)], own)
+        if id(value) not in self._made:
+            self._alive.append(value)
+            self._made[id(value)] = self._leaf(value)
+        return self._made[id(value)]
 
+    def _leaf(self, value: Any) -> Any:
+        """The receiver's copy of an array, a tensor, a frame or another object."""
+        numpy, torch, pandas = map(sys.modules.get, ("numpy", "torch", "pandas"))
+        if numpy is not None and type(value) is numpy.ndarray:
+            return read_only(value.copy() if self._keep else value.view())
+        if torch is not None and isinstance(value, torch.Tensor):
+            own = _own_tensor(torch, value)
+            if type(own) is type(value) is not torch.Tensor:
+                set_attributes(own, value.__dict__)
+            return own
+        if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+            return value.copy()
+        if is_tensor_collection(type(value)):
+            return value.clone()
+        return self._object(value)
 
-def _own(value: Any, keep: bool) -> Any:
-    """The receiver's copy of a leaf: an array, tensor or frame; any other value itself."""
-    numpy, torch, pandas = map(sys.modules.get, ("numpy", "torch", "pandas"))
-    if numpy is not None and type(value) is numpy.ndarray:
-        return read_only(value.copy() if keep else value.view())
-    if torch is not None and isinstance(value, torch.Tensor):
-        own = _own_tensor(torch, value)
-        if type(own) is type(value) is not torch.Tensor:
-            set_attributes(own, value.__dict__)
-        return own
-    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
-        return value.copy()
-    return value.clone() if is_tensor_collection(type(value)) else value
+    def _object(self, value: Any) -> Any:
+        if component_of(value) is not None or type(value).__module__.partition(".")[0] in _UNCHANGING:
+            return value
+        if not self._has_objects:
+            self._made.update(components_here())
+            self._has_objects = True
+        try:
+            return copy.deepcopy(value, self._made)
+        except Exception:  # what a copy of a user's type may raise
+            return value
 
 
 def read_only(array: Any) -> Any:

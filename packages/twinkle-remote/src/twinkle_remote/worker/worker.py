@@ -239,7 +239,7 @@ class Worker(WaitingTasks):
         if self._shared and (args or kwargs):
             from twinkle_remote.values.snapshot import snapshot  # workers in processes of their own do without
 
-            args, kwargs = snapshot(args), snapshot(kwargs)
+            args, kwargs = snapshot((args, kwargs))
         outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
         outcome.counted = counted_rows((*args, *kwargs.values()))
         outcome.numbers = arguments.numbers if task.in_order else None

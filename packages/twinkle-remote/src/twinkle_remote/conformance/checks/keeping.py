@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.call.submit import submit
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects.echo import Echo
-from twinkle_remote.conformance.subjects.kinds import Box, Kinds, Lengths, Prompts, Whole
+from twinkle_remote.conformance.subjects.kinds import Box, Growing, Hoard, Kinds, Lengths, Prompts, Whole, grow
 from twinkle_remote.conformance.subjects.layouts import FOUR, TWO
 from twinkle_remote.errors import CollectError, DispatchError
 
@@ -97,6 +99,26 @@ def joining_is_as_strict_as_dividing(harness: Harness) -> None:
         assert kinds.rows_and([1, 2, 3], Whole(kind)) == {"rows": [1, 2, 3], "beside": Whole(kind).value}
 
 
+def writes_are_seen_by_nobody_else(harness: Harness) -> None:
+    """What one writes to a value that it gave or was given does not change that of another, in any backend."""
+    for make in (list,) if harness.served else (list, set, bytearray, deque, Growing):
+        hoard, other, value = harness.build(Hoard, 2), harness.build(Hoard, 2), make()
+        one = [1] * harness.workers(2)
+        kept = submit(hoard.keep, value)
+        grow(value)
+        plain(kept)
+        assert harness.each(2, hoard.size()) == [0] * harness.workers(2), "its caller wrote to it"
+        assert harness.each(2, hoard.grow()) == one, "each rank has its own"
+        assert len(value) == 1, "a worker wrote to it"
+        given = submit(hoard.given)
+        plain(hoard.grow())
+        mine = plain(given)
+        assert len(mine) == 1, "its worker wrote to it later"
+        grow(mine)
+        plain(other.keep(given))
+        assert harness.each(2, other.size()) == one, "a reader wrote to it"
+
+
 @needs("numpy", "pandas")
 def types_and_indexes_are_those_of_one_worker(harness: Harness) -> None:
     """Arrays of two types join only if no element becomes another; fresh indexes of frames go on."""
@@ -122,4 +144,5 @@ CHECKS = (
     subclasses_of_lists_keep_type_and_attributes,
     joining_is_as_strict_as_dividing,
     types_and_indexes_are_those_of_one_worker,
+    writes_are_seen_by_nobody_else,
 )

@@ -132,5 +132,49 @@ class Whole:
         return {"number": 2.0, "names": ["loss", "kl", "clip"], "set": {1, 2}, "text": "same", "none": None}[self.kind]
 
 
+class Growing:
+    """An object that holds rows in a field, and can be written to."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def grow(value: Any) -> None:
+    """Write to a container: one more item."""
+    held = value.held if isinstance(value, Growing) else value
+    (held.add if isinstance(held, set) else held.append)(len(held))
+
+
+@remote_class()
+class Hoard:
+    """Keeps a value, and writes to it."""
+
+    kept: Any = None
+
+    @remote_function(dispatch="all")
+    def keep(self, value: Any) -> None:
+        """Keep a value."""
+        self.kept = value
+
+    @remote_function(dispatch="all")
+    def grow(self) -> int:
+        """Write to the value that it keeps; returns its size."""
+        grow(self.kept)
+        return len(self.kept)
+
+    @remote_function(dispatch="all")
+    def size(self) -> int:
+        """The size of the value that it keeps."""
+        return len(self.kept)
+
+    @remote_function(dispatch="all", collect="first")
+    def given(self) -> Any:
+        """The value that it keeps."""
+        return self.kept
+
+
 def _own(rows: Sequence[int], valid: Sequence[bool] | None) -> list[int]:
     return [row for row, kept in zip(rows, valid or [True] * len(rows), strict=True) if kept]
