@@ -16,6 +16,7 @@ from twinkle_remote.backends.thread_reply import ThreadReply
 from twinkle_remote.call.lazy_values.lazy import call_of
 from twinkle_remote.call.pending.pending_call import PendingCall
 from twinkle_remote.call.sent_tasks import SentTasks
+from twinkle_remote.conformance.subjects.coroutines import Asks
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 from twinkle_remote.protocol.spec import FunctionSpec
@@ -168,3 +169,16 @@ def test_a_call_behind_a_late_one_is_late() -> None:
         assert time.monotonic() - began < 30.0
     finally:
         Steps.gate.set()
+
+
+def test_a_late_call_that_has_ended_meanwhile_tells_what_its_workers_raised() -> None:
+    with session("threads", groups=GROUPS):
+        lazy = submit(on("one").create(Asks).late)  # its worker cancels it at the deadline
+        call = call_of(lazy)
+        until = time.monotonic() + 60.0
+        while not call.done() and time.monotonic() < until:
+            time.sleep(0.05)
+        error = call.lateness(1.0)
+        assert isinstance(error, CallTimeoutError) and "waits_deep" in str(error)
+        with pytest.raises(CallTimeoutError, match="waits_deep"):
+            get(lazy)

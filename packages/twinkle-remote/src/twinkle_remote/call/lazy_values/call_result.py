@@ -73,7 +73,7 @@ class CallResult:
 
     def describe(self) -> str:
         """Class.method, group, number of workers, mesh."""
-        return f"{self._call.name} on {self._call.where()}"
+        return f"{self._call.name} on {self._call.call.where()}"
 
     def state(self) -> str:
         """A short text of the call's state; never waits."""

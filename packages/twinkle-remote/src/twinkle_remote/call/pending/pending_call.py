@@ -201,7 +201,7 @@ class PendingCall:
     def failure_text(self) -> str:
         """The known failure in one line."""
         if not self.failing.known:
-            return f"{self.name} on {self.where()} is past its deadline; called from {self.line}"
+            return f"{self.name} on {self.call.where()} is past its deadline; called from {self.line}"
         first = self.first_failure()
         what = f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}"
         return f"{what}; called from {self.line}"
@@ -362,10 +362,6 @@ class PendingCall:
             return "lost at shutdown"
         return f"{len(self._replies.outcomes)} of {len(self.ranks)} workers done" if self._sent.of_ranks else "not done"
 
-    def where(self) -> str:
-        """Group, number of called workers, and the mesh: `actor[8] dp=2 tp=4`."""
-        return self.call.where()
-
     def label(self, rank: int) -> str:
         """The short name of a called worker, with its coordinate."""
         return self.call.label(self._group.info(rank))
@@ -395,5 +391,10 @@ class PendingCall:
         self._runtime.call_completed(self)
 
     def lateness(self, seconds: float | None) -> Exception:
-        """The error that it is not done after this time."""
+        """The error that it is not done after this time; what its workers raised, if all have answered meanwhile."""
+        if not self._replies.pending and self.failing.known:
+            try:
+                self._raise_failures()
+            except Exception as error:
+                return error
         return self._sent.lateness(seconds, sorted(self._replies.outcomes), self._replies.pending)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.protocol.backend import Store, WorkerGroup
+    from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.messages import Outcome
 
 _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
@@ -24,9 +25,11 @@ class AnsweredCall(Protocol):
 
     Attributes:
         name: Class.method.
+        call: The call as it was made.
     """
 
     name: str
+    call: Call
 
     @property
     def line(self) -> str:
@@ -39,9 +42,6 @@ class AnsweredCall(Protocol):
     @property
     def origin(self) -> tuple[object, WorkerGroup]:
         """Its runtime and its group."""
-
-    def where(self) -> str:
-        """Group, number of called workers, and the mesh."""
 
     def label(self, rank: int) -> str:
         """The short name of a called worker."""
@@ -85,7 +85,7 @@ def _unread(call: AnsweredCall, rank: int, seconds: float, why: object) -> Excep
     """The error that the result of a rank was not read in time."""
     done = [other for other in call.ranks if other != rank]
     head = (
-        f"{call.name} on {call.where()} is done, but the result of {call.label(rank)} was not read within "
+        f"{call.name} on {call.call.where()} is done, but the result of {call.label(rank)} was not read within "
         f"{seconds:g} s: {why}"
     )
     return lateness(head, call.line, done, [rank], call.origin[1].stacks([rank]))

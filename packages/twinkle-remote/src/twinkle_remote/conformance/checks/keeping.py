@@ -101,8 +101,9 @@ def joining_is_as_strict_as_dividing(harness: Harness) -> None:
 
 def writes_are_seen_by_nobody_else(harness: Harness) -> None:
     """What one writes to a value that it gave or was given does not change that of another, in any backend."""
-    for make in (list,) if harness.served else (list, set, bytearray, deque, Growing):
-        hoard, other, value = harness.build(Hoard, 2), harness.build(Hoard, 2), make()
+    kinds: tuple[type[Any], ...] = (list,) if harness.served else (list, set, bytearray, deque, Growing)
+    for kind in kinds:
+        hoard, other, value = harness.build(Hoard, 2), harness.build(Hoard, 2), kind()
         one = [1] * harness.workers(2)
         kept = submit(hoard.keep, value)
         grow(value)
