@@ -100,7 +100,7 @@ def joining_is_as_strict_as_dividing(harness: Harness) -> None:
 
 
 def writes_are_seen_by_nobody_else(harness: Harness) -> None:
-    """What one writes to a value that it gave or was given does not change that of another, in any backend."""
+    """A value that a caller or a worker writes to is its own: nobody else sees it, in any backend."""
     kinds: tuple[type[Any], ...] = (list,) if harness.served else (list, set, bytearray, deque, Growing)
     for kind in kinds:
         hoard, other, value = harness.build(Hoard, 2), harness.build(Hoard, 2), kind()
