@@ -18,6 +18,9 @@ set -euo pipefail
 addresses=$(hostname -I)
 head=${addresses%% *}:29500  # this script runs on the first host
 
+export PYTHONHASHSEED=0                        # each process builds what comes of a set of texts in the same order
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1    # processes that start again do not find the addresses of those before
+
 srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --max-restarts 3 \
     --rdzv-backend c10d --rdzv-endpoint "$head" --rdzv-id "$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \

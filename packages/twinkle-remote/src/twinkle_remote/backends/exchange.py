@@ -39,7 +39,9 @@ class Exchange:
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         distributed: Any = importlib.import_module("torch.distributed")
         self._base = _store(distributed, rank, size, timedelta(seconds=timeout))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        # A store of torchrun's agents outlives a restart. Another one is made for each attempt, and the agents of
+        # several hosts count the attempts each in its own way.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if _hosted_by_agents() else "0"
         session = self._base.add(f"twinkle/{attempt}/sessions/{rank}", 1)
         self._store = distributed.PrefixStore(f"twinkle/{attempt}/{session}", self._base)
         self._rank, self._size, self._timeout = rank, size, timeout
@@ -128,6 +130,11 @@ class Exchange:
                 return
 
 
+def _hosted_by_agents() -> bool:
+    """Whether the launcher's own processes host the store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def _store(distributed: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """The store of the launcher, or one of this program's own process group."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -135,9 +142,8 @@ def _store(distributed: Any, rank: int, size: int, timeout: timedelta) -> Any:
         return _store_of_group(distributed, rank, size, timeout)
     if missing:
         raise TwinkleError(f"WORLD_SIZE={size} is set, but {missing[0]} is not: start the program with torchrun")
-    agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    hosts = rank == 0 and not agent_hosts
+    hosts = rank == 0 and not _hosted_by_agents()
     return distributed.TCPStore(address, port, size, hosts, timeout, multi_tenant=True)
 
 
