@@ -67,15 +67,15 @@ def until(job: Job, found: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-@pytest.fixture(scope="module")
-def whole() -> list[float]:
+def alone(steps: int) -> list[float]:
     """The losses of the first steps in one process."""
-    done = subprocess.run([sys.executable, SFT, "--steps", "40"], capture_output=True, text=True, check=True)
+    command = [sys.executable, SFT, "--steps", str(steps)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     return [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.stdout)]
 
 
 def test_a_run_that_is_told_of_its_end_saves_and_goes_on(
-    submit: Callable[..., Job], hosts: Hosts, tmp_path: Path, whole: list[float]
+    submit: Callable[..., Job], hosts: Hosts, tmp_path: Path
 ) -> None:
     run = ["python", SFT, "--mode", "ray", "--workers", "2", "--checkpoints", str(tmp_path / "run")]
     first = submit("ray.sh", *run, "--steps", "100000", "--every", "100000")
@@ -89,7 +89,7 @@ def test_a_run_that_is_told_of_its_end_saves_and_goes_on(
     second = submit("ray.sh", *run, "--steps", str(last + 2))
     after = finished(second)
     assert sorted(after) == [last + 1, last + 2] and second.requeued == []
-    assert list({**before, **after}.values()) == pytest.approx(whole[: last + 2], abs=1e-3)
+    assert list({**before, **after}.values()) == pytest.approx(alone(last + 2), abs=1e-3)
 
 
 def test_a_program_that_fails_fails_the_job_and_leaves_logs_of_each_host(submit: Callable[..., Job]) -> None:
@@ -102,11 +102,11 @@ def test_a_program_that_fails_fails_the_job_and_leaves_logs_of_each_host(submit:
 
 
 def test_processes_of_a_launcher_that_lose_one_start_again_from_the_checkpoint(
-    submit: Callable[..., Job], hosts: Hosts, tmp_path: Path, whole: list[float]
+    submit: Callable[..., Job], hosts: Hosts, tmp_path: Path
 ) -> None:
     run = [SFT, "--workers", "2", "--checkpoints", str(tmp_path / "run"), "--steps", "6", "--every", "1"]
     job = submit("torchrun.sh", *run)
     until(job, lambda: 3 in losses(job))
     hosts.run("two", "pkill", "-KILL", "-f", "--", f"-u {SFT}")
-    assert list(finished(job).values()) == pytest.approx(whole[:6], abs=1e-3)
+    assert list(finished(job).values()) == pytest.approx(alone(6), abs=1e-3)
     assert job.log.count("step    1 ") == 1  # and not from the start
