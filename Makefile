@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export OMP_WAIT_POLICY ?= PASSIVE
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-fast test-python test-vllm setup lint typecheck quick clusters packaging docs bench lock clean
+.PHONY: demo test test-fast test-python test-lowest test-vllm setup lint typecheck quick clusters packaging dist docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -33,6 +33,7 @@ setup: .venv/.ready
 	$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r .venv/requirements.txt
 	$(UV) sync --quiet --locked --all-packages
 	touch $@
+	@echo "setup: .venv has what uv.lock names; from here on uv sync and uv run work too"
 
 lint: setup
 	$(BIN)/ruff check && $(BIN)/ruff format --check
@@ -60,6 +61,10 @@ test-python: .tools/uv-$(UV_VERSION)/bin/uv
 	$(UV) pip install --quiet --python $(OTHER)/bin/python --no-deps --editable . $(addprefix --editable ,$(wildcard packages/*))
 	$(OTHER)/bin/python -m pytest -m "not (packaging or ray)" tests/mesh tests/remote tests/data
 
+# The lowest versions that the packages declare, on Python 3.11: what needs no cluster, and one loop on Ray.
+test-lowest: .tools/uv-$(UV_VERSION)/bin/uv
+	tools/lowest.sh .tools/uv-$(UV_VERSION)/bin/uv
+
 # The engine of vLLM itself, built for CPUs, in an environment of its own: it asks for another transformers than the lock
 # has, and for a build of torch that indexes may lack.
 test-vllm: .cache/vllm/.ready
@@ -74,6 +79,10 @@ test-vllm: .cache/vllm/.ready
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
 	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging tests/packaging
+
+# What a release uploads: wheels and source distributions of the last commit, built twice, checked and installed.
+dist: setup
+	tools/dist.sh .tools/uv-$(UV_VERSION)/bin/uv
 
 # The site, without a network: out/docs/index.html. A warning is an error.
 docs: setup

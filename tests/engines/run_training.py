@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from math import prod
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -26,6 +27,7 @@ from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import Rollouts, TransformersModel
 
 Program: TypeAlias = Callable[[Path, DeviceMesh], None]
+DIVIDES_EXPERTS = find_spec("transformers.distributed.expert_parallel") is not None  # since 5.21
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Case:
         normalize: As for `forward_backward`.
         max_grad_norm: As for the model.
         options: Further options of the model.
-        ep_size: Ranks that experts are divided over at most, where there is no tp.
+        ep_size: Ranks that experts are divided over at most, where there is no tp and Transformers divides them.
     """
 
     family: str
@@ -52,7 +54,7 @@ class Case:
         return "lora" in self.options
 
     def mesh(self, given: DeviceMesh) -> DeviceMesh:
-        if self.ep_size == 1 or given.size("tp") > 1:
+        if not DIVIDES_EXPERTS or self.ep_size == 1 or given.size("tp") > 1:
             return given
         dp, fsdp, ep = given.size("dp"), given.size("fsdp"), min(self.ep_size, given.world_size)
         return DeviceMesh.from_sizes(dp_size=dp, fsdp_size=fsdp, ep_size=ep, device_type="cpu")
@@ -71,7 +73,7 @@ CASES = {
 LAYOUTS = {
     "2x1x1": ("llama-sgd", "qwen3-sgd"),
     "2x2x1": ("qwen2-adamw-packed", "llama-lora", "qwen3-moe", "qwen2-moe-packed"),  # experts over 2 ranks, and over 4
-    "1x2x2": tuple(CASES),
+    "1x2x2": tuple(name for name, case in CASES.items() if DIVIDES_EXPERTS or case.ep_size == 1),  # also over tp
 }
 """The cases of each layout: each case is divided over data and over tensors."""
 

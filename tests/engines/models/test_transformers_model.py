@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
-from run_training import CASES, LAYOUTS, batches, whole
+from run_training import CASES, DIVIDES_EXPERTS, LAYOUTS, batches, whole
 from safetensors.torch import load_file
 from tiny_models import CONFIGS, Build, PlainLoop, adamw, adapted, halving, plain_logprobs, ragged, sequences, sgd
 from torch.testing import assert_close
@@ -310,6 +310,13 @@ def test_tensor_parallel_sizes_divide_the_heads() -> None:
         check_tensor_parallel(Build("llama")(), 3)
 
 
+@pytest.mark.skipif(DIVIDES_EXPERTS, reason="transformers 5.21 and newer")
+def test_an_older_transformers_divides_no_experts() -> None:
+    with pytest.raises(ImportError, match=r"transformers 5\.21"):
+        check_expert_parallel(Build("qwen3-moe")(), 2)
+
+
+@pytest.mark.skipif(not DIVIDES_EXPERTS, reason="transformers before 5.21")
 def test_expert_parallel_sizes_divide_the_experts() -> None:
     with pytest.raises(ValueError, match=r"does not divide the 4 experts of Qwen3MoeForCausalLM; use 1 or 2 or 4"):
         check_expert_parallel(Build("qwen3-moe")(), 3)

@@ -9,21 +9,9 @@ import torch.distributed as dist
 
 from twinkle_ray.collective import process_groups
 from twinkle_ray.collective.mesh import MeshCollective
-from twinkle_ray.collective.process_groups import _in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def _new_group_of_torch_2_12(ranks: Any = None, timeout: Any = None, group_desc: Any = None) -> None: ...
-
-
-def test_an_older_torch_has_groups_in_ascending_order_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _in_order([3, 1]) == {"sort_ranks": False}
-    monkeypatch.setattr(dist, "new_group", _new_group_of_torch_2_12)
-    assert _in_order([0, 2, 5]) == {}
-    with pytest.raises(ValueError, match=r"needs torch 2\.13"):
-        _in_order([3, 1])
 
 
 @pytest.fixture

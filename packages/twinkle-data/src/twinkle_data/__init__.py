@@ -19,6 +19,8 @@ from twinkle_data.sampler import DeviceMeshSampler
 from twinkle_data.sources.mixing import Mixture
 from twinkle_data.sources.shards import Shards
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BadSampleError",
     "Batch",

@@ -307,7 +307,7 @@ class DeviceMesh(DataParallel):
         Raises:
             ValueError: on every rank where the ranks' meshes do not fit together; without a default process group; for
                 ranks that it does not have, and a view whose dims do not stand in the mesh's order; with a torch before
-                2.13, which sorts the ranks of a group, for ranks that do not ascend along a dim.
+                2.12, which sorts the ranks of a group, for ranks that do not ascend along a dim.
         """
         from .interop.torch import to_torch
 

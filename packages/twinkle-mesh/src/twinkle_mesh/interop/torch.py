@@ -14,7 +14,7 @@ from twinkle_mesh.rules.messages import preview
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import (
@@ -131,13 +131,13 @@ def _check_order(mesh: DataParallel) -> None:
                 if list(group) != sorted(group):
                     raise ValueError(
                         f"the ranks along {name} do not ascend ({preview(group)}), and this torch sorts the ranks of a "
-                        "group, so its collectives would take another order than the mesh; use torch 2.13, or ranks "
+                        "group, so its collectives would take another order than the mesh; use torch 2.12, or ranks "
                         "that ascend along each dim"
                     )
 
 
 def _keeps_order() -> bool:
-    """Tell whether torch keeps the order of a group's ranks. Before 2.13 it sorts them."""
+    """Tell whether torch keeps the order of a group's ranks. Before 2.12 it sorts them."""
     from inspect import signature
 
     import torch.distributed as dist
@@ -151,8 +151,8 @@ _PRIVATE = ("_layout", "_rank_map", "_pg_registry", "_flatten_mapping")
 def _add_flattened(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], group: ProcessGroup) -> None:
     """Add a flattened dim to torch's mesh over an existing group.
 
-    torch 2.13 has no public way. Its own `_flatten` makes another group: every rank has to take part in that, but a
-    rank that is not in the mesh cannot call it.
+    torch up to 2.13 has no public way. Its own `_flatten` makes another group: every rank has to take part in that, but
+    a rank that is not in the mesh cannot call it.
 
     Raises:
         RuntimeError: This torch has other private members.
@@ -161,13 +161,13 @@ def _add_flattened(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], grou
     if missing:
         raise RuntimeError(
             f"to_torch cannot add the flattened dim {name!r}: DeviceMesh of this torch has no {', '.join(missing)}; "
-            "torch 2.13 has, and a mesh without views needs none"
+            "torch 2.12 has, and a mesh without views needs none"
         )
     layout = mesh[dims]._layout
     flat = type(mesh)(
         mesh.device_type,
         mesh_dim_names=(name,),
-        _layout=type(layout)([layout.collapse()]),
+        _layout=_one_dim(layout),
         _rank_map=mesh._rank_map,
         _root_mesh=mesh,
         _init_backend=False,
@@ -175,6 +175,14 @@ def _add_flattened(mesh: TorchDeviceMesh, name: str, dims: tuple[str, ...], grou
     flat._dim_group_names = [group.group_name]
     mesh._pg_registry[group.group_name] = group
     mesh._flatten_mapping[name] = flat
+
+
+def _one_dim(layout: Any) -> Any:
+    """Return torch's layout of several dims as that of one dim, which has all their ranks."""
+    if hasattr(layout, "collapse"):  # since torch 2.13
+        return type(layout)([layout.collapse()])
+    merged = layout.coalesce()
+    return merged.nest() if len(merged) > 1 else merged
 
 
 def _compare(made: _GroupCache, family: Sequence[DataParallel]) -> None:

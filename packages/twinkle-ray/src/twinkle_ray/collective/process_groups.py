@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from inspect import signature
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -174,27 +173,11 @@ def create_groups(
     own = dist.get_rank()
     found: ProcessGroup | None = None
     for ranks in groups:
-        group = dist.new_group(list(ranks), timeout=timeout, group_desc=f"twinkle.{name}", **_in_order(ranks))
+        group = dist.new_group(list(ranks), timeout=timeout, group_desc=f"twinkle.{name}", sort_ranks=False)
         if own in ranks:
             created.append(group)
             found = group
     return found
-
-
-def _in_order(ranks: Sequence[int]) -> dict[str, Any]:
-    """The argument of `new_group` that keeps the order of ranks; torch before 2.13 has none, and sorts them.
-
-    Raises:
-        ValueError: They are in another order, which this torch cannot keep.
-    """
-    if "sort_ranks" in signature(dist.new_group).parameters:
-        return {"sort_ranks": False}
-    if list(ranks) != sorted(ranks):
-        raise ValueError(
-            f"a group of the ranks {list(ranks)}, in this order, needs torch 2.13, and this is {torch.__version__}: "
-            "use a mesh whose ranks ascend"
-        )
-    return {}
 
 
 def _compare(groups: Sequence[Sequence[int]], name: str) -> None:
