@@ -19,7 +19,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "public_names",
 ]
-exclude_patterns = ["extensions"]
+exclude_patterns = ["extensions", "templates"]
+templates_path = ["templates"]
 root_doc = "index"
 
 html_theme = "furo"

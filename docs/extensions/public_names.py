@@ -10,6 +10,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 
 if TYPE_CHECKING:
@@ -72,8 +73,21 @@ def without_private(_app: Sphinx, what: str, _name: str, _value: Any, _options: 
     return (_PRIVATE.sub("", signature), result) if what == "class" and signature is not None else None
 
 
+def as_of_method(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Read the docstring of a property or a field as a method's.
+
+    Napoleon takes what is before the first colon for a type. A named tuple's field without a text gets one of Python.
+    """
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+    elif what in {"property", "attribute", "data"}:
+        read = GoogleDocstring(list(lines), app.config, app, "method", name, value, options).lines()
+        lines[:] = ["..", "", *read]  # an empty comment, as blank lines are passed over
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directive."""
     app.add_directive("public-names", PublicNames)
     app.connect("autodoc-process-signature", without_private)
+    app.connect("autodoc-process-docstring", as_of_method, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
+from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +15,46 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http", "twinkle.engines")
+SCHEME = re.compile(r"[a-z]+:")
 OUTSIDE = re.compile(r'<(?:script|img|iframe)[^>]*? src="https?://|<link[^>]*? rel="stylesheet"[^>]*? href="https?://')
+
+
+class Page(HTMLParser):
+    """What the tests ask of a built page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.contents: list[str] = []
+        self.pictures: list[tuple[str, str]] = []
+        self.titles = self.headings = self._depth = 0
+        self._body = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element; `contents` has the links of the navigation at the left, `links` all others."""
+        values = {name: value or "" for name, value in attrs}
+        self.ids.update([values["id"]] if "id" in values else [])
+        self._body |= tag == "body"
+        self.titles += tag == "title" and not self._body
+        self.headings += tag == "h1"
+        if tag == "div" and (self._depth or "sidebar-tree" in values.get("class", "").split()):
+            self._depth += 1
+        elif tag == "img":
+            self.pictures.append((values.get("src", ""), values.get("alt", "")))
+        elif tag == "a" and values.get("href"):
+            (self.contents if self._depth else self.links).append(values["href"])
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note the end of the navigation."""
+        self._depth -= tag == "div" and self._depth > 0
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    """Each page of the site by its file."""
+    return {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +84,75 @@ def test_each_name_of_twinkle_leads_to_its_reference(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_links_within_the_site_lead_somewhere(site: Path) -> None:
-    pages = {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
-    ids = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
+def test_a_text_before_a_colon_is_no_type_of_a_property(site: Path) -> None:
+    page = (site / "api" / "twinkle_remote.html").read_text(encoding="utf-8")
+    version = re.search(r'<dt[^>]* id="twinkle_remote.Stream.version">.*?</dd></dl>', page, re.DOTALL)
+    assert version is not None
+    text = re.sub(r"<[^>]+>", "", version[0])
+    assert ": what was published last" in text
+    assert "Type:" not in text
+
+
+@pytest.mark.slow
+def test_fields_of_named_tuples_say_nothing_but_what_is_written(site: Path) -> None:
+    page = (site / "api" / "twinkle_mesh.html").read_text(encoding="utf-8")
+    assert 'id="twinkle_mesh.Piece.start"' in page
+    assert "Estimated bytes that each rank sends" in page
+    assert "Alias for field number" not in page
+
+
+@pytest.mark.slow
+def test_links_within_the_site_lead_somewhere(pages: dict[Path, Page]) -> None:
     dead = []
-    for page, text in pages.items():
-        for link in re.findall(r'<a [^>]*?href="([^"]+)"', text):
-            path, _, anchor = unquote(link).partition("#")
-            if re.match(r"[a-z]+:", path):
-                continue
-            target = (page.parent / path).resolve() if path else page
-            if not target.exists() or (anchor and target in ids and anchor not in ids[target]):
-                dead.append(f"{page.relative_to(site)}: {link}")
+    for path, page in pages.items():
+        for link in (link for link in page.links + page.contents if not SCHEME.match(link)):
+            name, _, anchor = unquote(link).partition("#")
+            target = (path.parent / name.partition("?")[0]).resolve() if name else path
+            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].ids):
+                dead.append(f"{path.name}: {link}")
     assert dead == []
+
+
+@pytest.mark.slow
+def test_links_that_leave_the_site_are_of_https(pages: dict[Path, Page]) -> None:
+    outside = [(path.name, link) for path, page in pages.items() for link in page.links if SCHEME.match(link)]
+    assert outside
+    assert [found for found in outside if not re.match(r"https://[\w-]+(\.[\w-]+)+(/|$)", found[1])] == []
+
+
+@pytest.mark.slow
+def test_each_anchor_is_the_only_one_of_its_name(pages: dict[Path, Page]) -> None:
+    assert [(path.name, name) for path, page in pages.items() for name, n in page.ids.items() if n > 1] == []
+
+
+@pytest.mark.slow
+def test_each_page_has_a_title_and_one_heading_above_the_others(pages: dict[Path, Page]) -> None:
+    counts = {path.name: (page.titles, page.headings) for path, page in pages.items()}
+    assert {name: count for name, count in counts.items() if count != (1, 1)} == {}
+
+
+@pytest.mark.slow
+def test_each_picture_is_there_and_says_what_it_shows(pages: dict[Path, Page]) -> None:
+    pictures = [(path, *picture) for path, page in pages.items() for picture in page.pictures]
+    assert pictures
+    assert [(path.name, source) for path, source, text in pictures if not text] == []
+    local = [(path, source) for path, source, _ in pictures if not SCHEME.match(source)]
+    assert [(path.name, source) for path, source in local if not (path.parent / unquote(source)).is_file()] == []
+
+
+@pytest.mark.slow
+def test_the_table_of_contents_reaches_each_page(site: Path, pages: dict[Path, Page]) -> None:
+    reached = {(site / link.partition("#")[0]).resolve() for link in pages[site / "index.html"].contents}
+    assert set(pages) - reached == {site / "index.html", site / "search.html"}
+
+
+@pytest.mark.slow
+def test_the_contents_have_the_order_in_which_one_asks(site: Path, pages: dict[Path, Page]) -> None:
+    front = pages[site / "index.html"]
+    asked = ["install", "quickstart", "models", "streams", "scale", "http", "api/twinkle"]
+    for links in (front.contents, front.links):
+        found = dict.fromkeys(link.removesuffix(".html") for link in links)
+        assert [link for link in found if link in asked] == asked
 
 
 @pytest.mark.slow
