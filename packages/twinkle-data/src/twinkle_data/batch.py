@@ -35,16 +35,16 @@ class BatchInfo(NamedTuple):
 class Batch(list[T], Generic[T]):
     """A list of samples that also carries its epoch, position, indices and mask.
 
-    What reorders or removes rows in place does the same with `indices` and `valid`. What would add rows, which have no
-    index, raises TypeError: use a list of your own, as in `[*batch, row]`. A row may be replaced, but not by another
-    row of the batch: use `sort`, `reverse` or `permute` to move rows.
+    Methods that reorder or remove rows in place do the same with `indices` and `valid`. Methods that add rows raise
+    TypeError, because new rows have no index: use your own list, as in `[*batch, row]`. A row may be replaced, but not
+    by another row of the batch: use `sort`, `reverse` or `permute` to move rows.
 
     Attributes:
         epoch: Epoch, from 0.
         position: Number of samples of the epoch before the global batch.
         indices: Index in the dataset of each row.
         valid: False for fillers and for rows in place of bad samples.
-        sharded: The rows are one rank's share, made in its worker; a dispatch does not divide them again.
+        sharded: The rows are one rank's share, read in its worker; a dispatch does not divide them again.
     """
 
     __slots__ = ("epoch", "indices", "position", "sharded", "valid")
@@ -122,10 +122,10 @@ class Batch(list[T], Generic[T]):
         """Put the rows into another order, with their indices and flags.
 
         Args:
-            rows: The present row of each new one; each of [0, len - 1] once.
+            rows: For each new position, the current position of its row; each of [0, len - 1] once.
 
         Raises:
-            ValueError: A row comes twice or never.
+            ValueError: A position is repeated or missing.
         """
         order = [whole_number("rows", row) for row in rows]
         if sorted(order) != list(range(len(self))):
@@ -139,7 +139,7 @@ class Batch(list[T], Generic[T]):
         self._select(sorted(range(len(rows)), key=measures.__getitem__, reverse=reverse))
 
     def reverse(self) -> None:
-        """Turn the rows round, with their indices and flags."""
+        """Reverse the rows, with their indices and flags."""
         self._select(range(len(self) - 1, -1, -1))
 
     def pop(self, row: SupportsIndex = -1, /) -> T:
@@ -159,15 +159,15 @@ class Batch(list[T], Generic[T]):
         self._select(())
 
     def append(self, row: T, /) -> NoReturn:
-        """Raise TypeError: a row of one's own has no index."""
+        """Raise TypeError: a new row has no index."""
         raise _refusal("a new row has no index in the dataset")
 
     def extend(self, rows: Iterable[T], /) -> NoReturn:
-        """Raise TypeError: rows of one's own have no indices."""
+        """Raise TypeError: new rows have no indices."""
         raise _refusal("new rows have no index in the dataset")
 
     def insert(self, at: SupportsIndex, row: T, /) -> NoReturn:
-        """Raise TypeError: a row of one's own has no index."""
+        """Raise TypeError: a new row has no index."""
         raise _refusal("a new row has no index in the dataset")
 
     def __iadd__(self, rows: Iterable[T], /) -> NoReturn:  # type: ignore[misc, override]  # a list's returns itself

@@ -45,7 +45,7 @@ class State:
         identity: The order of samples that the cursor belongs to.
         cursor: The position, at the first sample that was not delivered.
         quarantine: Indices of bad samples, ascending.
-        source: State of an iterable source, as the source gives it.
+        source: State of an iterable source, as the source returns it.
     """
 
     identity: Identity
@@ -71,7 +71,7 @@ class State:
 
 
 def read_state(state: Mapping[str, Any], own: Identity) -> State:
-    """Read a saved state and check that it belongs to this order of samples.
+    """Read a saved state, and check that it belongs to this order of samples.
 
     Raises:
         StateMismatchError: It does not; the message shows every difference.

@@ -12,11 +12,11 @@ class StateMismatchError(TwinkleError, ValueError):
 
 
 class RanksDifferError(TwinkleError, ValueError):
-    """The ranks of a loader have different datasets, so that rows would come twice or never."""
+    """The ranks of a loader have different datasets, so rows would be repeated or missing."""
 
 
 class NotResumableError(TwinkleError):
-    """An iterable dataset cannot go to the position that was asked for."""
+    """An iterable dataset cannot go to the requested position."""
 
 
 class LoaderProcessError(TwinkleError, RuntimeError):
@@ -29,7 +29,7 @@ class BadSampleError(TwinkleError):
     The error that a loop sees is also an instance of the type that was raised while reading.
 
     Attributes:
-        index: Index of the sample in the dataset; -1 where no single sample caused it.
+        index: Index of the sample in the dataset; -1 if no single sample caused it.
     """
 
     index: int = -1

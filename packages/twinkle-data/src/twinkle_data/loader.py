@@ -51,8 +51,8 @@ class DataLoader(Generic[B]):
             `Mixture`, `Shards`, an iterable, or a callable that builds one of these in the process that reads.
         batch_size: Samples of a global batch, a multiple of the data world size.
         device_mesh: In a worker of this mesh, a batch is that rank's slice; on the driver it is the global batch.
-            Without a mesh, a worker gets its slice by its component's mesh, and one of several processes (of a
-            launcher, or of torch's process group) without a session gets its slice of all of them.
+            Without a mesh, a worker gets its slice by its component's mesh. Without a mesh and a session, each process
+            of a launcher, or of torch's process group, gets a slice.
         remote_group: Load on the workers of this group. A batch is then lazy: it stands for the global batch, and
             its rows stay on the workers until they are used. With a mesh each data rank has a loader; without a
             mesh the first worker has one.
@@ -63,18 +63,18 @@ class DataLoader(Generic[B]):
             on each rank) or `pad` (the same number of rows on each rank, with masked fillers).
         num_workers: Loader processes of each rank; 0 reads in the loop itself.
         collate_fn: Turns a `Batch` into what the loop gets; without it the loop gets the `Batch`.
-        on_error: What to do with a sample that cannot be read: `raise`, `skip` (another sample takes its row, which
-            is masked) or `replace` (another sample takes its row, the same one in every run).
-        retries: Further attempts after a transient error: OSError, ConnectionError, TimeoutError.
-        backoff_s: Seconds before the first retry; doubled for each further one.
+        on_error: The treatment of a sample that cannot be read: `raise`, `skip` (another sample takes its row, and the
+            row is masked) or `replace` (another sample takes its row, the same one in every run).
+        retries: More attempts after a transient error: OSError, ConnectionError, TimeoutError.
+        backoff_s: Seconds before the first retry; doubled for each later one.
         max_bad: Number of bad samples that `skip` and `replace` accept.
         sample_seeds: Seed `random`, numpy and torch before each sample, by (seed, epoch, index).
-        fingerprint: Name of the dataset's contents; without it, the loader takes a digest of some samples, or the
-            fingerprint of the dataset itself.
+        fingerprint: Name of the dataset's contents. Without it, the loader uses the dataset's attribute `fingerprint`,
+            or a digest of some samples.
         progress: Show a progress bar for each epoch (needs tqdm), on one rank.
         processes: How loader processes read ahead; replaces `num_workers` and the keywords of its fields.
-        packing: Batches by tokens; replaces the keywords of its fields. `batch_size` is then the most samples that a
-            step holds, over all packs.
+        packing: Batches by tokens; replaces the keywords of its fields. `batch_size` is then the largest number of
+            samples in a step, over all packs.
         **options: The fields of `ProcessOptions` and `Packing` as keywords (`LoaderOptions`).
     """
 
@@ -283,7 +283,7 @@ class DataLoader(Generic[B]):
             raise
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Go to the start of an epoch; does nothing when the loader is in that epoch already.
+        """Go to the start of an epoch; do nothing if the loader is already in that epoch.
 
         Args:
             epoch: At least 0.

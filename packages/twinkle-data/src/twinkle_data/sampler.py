@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 class DeviceMeshSampler:
     """One data rank's share of what a torch sampler or batch sampler yields.
 
-    A batch sampler gives lists: this rank's slice of each global batch. A sampler of single indices gives indices: one
-    of every `data_world_size` in a row. Every rank takes the same number of steps. A sampler whose `generator` is None
-    (torch's random ones) gets one that is seeded by (seed, epoch), so that all ranks agree. A sampler that draws from
-    another source must yield the same on every rank. The state holds the states of generators that the sampler has; a
-    sampler that draws from a global generator can be saved between epochs only.
+    For a batch sampler it yields lists: this rank's slice of each global batch. For a sampler of single indices it
+    yields one of every `data_world_size` consecutive indices. Every rank takes the same number of steps. A sampler
+    whose `generator` is None (torch's random samplers) gets a generator that is seeded by (seed, epoch), so that all
+    ranks agree. A sampler that draws from another source must yield the same on every rank. The state holds the states
+    of the sampler's generators. A sampler that draws from a global generator can be saved only between epochs.
 
     Args:
         sampler: A sampler of ints or of lists of ints. Do not use it elsewhere: its `generator` may be set.
         device_mesh: Mesh with the data ranks; on the driver the global batches are not divided.
         seed: Seed of the generator that a random sampler gets.
-        tail: What to do with a batch that does not divide over the data ranks: `drop` leaves out the last one, `short`
-            (batches only) splits each batch as evenly as possible, `pad` repeats rows. None pads the last batch, so
-            that no row is lost, and raises for an earlier one.
-        batched: Whether the sampler yields lists; None knows torch's samplers and lists, and looks at the first element
-            of another sampler that has a `batch_size`. Any other one is taken to yield single indices.
+        tail: The rule for a batch that does not divide over the data ranks. `drop` leaves out the last batch, `short`
+            (only for batches) splits each batch as evenly as possible, `pad` repeats rows. None pads the last batch, so
+            that no row is lost, and raises for an earlier batch.
+        batched: Whether the sampler yields lists. With None, torch's samplers and lists are known, and of another
+            sampler with a `batch_size` the first element decides. All other samplers yield single indices.
 
     Raises:
-        ValueError: Its batches do not divide over the data ranks, or it is divided already, as a DistributedSampler is.
+        ValueError: Its batches do not divide over the data ranks, or it is already divided, like a DistributedSampler.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class DeviceMeshSampler:
         """The position as JSON values; it can be loaded on another number of ranks.
 
         Args:
-            delivered: Steps of the current pass that the loop got; None counts the steps that were taken, which
-                are more when a loader prefetches.
+            delivered: Steps of the current pass that the loop got. None counts the steps that were drawn; with a loader
+                that prefetches these are more.
 
         Raises:
             NotResumableError: Within an epoch, the sampler draws from a global generator; or one has no state.

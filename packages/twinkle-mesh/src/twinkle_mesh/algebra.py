@@ -1,4 +1,4 @@
-"""Operations that make a mesh from a mesh: the bodies of the verbs of `DeviceMesh`."""
+"""Operations that make a mesh from a mesh: the implementation of methods of `DeviceMesh`."""
 
 from __future__ import annotations
 

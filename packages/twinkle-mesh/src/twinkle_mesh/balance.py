@@ -42,9 +42,10 @@ def balanced_slice(total: int, parts: int, index: int) -> slice:
 def balanced_rows(costs: Sequence[float], parts: int) -> list[list[int]]:
     """Return the rows of each part, ascending, so that the sums of their costs are even.
 
-    The dearest row goes first, each to the part that costs least until then; of equal parts, to the one with fewer
-    rows, then to the first. Each part gets a row where there are enough. Rows of one cost follow each other, as
-    `balanced_slice` cuts them. It is the greedy rule of R. L. Graham, "Bounds on multiprocessing timing anomalies".
+    The most expensive row goes first. Each row goes to the part with the lowest cost so far; of equal parts, to the one
+    with fewer rows, then to the first. Each part gets a row if there are enough rows. Rows of equal cost are divided
+    into runs, as in `balanced_slice`. This is the greedy rule of R. L. Graham, "Bounds on multiprocessing timing
+    anomalies".
 
     Args:
         costs: The cost of each row, finite and at or above 0.

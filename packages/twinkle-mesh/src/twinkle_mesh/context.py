@@ -26,7 +26,7 @@ def current_rank() -> int | None:
 
 
 def ask_for_rank(function: Callable[[], int | None]) -> None:
-    """Let a function return the rank of code without `use_rank`, such as a worker's helper threads.
+    """Register a function that returns the rank of code without `use_rank`, such as a worker's helper threads.
 
     Args:
         function: Returns the rank, or None outside a worker.

@@ -1,7 +1,7 @@
 """The expert view: the ranks of a mesh over the dims of a mixture-of-experts layer.
 
-The rule is Megatron's. In the order of dims, etp stands where tp stands, ep_shard (expert data parallelism) where dp
-stands, and ep in its own place. Pipeline groups are the same as those of the dense layers.
+The rule is Megatron's. In the order of dims, etp is at the position of tp, ep_shard (expert data parallelism) is at the
+position of dp, and ep has its own position. Pipeline groups are the same as those of the dense layers.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ class DeviceGroup:
     """A named group of workers and the devices that they run on.
 
     Args:
-        name: What `remote_group=` refers to.
-        ranks: Device indices, or how many devices; a CPU group takes a count only.
+        name: The name for `remote_group=`.
+        ranks: Device indices, or the number of devices; a CPU group takes only a number.
         device_type: GPU, CPU, NPU, ...; case does not matter and cuda is GPU.
         visible_devices: The part of the hardware that the group may use, such as "8,9"; all of it by default.
-        gpus_per_worker: How many of the devices one worker holds; divides the number of ranks.
-        nodes: On how many nodes the workers are, the same number on each; None for one node where one can hold them,
-            and for as few as possible otherwise. It needs a count of ranks, and divides the number of workers. On
-            backends of one process it has no effect.
+        gpus_per_worker: Number of devices of one worker; divides the number of ranks.
+        nodes: Number of nodes, with the same number of workers on each. None uses one node if one can hold the group,
+            and otherwise as few as possible. It needs a number of ranks, and divides the number of workers. It has no
+            effect on backends with one process.
     """
 
     name: str
@@ -77,12 +77,12 @@ class DeviceGroup:
 
     @property
     def devices(self) -> tuple[int, ...] | None:
-        """The device indices; None where only a count was given."""
+        """The device indices; None if only a number was given."""
         return None if isinstance(self.ranks, int) else self.ranks
 
     @property
     def visible(self) -> tuple[int, ...] | None:
-        """The device indices to which the group is restricted; None where it is not."""
+        """The device indices to which the group is restricted; None without a restriction."""
         return None if self.visible_devices is None else tuple(map(int, self.visible_devices.split(",")))
 
 

@@ -16,7 +16,7 @@ class LaunchedProcess:
     Attributes:
         rank: Rank of this process, at least 0.
         world_size: Number of processes; None where RANK is set without WORLD_SIZE.
-        by: What says so, for messages.
+        by: The source of these numbers, for messages.
     """
 
     __slots__ = ("by", "rank", "world_size")

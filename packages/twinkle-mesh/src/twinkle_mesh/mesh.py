@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 class DeviceMesh(DataParallel):
     """The layout of ranks over named parallel dims: an immutable, hashable value.
 
-    Build one with `from_sizes` or `from_ranks`. The cost of a mesh does not grow with its number of ranks, except for
-    explicit ranks that follow no arithmetic rule.
+    Build a mesh with `from_sizes` or `from_ranks`. Its cost does not grow with the number of ranks, except for explicit
+    ranks that follow no arithmetic rule.
 
     Its dims, attributes, coordinates and groups are those of `MeshValue`, its data ranks and slices those of
     `DataParallel`.
 
-    Operations return a new mesh. Each rank sees the same samples as before. Where ranks are left out, the data ranks
-    are numbered anew from 0.
+    Operations return a new mesh. Each rank gets the same samples as before. If ranks are left out, the data ranks are
+    numbered again from 0.
 
-    Only a new name can change what a rank sees. A dim that `rename` or `unflatten` names dp_replicate, dp, dp_shard or
-    fsdp splits the data. Ranks along a dim that gets the name pp, cp, tp, ep or etp see the same samples; a warning
-    says how many data ranks are lost.
+    Only a new name can change the samples of a rank. If `rename` or `unflatten` names a dim dp_replicate, dp, dp_shard
+    or fsdp, it splits the data. If a dim gets the name pp, cp, tp, ep or etp, its ranks get the same samples, and a
+    warning says how many data ranks are lost.
 
-    Ulysses, experts, virtual stages, sequence parallelism and views stay where their dims stay, and are dropped where
-    a dim that they need is dropped.
+    Ulysses, experts, virtual stages, sequence parallelism and views are kept if the dims that they need are kept.
+    Otherwise they are dropped.
     """
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class DeviceMesh(DataParallel):
 
         Args:
             world_size: Number of ranks; the product of the sizes when None (or 1 while they multiply to more).
-            dp_size: Data parallel replicas; inferred from `world_size` when left out, as is any one size of -1.
+            dp_size: Data parallel replicas; inferred from `world_size` when left out. One size of -1 is inferred too.
             fsdp_size: Fully sharded data parallel ranks.
             tp_size: Tensor parallel ranks.
             pp_size: Pipeline stages.
@@ -116,19 +116,19 @@ class DeviceMesh(DataParallel):
     ) -> Self:
         """Build a mesh from explicit ranks.
 
-        Ranks along a dim see different samples or the same ones. The field's names say which; other names, of which a
-        warning says, count as the same ones.
+        Ranks along a dim get different samples or the same samples. The common names of dims decide this. A dim with
+        another name gets the same samples, with a warning.
 
         Args:
             ranks: A nested sequence or an array of ranks, with one dim for each name.
             dim_names: Names of the dims, outermost first.
-            device_type: As in `from_sizes`, and so are the others.
+            device_type: See `from_sizes`.
             ulysses_size: See `from_sizes`.
             ep_size: See `from_sizes`.
             etp_size: See `from_sizes`.
             vpp_size: See `from_sizes`.
             sequence_parallel: See `from_sizes`.
-            data_dims: The dims whose ranks see different samples, outermost in data order first.
+            data_dims: The dims whose ranks get different samples, outermost in data order first.
 
         Raises:
             ValueError: for ragged, repeated, negative or missing ranks, and for what `from_sizes` refuses.
@@ -148,7 +148,7 @@ class DeviceMesh(DataParallel):
     def expert(self) -> Self:
         """The ranks over the expert dims pp, ep_shard (Megatron's expert data parallelism), ep and etp.
 
-        It has one data rank: ask the mesh itself for slices.
+        It has one data rank. For slices use the mesh itself.
         """
         from .expert import expert_view
 
@@ -164,7 +164,7 @@ class DeviceMesh(DataParallel):
         """Return the mesh with nodes: consecutive blocks of ranks from rank 0 on.
 
         Args:
-            nodes: How many equal nodes there are, or the number of ranks on each.
+            nodes: The number of equal nodes, or the number of ranks on each node.
             ranks_per_node: How many ranks each node has, in place of `nodes`.
             tp_crossing: What happens when a tensor parallel group crosses nodes: "warn", "refuse" or "allow".
 
@@ -197,7 +197,7 @@ class DeviceMesh(DataParallel):
         """Return the mesh of `dims` that holds `rank`: `mesh.submesh(("dp", "tp"), 5)`.
 
         Args:
-            dims: Names of dims or views, in the order that the new mesh is to have; a view becomes a dim.
+            dims: Names of dims or views, in the order of the new mesh; a view becomes a dim.
             rank: Any rank of the new mesh; None is the rank of the running worker.
         """
         return algebra.submesh(self, dims, rank)
@@ -220,7 +220,7 @@ class DeviceMesh(DataParallel):
     def flatten(self, dims: Dims | None = None, name: str | None = None) -> Self:
         """Join dims into one, row-major as listed: `mesh.flatten(("dp", "cp"))`.
 
-        The new dim stands where the first of the joined dims stood.
+        The new dim is at the position of the first joined dim.
 
         Args:
             dims: Names of dims; all of them when None.
@@ -239,7 +239,7 @@ class DeviceMesh(DataParallel):
     def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Self:
         """Give dims new names: `mesh.rename(dp="replica")` or `mesh.rename({"dp": "replica"})`.
 
-        Attributes of a dim, such as `sequence_parallel` of tp, come back with its name.
+        Attributes of a dim, such as `sequence_parallel` of tp, are restored with its name.
         """
         return algebra.rename(self, {**(names or {}), **more})
 
@@ -250,12 +250,12 @@ class DeviceMesh(DataParallel):
     def concat(self, *others: Self, dim: str) -> Self:
         """Put meshes of equal shapes and disjoint ranks one after the other: `a.concat(b, dim="dp")`.
 
-        Meshes see different samples along a dim that splits the data. A new dim, or one of size 1, splits the data if
-        its name is dp_replicate, dp, dp_shard or fsdp.
+        The meshes get different samples along a dim that splits the data. A new dim, or a dim of size 1, splits the
+        data if its name is dp_replicate, dp, dp_shard or fsdp.
 
         Args:
-            others: Meshes that differ from this one in their ranks only.
-            dim: A dim of the meshes, which grows, or a new one, which becomes the outermost.
+            others: Meshes that differ from this one only in their ranks.
+            dim: A dim of the meshes, which then grows, or a new dim, which becomes the outermost.
         """
         return algebra.concat((self, *others), dim)
 
@@ -267,7 +267,7 @@ class DeviceMesh(DataParallel):
         """Return, for each dim, the number of groups, the nodes that one spans and the bytes that one collective moves.
 
         Args:
-            bytes: Size of what one group reduces, gathers or sends. The bytes in the result are estimates.
+            bytes: Bytes that one group reduces, gathers or sends. The bytes in the result are estimates.
         """
         from .show.explain import explain
 
@@ -281,7 +281,7 @@ class DeviceMesh(DataParallel):
             width: Columns of text to stay within; large meshes are folded, long lines wrapped.
 
         Raises:
-            ValueError: when the folded picture is still wider; the error offers a width.
+            ValueError: when the folded picture is still wider; the error gives a width to use.
         """
         from .show.picture import describe
 
@@ -300,14 +300,14 @@ class DeviceMesh(DataParallel):
     def to_torch(self) -> TorchDeviceMesh:
         """Build a `torch.distributed.DeviceMesh` of the same ranks, with the views as flattened dims.
 
-        Every rank of torch's default process group has to call this, also one that is not in the mesh, and all ranks
-        have to make their groups in the same order. A group of the same ranks is made once and used again. Ranks may
-        each convert their own submesh of one mesh: a submesh knows its `siblings`.
+        Every rank of torch's default process group must call this, also a rank outside the mesh. All ranks must make
+        their groups in the same order. A group of the same ranks is made once and used again. Each rank may convert its
+        own submesh of one mesh: a submesh knows its `siblings`.
 
         Raises:
-            ValueError: on every rank where the ranks' meshes do not fit together; without a default process group; for
-                ranks that it does not have, and a view whose dims do not stand in the mesh's order; with a torch before
-                2.12, which sorts the ranks of a group, for ranks that do not ascend along a dim.
+            ValueError: on every rank when the ranks' meshes do not fit together; without a default process group, or
+                for ranks that it does not have; for a view whose dims are not in the mesh's order; for ranks that do
+                not ascend along a dim with torch before 2.12, which sorts the ranks of a group.
         """
         from .interop.torch import to_torch
 

@@ -1,4 +1,4 @@
-"""Names of arguments that there are not, and which one is meant, by what other libraries call the same thing."""
+"""Advice for unknown argument names, by the names that other libraries use for the same thing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _SAME_THING = {
     "folder": "output_dir checkpoint_dir save_dir path directory",
     "keep": "save_total_limit max_to_keep",
 }
-"""By a name of ours, those of TRL, verl, vLLM, OpenAI, Transformers and torch for the same thing."""
+"""For each of our names, the names in TRL, verl, vLLM, OpenAI, Transformers and torch for the same thing."""
 
 _TAKES_ANY = 8
 """The flag of code that takes keywords of any name."""
@@ -74,7 +74,7 @@ for _own, _theirs in _SAME_THING.items():
 
 
 def instead_of(name: str, known: Collection[str]) -> str:
-    """Advice in place of a name that there is not, as in "use max_new_tokens=".
+    """Return advice for an unknown name, such as "use max_new_tokens=".
 
     Args:
         name: The name that was given.
@@ -87,7 +87,7 @@ def instead_of(name: str, known: Collection[str]) -> str:
 
 
 def check_known_names(owner: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise for a name that there is not.
+    """Raise for an unknown name.
 
     Args:
         owner: What is called, for the error.
@@ -103,7 +103,7 @@ def check_known_names(owner: str, given: Iterable[str], known: Collection[str]) 
 
 
 def with_known_names(function: Callable[P, R]) -> Callable[P, R]:
-    """A function, or a constructor, that answers a keyword which it has not by the one to use."""
+    """Decorate a function or a constructor: the error of an unknown keyword says which one to use."""
     code: Any = getattr(function, "__code__")  # noqa: B009  a function's, in place of inspect, which is slow to load
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if code.co_flags & _TAKES_ANY:

@@ -1,7 +1,7 @@
 """Copies of datasets and functions for ranks that share a process, as if they had been sent to processes of their own.
 
-What reading does not change is shared: lists, arrays, Arrow tables. What may hold a position, a file or a setting is
-copied: objects, and functions with the objects that they use. What cannot be copied is refused.
+Values that reading does not change are shared: lists, arrays, Arrow tables. Values that may hold a position, a file or
+a setting are copied: objects, and functions with the objects that they use. A value that cannot be copied is refused.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _readers: dict[int, tuple[tuple[str | None, int], ref[object]]] = {}  # by the i
 
 
 def own_copies(*values: Any) -> tuple[Any, ...]:
-    """Copies of a dataset and of what reads it; what they have in common stays one object.
+    """Copies of a dataset and of its readers; objects that they share stay shared.
 
     Raises:
         TypeError: One holds something that cannot be copied; the message names it.

@@ -60,7 +60,7 @@ class PackPlan:
         dataset_length: Samples of the dataset.
         batch_size: The most samples that a global batch has.
         data_world_size: Number of data ranks.
-        tail: `drop` leaves out a last step that samples do not fill; otherwise some of its packs may be empty.
+        tail: `drop` leaves out a last step that is not full; otherwise some of its packs may be empty.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An order as a table and as a plot: which rank gets which sample when, and how often."""
+"""An order as a table and as a plot: when each rank gets which sample, and how often."""
 
 from __future__ import annotations
 

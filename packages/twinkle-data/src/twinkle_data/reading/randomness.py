@@ -1,4 +1,4 @@
-"""The randomness of samples: what a sample draws is a function of (seed, epoch, index), in every process.
+"""The randomness of samples: the draws of a sample are a function of (seed, epoch, index), in every process.
 
 While user code reads a step, the loader has the global generators of `random`, numpy and torch (CPU): it seeds them
 before every sample, and restores the program's states after the step. A process has one generator of each library, so
@@ -124,7 +124,7 @@ class Randomness:
 
     Args:
         seed: The loader's seed.
-        enabled: False leaves the global generators alone.
+        enabled: False does not touch the global generators.
     """
 
     def __init__(self, seed: int, *, enabled: bool = True) -> None:

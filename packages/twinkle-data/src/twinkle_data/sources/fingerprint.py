@@ -1,7 +1,7 @@
-"""Fingerprints of contents: the same in every process, on every platform and host, whatever place the contents have.
+"""Fingerprints of contents: the same in every process, on every platform and host, and for every path of the contents.
 
 A digest looks at values, not at names of types: at all of a small value, and at evenly spread parts of a large one, so
-it takes milliseconds. It runs no code of the user's, and it never fails: what it does not know counts by its type.
+it takes milliseconds. It runs no code of the user, and it never fails: an unknown value counts by its type.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Meshes to and from `torch.distributed.DeviceMesh`.
 
-torch is imported inside the functions: the package itself does without it.
+torch is imported inside the functions, because the package does not need it otherwise.
 """
 
 from __future__ import annotations

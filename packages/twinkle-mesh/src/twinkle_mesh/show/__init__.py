@@ -1,1 +1,1 @@
-"""Meshes as pictures and in figures."""
+"""Pictures of meshes, and the costs of their collectives."""

@@ -1,4 +1,4 @@
-"""Figures of the communication in a mesh."""
+"""The cost of communication in a mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of libraries that the program has used, which do not live in a forked process."""
+"""Threads of libraries that do not exist in a forked process."""
 
 from __future__ import annotations
 

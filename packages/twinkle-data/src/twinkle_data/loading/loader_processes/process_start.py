@@ -74,7 +74,7 @@ def garbage_kept() -> Iterator[None]:
 
 
 def garbage_left(*, collects: bool) -> None:
-    """Leave the parent's garbage alone for good.
+    """Never collect the parent's garbage.
 
     Args:
         collects: Whether this process collects its own.
