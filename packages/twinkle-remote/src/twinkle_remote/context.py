@@ -58,7 +58,7 @@ def current_worker() -> WorkerContext:
     """The place of the caller, also in threads and executors that a worker starts; on the driver the rank is None.
 
     Raises:
-        UnknownWorkerError: The ranks of the session are threads of this process, and nothing says which of them
+        UnknownWorkerError: The ranks of the session are threads of this process, and it is not known which of them
             started the calling thread.
     """
     known = _known()

@@ -54,7 +54,7 @@ class PlacementError(TwinkleError):
 
 
 class UnknownWorkerError(TwinkleError, RuntimeError):
-    """The running code belongs to a worker or the driver, and which one is not known."""
+    """It is not known whether the running code belongs to a worker or to the driver."""
 
 
 class RemoteAttributeError(TwinkleError, AttributeError):
@@ -93,7 +93,7 @@ class CallCancelledError(TwinkleError):
 
 
 class CircularCallError(TwinkleError):
-    """Calls wait for each other: each runs on a worker whose turn another one of them waits for."""
+    """Calls wait for each other in a circle: each waits for a worker that another one of them occupies."""
 
 
 class ReplyLostError(TwinkleError):
@@ -101,7 +101,7 @@ class ReplyLostError(TwinkleError):
 
 
 class SessionLostError(TwinkleError):
-    """The server knows this client no more: it was started anew, it was closed, or the client's lease has ended."""
+    """The server no longer knows this client: it was restarted or closed, or the client's lease has ended."""
 
 
 class StoreTimeoutError(TwinkleError, TimeoutError):
@@ -109,7 +109,7 @@ class StoreTimeoutError(TwinkleError, TimeoutError):
 
 
 class CallTimeoutError(TwinkleError, TimeoutError):
-    """A call passed its deadline.
+    """A call exceeded its deadline.
 
     Attributes:
         done: Ranks that had answered.

@@ -17,7 +17,7 @@ _SOON_SECONDS = 0.01
 
 
 def unless_ending(method: Callable[[T], None]) -> Callable[[T], None]:
-    """Decorate a `__del__`: it does nothing while the interpreter ends, as all that it would tell or end is gone.
+    """Decorate a `__del__`: it does nothing while the interpreter ends, because everything that it would end is gone.
 
     The question is asked without a name of a module: the last objects are deleted when those are None, `sys` too.
     Python drops what a `__del__` raises, also a Ctrl-C that comes while it runs: this one comes once more, after it.

@@ -16,11 +16,11 @@ class Place(NamedTuple):
     """The place of the running code.
 
     Attributes:
-        rank: Its rank, at least 0; 0 where nothing else runs the same.
-        world_size: Number of those that run the same, 1 where it is alone; None where only a rank is known, as inside
-            of `use_rank`.
-        worker: The worker that it is; None outside workers.
-        by: What says so outside workers, for messages; empty where it is alone.
+        rank: Its rank, at least 0; 0 if only one process runs the program.
+        world_size: Number of processes or workers that run the same code, at least 1; None if only a rank is known, as
+            inside `use_rank`.
+        worker: The worker that runs the code; None outside workers.
+        by: The source of these numbers outside workers, for messages; empty if only one process runs the program.
     """
 
     rank: int = 0
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else runs the same."""
+        """Whether no other process or worker runs the same code."""
         return self.world_size == 1 or (self.worker is not None and self.worker.alone)
 
 

@@ -26,13 +26,13 @@ _INSTANCE = "replayed"
 def replay(path: str | os.PathLike[str], tell: Callable[[FailedCall], object] = lambda call: None) -> Any:
     """Build the component of a saved call, and make the call; returns what it returns, raises what it raises.
 
-    The constructor and this one call run. What earlier calls changed is not there, nor are process groups, the other
-    ranks, or the results and components that its arguments name. The file is a pickle: it runs what it holds, so a
-    file from elsewhere is code.
+    Only the constructor and this one call run. Changes by earlier calls are missing. So are process groups, the other
+    ranks, and the results and components that the arguments name. The file is a pickle, and loading it can run code: do
+    not use a file from a source that you do not trust.
 
     Args:
-        path: A file that `initialize(..., save_failures=folder)` had written, and that nobody else can write.
-        tell: Called with what was saved, before anything of it runs.
+        path: A file that `initialize(..., save_failures=folder)` wrote, and that nobody else can write.
+        tell: Called with the saved call before it runs.
 
     Raises:
         TwinkleError: Others can write the file, or it is no saved call; or the program cannot be read for its classes.

@@ -56,7 +56,7 @@ class RunningWorker(Protocol):
         """Take what the task that has its turn, or holds up its event loop, waits for; None if it goes on."""
 
     def refresh_waits(self) -> None:
-        """Take anew what the tasks of its event loop wait for."""
+        """Read again what the tasks of its event loop wait for."""
 
     def holds(self, component: Component) -> bool:
         """Whether this worker holds the component."""

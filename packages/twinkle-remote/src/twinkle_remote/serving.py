@@ -33,7 +33,7 @@ class ServeOptions:
 
 
 class Server(ABC):
-    """A server that runs; a context manager that closes it.
+    """A running server; as a context manager it closes at the end of the block.
 
     Attributes:
         address: Its URL.
@@ -59,7 +59,7 @@ class Server(ABC):
 
     @abstractmethod
     def close(self, drain: float = DRAIN_SECONDS) -> None:
-        """Take no new calls, wait for those in flight, tell the clients, and stop; a second call does nothing.
+        """Take no new calls, wait for the calls in flight, inform the clients, and stop; a second call does nothing.
 
         Args:
             drain: Seconds to wait for calls in flight.
@@ -84,26 +84,26 @@ def serve(
 
     Args:
         classes: Remote classes that clients may build and call; nothing else can be reached.
-        host: Address to bind; beyond this machine only with `tls` or `insecure`.
+        host: Address to bind; an address other than loopback needs `tls` or `insecure`.
         port: Port; 0 for any free one.
-        token: The token that clients hold, or one for each tenant by name. None makes one and shows it once on
+        token: The token of the clients, or one for each tenant by name. With None, a token is made and shown once on
             standard error.
         tls: Files of the certificate and of its key.
         max_body: Bytes of one request, at or above 1024.
-        lease: Seconds after which a client that was not heard of loses its components and results, above 0.
-        insecure: Plain HTTP beyond this machine: whoever sees the traffic has the token.
-        hosts: Further Host headers that are accepted, as of a proxy before the server.
-        quota: The most that one token may hold at a time, over all its clients: "components" (1000), "calls" in flight
-            (4096), "results" that are in use (200,000), "bytes" of these (2**38).
-        metrics_of_all: The tenant whose `/metrics` has the figures of all tenants; others see their own. One token for
-            all sees all.
+        lease: Seconds without a sign of life after which a client loses its components and results, above 0.
+        insecure: Allow plain HTTP beyond this machine: anyone who sees the traffic has the token.
+        hosts: More Host headers to accept, such as those of a proxy in front of the server.
+        quota: Limits for one token, over all its clients: "components" (1000), "calls" in flight (4096), "results" in
+            use (200,000), and "bytes" of these (2**38).
+        metrics_of_all: The tenant whose `/metrics` has the metrics of all tenants; others see their own. With one token
+            for all clients, it sees all.
 
     Returns:
         The server; it runs until it is closed.
 
     Raises:
         NotInitializedError: There is no session.
-        BackendError: The address is beyond this machine, and there is neither `tls` nor `insecure`; or it is taken; or
+        BackendError: The address is not loopback, and there is neither `tls` nor `insecure`; or it is in use; or
             twinkle-http is not installed.
         ValueError: A token or another option is not valid.
         TypeError: A class is no remote class.

@@ -44,13 +44,13 @@ class HttpBackend(ThreadReplyBackend):
 
     Args:
         groups: The groups that the program expects; they must be the server's. None of them means all.
-        seed: Not used: the server's session has its own.
+        seed: Not used, because the server's session has its own seed.
         address: URL of the server.
         token: The server's token.
         tls: File with the certificates to trust; None for those of the system.
         insecure: Plain HTTP beyond this machine is accepted.
-        patience: Seconds for which a lost connection is tried again.
-        compress: Values travel compressed, both ways: for slow links, and values that compress.
+        patience: Seconds for which the client retries a lost connection.
+        compress: Send values compressed, in both directions; for slow links, and values that compress well.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class HttpBackend(ThreadReplyBackend):
         return update, size
 
     def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ServedTool:
-        """A tool beside the server's session."""
+        """A tool next to the server's session."""
         made = f"{name}-{self._connection.client}-{next(_tools)}"
         self._ask_tool(made, (name, *args), kwargs)
         return ServedTool(made, self._ask_tool)
@@ -164,7 +164,7 @@ class HttpBackend(ThreadReplyBackend):
         return self._done(request, str(args[0]))
 
     def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
-        """Have the server start other workers in the places of those that have ended."""
+        """Let the server restart workers that have ended."""
         self._done(CallRequest("restart", name, ranks=list(ranks), line=driver_line()), f"new workers of {name!r}")
 
     def _restarted(self, name: str, ranks: Sequence[int]) -> None:
@@ -262,7 +262,7 @@ class HttpBackend(ThreadReplyBackend):
         return [self._dropped.popleft() for _ in range(min(_DROPPED_AT_ONCE, len(self._dropped)))]
 
     def close(self) -> None:
-        """Release what this client holds at the server."""
+        """Release everything that this client holds on the server."""
         if not self._closed.is_set():
             self._closed.set()
             self._poller.end()

@@ -75,8 +75,8 @@ class ServedReply(ThreadReply):
         name: As given.
         held: What keeps it at the server; an outcome holds this, and not the reply, which holds the outcome.
         lazies: The lazy results among the arguments of the call.
-        told_each: Whether every called rank received rows of its own, by the call's options or as the server tells it;
-            None if that is not known yet.
+        told_each: Whether every called rank received rows of its own, by the call's options or as the server reports
+            it; None if that is not known yet.
         end: Done when all ranks have answered.
     """
 
@@ -109,7 +109,7 @@ class ServedReply(ThreadReply):
         self._ranks: WeakValueDictionary[int, RankReply] | None = None
 
     def take(self, update: CallUpdate) -> None:
-        """Take what the server tells."""
+        """Take an update of the server."""
         if update.accepted:
             return
         if update.refused is not None:
@@ -181,7 +181,7 @@ class ServedReply(ThreadReply):
         return self, self.end
 
     def figures(self, arrived: Sequence[Outcome]) -> Sequence[Outcome]:
-        """The figures of what ranks took and made, as far as it is known and was not returned before."""
+        """The metrics of ranks that are known and were not returned before."""
         fresh = self._answers[self._counted :]
         self._counted += len(fresh)
         return [_outcome_of(answer) for answer in fresh]
@@ -193,7 +193,7 @@ class ServedReply(ThreadReply):
         return replace(component, ranks=tuple(place["ranks"]), mesh=place["mesh"])
 
     def error(self) -> Exception:
-        """The error of the failed call, made anew for each caller."""
+        """The error of the failed call, a new one for each caller."""
         if isinstance(self._error, bytes):
             error: Exception = self._decode(self._error)
             return error
@@ -274,7 +274,7 @@ class ServedRanks(SentCall):
 
 
 def _outcome_of(answer: RankUpdate, error: BaseException | None = None) -> Outcome:
-    """The figures of what one rank took and made, without its value."""
+    """The metrics of one rank, without its value."""
     outcome = Outcome(**dict(zip(FIGURES, answer.figures, strict=True)))
     if answer.failure is not None:
         outcome.failure = failure_of(answer.failure, error)

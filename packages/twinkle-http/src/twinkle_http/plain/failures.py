@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 2000
 
 
 def answer_of(status: int, kind: str, message: str, call: str = "") -> JsonAnswer:
-    """The answer that tells of an error."""
+    """The answer for an error."""
     text = message.encode("utf-8", "replace").decode("utf-8")[:_MOST_CHARACTERS]
     return JsonAnswer(status, b"", call, kind, text)
 

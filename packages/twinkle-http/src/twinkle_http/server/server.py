@@ -1,4 +1,4 @@
-"""A server that runs in a thread of this process, until it is closed or told to end."""
+"""A server that runs in a thread of this process until it is closed or asked to end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class HttpServer(Server):
         return True
 
     def close(self, drain: float = DRAIN_SECONDS) -> None:
-        """Take no new calls, wait for those in flight, tell the clients, and stop."""
+        """Take no new calls, wait for the calls in flight, inform the clients, and stop."""
         with self._closing:
             if self._closed.is_set():
                 return

@@ -1,4 +1,4 @@
-"""The tools beside the session that clients have made, such as weight syncs between their components."""
+"""The tools of clients next to the session, such as weight syncs between their components."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class DescribedType(msgspec.Struct):
 
 
 class Description(msgspec.Struct):
-    """All that a server tells of its classes."""
+    """A server's description of its classes."""
 
     classes: list[DescribedClass]
     types: list[DescribedType]

@@ -1,4 +1,4 @@
-"""The source of a stub: classes with the signatures that a server tells of.
+"""The source of a stub: classes with the signatures that a server describes.
 
 The server is not trusted: each name must be a plain name, each type must name safe types, and each default must be a
 literal. So a stub defines classes and does nothing else, whatever a server says.
@@ -61,7 +61,7 @@ def source(description: bytes, address: str) -> str:
     """The source of a stub.
 
     Args:
-        description: What a server tells of its classes, as JSON.
+        description: A server's description of its classes, as JSON.
         address: Its URL.
 
     Raises:

@@ -42,7 +42,7 @@ class CallRequest(msgspec.Struct, omit_defaults=True):
         timeout: Seconds to the deadline, where the caller says so.
         floor: Requests below this number were answered, and the client has the answers.
         drop: Names of results that are no longer used.
-        read: Number of the last update that the client has read; told for calls of single ranks.
+        read: Number of the last update that the client has read; given for calls of single ranks.
     """
 
     kind: Any = None
@@ -111,7 +111,7 @@ class CallUpdate(msgspec.Struct, omit_defaults=True):
         error: The error, encoded.
         first: Label, node, type, text and method of the first failure.
         upstream: It is that of another call, whose result is an argument.
-        ranks: The answers of ranks that were not told before.
+        ranks: The answers of ranks that were not reported before.
         each: Whether every called rank received rows of its own; None if that is not known.
         line: What a worker has printed.
         is_error: That was printed on standard error.

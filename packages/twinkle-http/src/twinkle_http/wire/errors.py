@@ -6,7 +6,7 @@ from twinkle_remote.errors import DispatchError, TwinkleError
 
 
 class WireTypeError(DispatchError, TypeError):
-    """A value of a type that does not travel; the message names the type, the place and what would do."""
+    """A value of a type that cannot be sent; the message names the type, the place and what to use."""
 
 
 class WireFormatError(TwinkleError, ValueError):

@@ -39,7 +39,7 @@ class Replicated:
 
 
 def Replicate(value: T) -> T:  # noqa: N802  named like the mark; typed as the value that the method receives
-    """Mark an argument, or a part of one, that goes whole to every rank, whatever its type is.
+    """Mark an argument, or a part of one, that is sent whole to every rank, for every type.
 
     Args:
         value: What the method receives.

@@ -39,7 +39,7 @@ def submit(bound_method: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, 
 @overload
 def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
 def submit(bound_method: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a remote function lazily, whatever its `lazy_collect` is; the typed spelling of a lazy call.
+    """Call a remote function lazily, also with `lazy_collect=False`; the typed form of a lazy call.
 
     A generator function gives a `RemoteGenerator`, an iterator and async iterator over lazy items.
 
@@ -89,7 +89,8 @@ def start_on_workers(
         timeout: Seconds to the deadline; None for no deadline.
         ranks: Only these workers, ascending; None means all.
         concurrent: Run it while the other calls of the workers do, not after them.
-        prefetched: Nobody may ask what becomes of it: its failure is never unseen. Else the caller waits for it.
+        prefetched: Its result may never be used, so its failure never counts as unseen. Otherwise the caller waits for
+            it.
 
     Raises:
         TypeError: `handle` is not a component.

@@ -162,7 +162,7 @@ class On:
 
 
 def on(group: str, device_mesh: DeviceMesh | None = None) -> On:
-    """The typed spelling of `remote_group=` and `device_mesh=`: `on("actor", mesh).create(Actor, arg)`.
+    """The typed form of `remote_group=` and `device_mesh=`: `on("actor", mesh).create(Actor, arg)`.
 
     Args:
         group: Name of a group of `initialize`.

@@ -104,7 +104,7 @@ class _Class(Protocol):
 def remote_class(
     execute: Execute = "all", *, prefetch: int | None = None, concurrency: int = 64, **unknown: Never
 ) -> _Class:
-    """Let objects of a class live on a group of workers.
+    """Allow objects of a class to be built on a group of workers.
 
     The constructor takes three more keywords: `remote_group` (name of a group), `device_mesh` (the component's mesh, of
     the group's size) and `instance_id`; a class gets them only if it declares them. Without a `remote_group`, in
@@ -113,16 +113,16 @@ def remote_class(
 
     Args:
         execute: "all" builds the object on every worker, "first" on the first one only (a dataset, a tokenizer).
-        prefetch: Steps that a `for` loop over a handle requests ahead, at or above 0. None means 1 where that has no
-            visible effect (`__iter__` only returns the object, and the class has no `state_dict`), and 0 elsewhere.
-        concurrency: How many async calls of one object run at once on a worker, at or above 1; the others wait for
-            their turn, in the order in which they were submitted.
+        prefetch: Steps that a `for` loop over a handle requests ahead, at or above 0. None means 1 if that has no
+            visible effect (`__iter__` only returns the object, and the class has no `state_dict`), and 0 otherwise.
+        concurrency: Number of async calls of one object that run at once on a worker, at or above 1; the others wait,
+            in the order in which they were submitted.
         **unknown: Any other keyword is an error that lists the options.
 
     Raises:
         ValueError: An option is not valid; the message lists the valid values.
         TypeError: An option does not exist, the decorated object is not a class, the class does not support weak
-            references, or a decorator stands above `@remote_function` in it.
+            references, or it has a decorator above `@remote_function`.
     """
     if unknown:
         known = "execute, prefetch, concurrency"
@@ -169,7 +169,7 @@ def remote_function(
 def remote_function(
     dispatch: Dispatch = "slice", execute: Execute = "all", collect: Collect = "none", **options: Any
 ) -> Any:
-    """Let handles call a method of a remote class; on its own worker, the method runs as usual.
+    """Make a method of a remote class callable on handles; on its own worker, the method runs as usual.
 
     Args:
         dispatch: "slice" splits list arguments evenly over the workers; "all" sends everything whole; "slice_dp"

@@ -40,7 +40,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """The parameters of a function itself, and not of one that it wraps, unless it is written in C.
 
     Raises:
-        TypeError: It does not tell.
+        TypeError: They are not known.
     """
     for follow in (False, True):
         with suppress(ValueError):

@@ -22,10 +22,10 @@ _DROP = FunctionSpec(dispatch="all")
 
 
 def release(component: object) -> None:
-    """Drop a component on all its workers after its earlier calls, which frees its memory there.
+    """Remove a component from all its workers after its earlier calls, and free its memory there.
 
-    Later calls of the component are errors; its earlier results can still be fetched. Nothing happens for an object
-    that was built in this process, or that is released already.
+    Later calls of the component are errors; its earlier results can still be fetched. The function does nothing for an
+    object that was built in this process, or that is already released.
 
     Args:
         component: A component.

@@ -58,7 +58,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class PickingStore(Protocol):
-    """A store that reads rows by their numbers, and some columns; of others ranges are read, with all columns."""
+    """A store that can read rows by their numbers, and some columns; other stores read ranges with all columns."""
 
     def pick(
         self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
@@ -68,7 +68,7 @@ class PickingStore(Protocol):
         Args:
             ref: As for `Store.get`.
             rows: Their numbers; None for all.
-            columns: The columns that are wanted; None for all. A value that lacks one comes with all that it has.
+            columns: The columns to read; None for all. A value that lacks one of them is returned with all its columns.
             timeout: Seconds that reading may take.
         """
 
@@ -175,9 +175,9 @@ class WorkerGroup(Protocol):
         return [None] * len(replies)
 
     def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
-        """The waits of the tasks of ranks, by rank; ranks of which nothing is known are left out.
+        """The waits of the tasks of ranks, by rank; ranks without known waits are left out.
 
-        It is asked now and then by a task that waits long itself, and answers also where a worker is busy. By default
+        A task that waits long calls it from time to time, and it answers also while a worker is busy. By default
         nothing is known, and calls that wait for each other in a circle wait for ever.
         """
         return {}
@@ -185,8 +185,8 @@ class WorkerGroup(Protocol):
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel those tasks of event loops that are pending, as asyncio does; returns at once.
 
-        The default cancels nothing, which suits a group that runs such tasks to their ends: the end of a generator
-        waits for a pending item.
+        The default cancels nothing: such tasks then run to their end, and the end of a generator waits for a pending
+        item.
         """
         return
 
@@ -195,10 +195,10 @@ class WorkerGroup(Protocol):
 
         Args:
             ranks: Ranks that have failed.
-            why: What the death of each is reported as.
+            why: The reported cause of their death.
 
         Returns:
-            The ranks that were ended; none by default, which suits workers that share a process.
+            The ranks that were ended; none by default, as for workers that share a process.
         """
         return ()
 
@@ -249,12 +249,12 @@ class Backend(Protocol):
         """
 
     def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
-        """Have a function called once when a reply is done, in any thread; at once if it is done already.
+        """Call a function once when a reply is done, in any thread; call it at once if the reply is already done.
 
         The function returns at once and does not raise.
 
         Returns:
-            Whether it will be called; the default is False, and then the caller asks by `wait`.
+            Whether it will be called; the default is False, and then the caller uses `wait`.
         """
         return False
 
@@ -269,9 +269,9 @@ class Backend(Protocol):
         return
 
     def attached(self) -> Sequence[WorkerGroup]:
-        """Groups whose workers were attached; at the end of a session each is asked for the calls that it made itself.
+        """Groups whose workers were attached; at the end of a session, each worker is asked for its own calls.
 
-        By default none: the calls of workers that share the driver's process are known there.
+        The default is no group: calls of workers in the driver's process are known there.
         """
         return ()
 
@@ -296,14 +296,14 @@ class BackendFactory(Protocol):
 
 @runtime_checkable
 class RestartingBackend(Protocol):
-    """A backend that can start other workers in the places of those that have ended."""
+    """A backend that can restart workers that have ended."""
 
     @property
     def can_restart(self) -> bool:
         """Whether this session asked for it."""
 
     def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
-        """Start other workers in the places of some ranks of a group, and construct its components on them again.
+        """Restart the workers of some ranks of a group, and construct the group's components on them again.
 
         Args:
             name: Name of the group.
@@ -316,7 +316,7 @@ class RestartingBackend(Protocol):
 
 @runtime_checkable
 class ReportingBackend(Protocol):
-    """A backend whose workers are processes of their own, and report the figures of the calls that they make."""
+    """A backend whose workers are processes that report the metrics of their own calls."""
 
     def records_of_workers(self, since: float, busy: Collection[tuple[str, int]]) -> Mapping[Hashable, Sequence[Any]]:
         """Ask all workers at once; returns within a few seconds.
@@ -324,8 +324,8 @@ class ReportingBackend(Protocol):
         A worker answers with `twinkle_remote.backends.support.report_records`.
 
         Args:
-            since: Without calls that were submitted earlier, in seconds of the wall clock.
-            busy: Group and rank of workers that may run a method, and are not waited for.
+            since: Time from which on calls are reported, in seconds of the wall clock.
+            busy: Group and rank of workers that may run a method; they are not waited for.
 
         Returns:
             The `CallRecord`s of each worker process, the oldest first; workers that have not answered are left out,

@@ -20,7 +20,7 @@ Kind = Literal["create", "drop", "method", "function", "iterate", "next", "gener
 
 
 class Itself(Enum):
-    """Stands for the component in a method's result, as in that of `__enter__`: the caller gets its handle."""
+    """Stands for the component in a method's result, such as that of `__enter__`: the caller gets its handle."""
 
     ITSELF = "itself"
 
@@ -120,12 +120,12 @@ class Outcome:
         payload: The value, or a reference that `Store.get` reads.
         rows: Rows of the value; None when it has none.
         is_list: The value is a list.
-        counted: Those of `rows_given` that weigh in a mean, where a batch says which of its rows are fillers (`valid`);
-            None if none does.
-        numbered: Its rows bear numbers from 0, which go on from rank to rank where results are joined.
+        counted: Number of `rows_given` that count in a mean, if a batch marks its fillers (`valid`); None without
+            marks.
+        numbered: Its rows have numbers from 0, which continue from rank to rank when results are joined.
         rows_given: Rows of split arguments that this rank received; None when nothing was split.
         numbers: The numbers of these rows in the call, if they do not follow the rank before; None otherwise.
-        costs: The cost of each row of the value, of which its type tells; None where it does not.
+        costs: The cost of each row of the value; None if its type has no costs.
         total: Rows of split arguments of the whole call, before padding or dropping.
         failure: The failure, if there is no value.
         ended: The iterator is at its end.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SentCall(Protocol):
-    """A call that was sent. The defaults are those of a call whose ranks answer one by one.
+    """A sent call. The defaults fit a call whose ranks answer one by one.
 
     Attributes:
         replies: One for each called rank, ascending. Of a call whose value is made elsewhere: the value or the first
@@ -41,7 +41,7 @@ class SentCall(Protocol):
         """Cancel it also on the ranks that have not begun it; returns at once."""
 
     def lateness(self, seconds: float | None, done: Sequence[int], pending: Sequence[Reply]) -> Exception:
-        """The error that it is not done after this time, with the stacks of its late ranks.
+        """The error of a call that is not done after this time, with the stacks of its late ranks.
 
         Args:
             seconds: The time.
@@ -50,13 +50,13 @@ class SentCall(Protocol):
         """
 
     def error(self) -> Exception | None:
-        """The error of a failed call, made anew for each caller; None where the outcomes' failures are the error."""
+        """The error of a failed call, a new one for each caller; None if the outcomes' failures are the error."""
         return None
 
     def figures(self, arrived: Sequence[Outcome]) -> Sequence[Outcome]:
-        """The figures of ranks, as far as they are known and were not returned before, without values.
+        """The metrics of ranks that are known and were not returned before, without values.
 
-        It is asked where the replies are not those of the ranks.
+        It is called only if the replies are not those of the ranks.
 
         Args:
             arrived: Outcomes of its replies that have just arrived.
@@ -68,7 +68,7 @@ class SentCall(Protocol):
         return self
 
     def built(self, component: Component) -> Component:
-        """The component that a "create" has built, with the ranks and the mesh that it has there."""
+        """The component that a "create" has built, with its ranks and its mesh."""
         return component
 
 
@@ -88,10 +88,10 @@ class RowsOfRank(NamedTuple):
 
 @runtime_checkable
 class JoiningStore(Protocol):
-    """A store that joins rows of several ranks where they are."""
+    """A store that joins rows of several ranks without fetching them first."""
 
     def get_joined(self, pieces: Sequence[RowsOfRank], timeout: float | None) -> tuple[Any, int]:
-        """The rows of several ranks, joined; the value, and the bytes that came for it.
+        """The rows of several ranks, joined: the value, and the bytes that were received for it.
 
         Raises:
             StoreTimeoutError: The time is over.
@@ -100,12 +100,12 @@ class JoiningStore(Protocol):
 
 @runtime_checkable
 class ServedBackend(Protocol):
-    """A backend whose session is another process's: it takes calls undivided, and that session divides them."""
+    """A backend for a session in another process: it takes calls undivided, and that session divides them."""
 
     def send(self, call: Call) -> SentCall:
         """Send a call; returns when it was accepted.
 
-        A method whose ranks are read one by one (`reads_ranks`) is given its arguments whole on each rank.
+        A method whose ranks are read one by one (`reads_ranks`) gets whole arguments on each rank.
 
         Raises:
             DispatchError: The call cannot be sent, or its arguments cannot be divided.

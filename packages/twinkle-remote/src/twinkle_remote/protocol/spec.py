@@ -31,7 +31,7 @@ COLLECTS = ("none", "flatten", "mean", "sum", "first", "last_pp")
 UNEVENS = ("strict", "pad", "drop")
 WEIGHTS = ("rows", "equal")
 IN_ORDER = ("flatten", "mean", "sum", "first")
-"""The collects whose value does not tell which rank had which rows."""
+"""The collects whose value does not show which rank had which rows."""
 _OR_NONE = (True, False, None)
 
 

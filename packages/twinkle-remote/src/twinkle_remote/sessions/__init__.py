@@ -1,1 +1,1 @@
-"""A session from `initialize` to `shutdown`: its backend, its calls in flight, its figures."""
+"""A session from `initialize` to `shutdown`: its backend, its calls in flight, its metrics."""

@@ -72,11 +72,11 @@ def absence() -> str:
 
 
 def stats() -> CallRecords:
-    """Figures of the latest calls, the oldest first: bytes that moved, and seconds; `print` shows them as a table.
+    """Metrics of the latest calls, the oldest first: moved bytes and seconds; `print` shows them as a table.
 
-    The calls that workers made are among them, by their wall clocks. Workers in processes of their own are asked for
-    theirs now: of one that runs a `def` method, or has ended, its last report is there, and what a method calls is
-    there when the method is over. In such a worker these are its own calls alone.
+    They include the calls that workers made, by the workers' wall clocks. Worker processes are asked for their records
+    now. If a worker runs a `def` method, or has ended, its last report is used. Calls of a method are included when the
+    method is over. In a worker process the function returns only that worker's own calls.
     """
     return records_of(running())
 
@@ -93,7 +93,7 @@ def records_of(runtime: Runtime) -> CallRecords:
 
 
 def report_records(since: float) -> Sequence[CallRecord]:
-    """The figures of the calls that this worker process has made since then, in seconds of the wall clock."""
+    """The metrics of the calls that this worker process has made since then, in seconds of the wall clock."""
     runtime = _runtime
     if runtime is None:
         return ()

@@ -67,7 +67,8 @@ def initialize(
     """Start the session of a program: the backend and its groups of workers.
 
     Call it once, before the first component with a `remote_group`; a second call with the same arguments does nothing.
-    A type checker knows the options of a mode that is written out; others go as `**options` of a `dict[str, Any]`.
+    A type checker knows the options of a mode that is a literal; pass other options as `**options` of a `dict[str,
+    Any]`.
 
     Args:
         mode: "local" (this process; under torchrun, all of its processes together), "threads" (each rank a thread of
@@ -127,7 +128,7 @@ def shutdown(drain: float | None = None) -> None:
 
     Raises:
         CallTimeoutError: The calls in flight took longer than `drain` (above 0), or a call that no caller waited for
-            is past its deadline.
+            exceeded its deadline.
         TwinkleError: A call that no caller waited for failed: the error that the call itself raises. Or this process is
             a worker.
     """
@@ -196,7 +197,7 @@ def session(
     A block that ends by an exception abandons its calls in flight; `sys.exit(0)` is a normal end.
 
     Args:
-        mode: As for `initialize`, and so are the others.
+        mode: As for `initialize`.
         groups: As there.
         global_device_mesh: As there.
         lazy_collect: As there.

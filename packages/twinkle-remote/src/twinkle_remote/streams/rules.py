@@ -26,7 +26,7 @@ class StreamRules:
         max_lag: Versions between a row's begin and its use, at or above 0; None sets no bound.
         stale: What becomes of a row that is older than `max_lag`.
         chunk: Rows of one call, at or above 1. None: what waits, up to what the stage takes at a time.
-        at_once: Calls on each data rank at a time, at or above 1. None: as many as its worker runs beside each other.
+        at_once: Calls on each data rank at a time, at or above 1. None: as many as its worker runs at once.
         patience: Seconds, above 0, after which a chunk that is still at work is named; None for never.
     """
 

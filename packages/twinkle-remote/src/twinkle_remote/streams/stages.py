@@ -199,8 +199,8 @@ def intakes_of(stages: Sequence[Stage], of_stage: Sequence[int], at_once: int | 
     """The intake of each stage: what it takes at a time.
 
     Collective calls run one after the other. A worker runs its other `def` calls one after the other too, and the
-    `async def` ones of a component beside these, as many at once as its class says; such a one takes one row, because a
-    row that is written beside others should not wait for them.
+    `async def` ones of a component next to these, as many at once as its class says; such a call takes one row, because
+    a row should not wait for other rows of its call.
 
     Args:
         stages: The stages.

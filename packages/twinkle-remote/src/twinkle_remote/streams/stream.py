@@ -48,7 +48,7 @@ R_co = TypeVar("R_co", covariant=True)
 class Stream(Generic[R_co]):
     """Iterates over batches of finished rows; `stream` makes one.
 
-    A `for` loop over it is an epoch of the source. It is a context manager; its end abandons what is at work.
+    A `for` loop over it is an epoch of the source. It is a context manager; its end abandons rows in work.
     """
 
     _engine: AheadEngine | SynchronousEngine | None = None  # also if the constructor raises
@@ -134,7 +134,7 @@ class Stream(Generic[R_co]):
 
     @property
     def version(self) -> int:
-        """The version of the weights now: what was published last."""
+        """The current version of the weights: the version that was published last."""
         return self._version if self._engine is None else self._engine.version
 
     @property
@@ -169,36 +169,37 @@ class Stream(Generic[R_co]):
         return number
 
     def add(self, *functions: Callable[[Any], Any]) -> None:
-        """Have another component work for stages with those that do; rows go to whatever data rank is least busy.
+        """Add another component to stages; rows go to the data rank that is least busy.
 
-        What syncs weights into the stage's first component gives them to the other one too, until the stream is closed.
-        Its data ranks take rows when they have current weights. Without a WeightSync they take rows at once.
+        A WeightSync into the stage's first component gives the weights to the other component too, until the stream is
+        closed. The data ranks of the other component take rows when they have current weights. Without a WeightSync
+        they take rows at once.
 
         Args:
             *functions: Functions of the other component with the names of the stages, such as `more.sample` for
                 `sampler.sample`; one for each stage that runs on the same workers.
 
         Raises:
-            ValueError: They are not the functions of such stages, the component works already, or the stream is
-                synchronous.
+            ValueError: They are not functions of these stages, the component already works for the stream, or the
+                stream is synchronous.
         """
         self._ahead("add").add(functions)
         self._record.places = tuple(stage_workers(self._stages, self._rules.at_once))
 
     def drain(self, function: Callable[[Any], Any], timeout: float | None = None) -> None:
-        """Give a component no more rows, and wait until it is through with those that it has.
+        """Give a component no more rows, and wait until it has finished its rows.
 
-        Where only workers that have joined would be left, they are waited for until they have weights. The finished
-        rows of the one that leaves stay on its workers until they are used. Syncs go on without it.
+        If only workers without weights would be left, wait until they have weights. The finished rows of the drained
+        component stay on its workers until they are used. Syncs continue without it.
 
         Args:
             function: Its function that is a stage, such as `more.sample`.
             timeout: Seconds to wait; None for no limit.
 
         Raises:
-            ValueError: It does not work for the stream, no other would be left, or the stream is synchronous.
-            CallTimeoutError: It still works after that time, and is given no more; or those that joined have no weights
-                yet, and it works on.
+            ValueError: It does not work for the stream, no other component would be left, or the stream is synchronous.
+            CallTimeoutError: It still works after that time, and gets no more rows; or the workers that joined have no
+                weights yet, and it continues.
         """
         self._ahead("drain").drain(function, timeout)
 
@@ -213,7 +214,7 @@ class Stream(Generic[R_co]):
         return self._weights.are_of(component)
 
     def weights_elsewhere(self, component: Component) -> None:
-        """A component on which no stage runs has new weights."""
+        """Record that a component without a stage has new weights."""
         if not self.version:
             self._weights.are_elsewhere(component)
 
@@ -222,7 +223,7 @@ class Stream(Generic[R_co]):
         return isinstance(self._engine, AheadEngine)
 
     def held(self) -> AbstractContextManager[object]:
-        """A block in which nothing is begun, for a WeightSync that publishes a version."""
+        """A block in which no row is begun, for a WeightSync that publishes a version."""
         return self._engine.held() if isinstance(self._engine, AheadEngine) else nullcontext()
 
     def weights_arrived(self, version: int | None, began: float) -> None:
@@ -233,7 +234,7 @@ class Stream(Generic[R_co]):
         self._publish(version, began)
 
     def stats(self) -> StreamStats:
-        """Figures since the stream was made or given a state; `print` shows them as a table."""
+        """Metrics since the stream was made or a state was loaded; `print` shows them as a table."""
         engine = self._engine or self._last
         if engine is None:
             return measured(self._record, StreamCounts())
@@ -247,14 +248,15 @@ class Stream(Generic[R_co]):
     ) -> StreamStats:
         """Predict `stats()` by a simulation of the schedule.
 
-        Given durations are those of rows on a worker, and calls cost nothing else. Measured ones are the times
-        for which a data rank was taken, with what its calls cost. Without measured steps a version follows each batch.
+        Given durations are the times of rows on a worker; calls have no other cost. Measured durations are the times
+        for which a data rank was busy, with the overhead of its calls. Without measured steps a version follows each
+        batch.
 
         Args:
-            durations: For each stage by name, seconds that rows took: at least one, each as likely as the others; None
-                for what this stream has measured.
-            training: Seconds that the loop works on one row; None for what was measured, 0 before the first step.
-            rows: Rows of the simulated run; None for as many as were measured, or 4,096.
+            durations: For each stage by name, seconds of rows: at least one value, all equally likely; None for the
+                times that this stream has measured.
+            training: Seconds that the loop works on one row; None for the measured time, 0 before the first step.
+            rows: Rows of the simulated run; None for the number of measured rows, or 4,096.
 
         Raises:
             ValueError: Nothing was measured, or a stage has no durations.
@@ -266,7 +268,7 @@ class Stream(Generic[R_co]):
     def timeline(self, path: str | Path) -> Path:
         """Write the latest chunks, steps and versions as trace events; https://ui.perfetto.dev opens the file.
 
-        Times are those of the driver's clock: a worker's clock is believed only between sending and receiving.
+        Times are by the driver's clock: a time of a worker is used only between sending and receiving.
 
         Args:
             path: A `.json` file, which is replaced.
@@ -277,11 +279,11 @@ class Stream(Generic[R_co]):
         return trace.write(path)
 
     def state_dict(self) -> StreamState:
-        """The position: what `load_state_dict` needs to deliver each row once, on any number of ranks.
+        """The position: `load_state_dict` needs it to deliver each row once, on any number of ranks.
 
-        It may be taken at any moment, also in an `except`. It counts batches that the loop was given; one whose `next`
-        raised is made again, and after a `with` block that an exception has left, so is the batch that the loop had.
-        It is JSON-able where the source's own state is.
+        You may call it at any moment, also in an `except`. It counts the batches that the loop got. A batch whose
+        `next` raised is made again. If an exception left the `with` block, the current batch is made again too. The
+        state is JSON-able if the source's own state is.
         """
         if self._engine is None and self._final is not None:
             return self._final
@@ -301,7 +303,7 @@ class Stream(Generic[R_co]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; rows that were at work then are made again.
+        """Continue from a state; rows that were in work then are made again.
 
         Raises:
             ValueError: It is not the state of a stream.
@@ -322,7 +324,7 @@ class Stream(Generic[R_co]):
         self._ended, self._closed, self._final = False, False, None
 
     def close(self) -> None:
-        """End the stream; rows at work are abandoned, and a state that was taken before makes them again."""
+        """End the stream; rows in work are abandoned, and a run from an earlier state makes them again."""
         self._close(without_hand=False)
 
     def _close(self, *, without_hand: bool) -> None:

@@ -1,7 +1,8 @@
 """Attributes that an object has outside of its items or fields: which of them its shares and joined values have too.
 
-What was cached of the whole is not true of a share. A cached property is left out, and counted anew. Of another private
-attribute, and of one that holds a container, nobody can know whether it describes the whole: it is refused.
+A value that was cached for the whole is not true for a share. A cached property is left out, and computed again. Of
+another private attribute, and of one that holds a container, nobody can know whether it describes the whole: it is
+refused.
 """
 
 from __future__ import annotations

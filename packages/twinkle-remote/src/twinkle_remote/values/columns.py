@@ -45,7 +45,7 @@ def _items(value: Any) -> Mapping[Any, object]:
 def rebuild(value: T, parts: Sequence[object]) -> T:
     """A mapping, dataclass or named tuple of other rows, in the order that `columns` gave them.
 
-    What was cached of the whole is left out: a share, or a joined value, counts it anew.
+    Values that were cached for the whole are left out: a share, or a joined value, computes them again.
 
     Raises:
         DispatchError: It is a mapping that cannot be made again, or has an attribute that may describe the whole.

@@ -1,4 +1,4 @@
-"""The cost of each row of a value: what its type tells of the work with it."""
+"""The cost of each row of a value: the work that it takes, by the type of the value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CostingSplitter(Protocol[T]):
 
 
 def costs_of(value: object) -> array[float] | None:
-    """The costs of the rows of a value; of columns, those of the first one with rows. None where no type tells them.
+    """The costs of the rows of a value; of columns, those of the first column with rows. None if no type has costs.
 
     Args:
         value: Any value.

@@ -44,7 +44,7 @@ class TypeNames:
         self._lock = threading.Lock()
 
     def add(self, kind: type, name: str | None = None, plain: Plain | None = None) -> None:
-        """Let the values of a class travel.
+        """Allow values of a class to be sent.
 
         Args:
             kind: A dataclass, a named tuple or an enum; any class with `plain`.
@@ -97,15 +97,15 @@ def register_type(
     to_plain: Callable[[Any], Any] | None = None,
     from_plain: Callable[[Any], Any] | None = None,
 ) -> T:
-    """Let the values of a class travel over HTTP; call it on both sides. It can decorate the class.
+    """Allow values of a class to be sent over HTTP. Call it on both sides; it can decorate the class.
 
     Args:
         cls: A dataclass, a named tuple or an enum; or a remote class that stands for the server's class of this name;
             or, with `to_plain` and `from_plain`, any class.
         name: Its name on the wire, the same on both sides; by default its module and qualified name.
-        to_plain: What travels for a value, such as a list of its parts.
-        from_plain: Makes a value of what has travelled. A client may send anything: it raises ValueError or TypeError
-            for what `to_plain` does not give.
+        to_plain: Returns the form in which a value is sent, such as a list of its parts.
+        from_plain: Makes a value from the sent form. A client may send anything, so it must raise ValueError or
+            TypeError for a form that `to_plain` does not return.
 
     Raises:
         TypeError: It is a class of another kind.

@@ -33,7 +33,7 @@ class FailedCall:
         rank: Its rank.
         world_size: Number of workers of the group.
         seed: The session's.
-        main: Path of the program, for what it defines in `__main__`; empty where it has none.
+        main: Path of the program, for its definitions in `__main__`; empty if there is none.
         argv: Arguments of the program's command line.
         paths: Directories of the program's modules.
         type_name: Type of the error.

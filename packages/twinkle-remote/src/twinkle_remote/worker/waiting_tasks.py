@@ -47,7 +47,7 @@ class WaitingTasks:
         self.show_waits()
 
     def refresh_waits(self) -> None:
-        """Take anew what the tasks of its event loop wait for."""
+        """Read again what the tasks of its event loop wait for."""
 
         def take(tasks: Mapping[str, Wait | None], ended: tuple[str, ...]) -> None:
             self._task_waits = tasks, ended

@@ -226,7 +226,7 @@ class Worker(WaitingTasks):
     def _arguments(
         self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None, outcome: Outcome
     ) -> _Arguments:
-        """Fetch the arguments of a task; the outcome takes their figures."""
+        """Fetch the arguments of a task; the outcome takes their metrics."""
         if task.splitters is not None:
             task.splitters.register_here()
         given = given or task.pieces

@@ -90,7 +90,7 @@ class CallExecutor:
         request_id: str,
         inline: DecodedCall | None = None,
     ) -> Result:
-        """Make a call; returns when it was submitted, and the client is told what becomes of it.
+        """Make a call; return when it was submitted. The client gets updates about it later.
 
         Args:
             client: The client.
@@ -190,7 +190,7 @@ class CallExecutor:
         return self._worked(client, name, build, self._teller(f"{cls.__name__}.__init__", client, request_id))
 
     def _tool(self, client: RemoteClient, name: str, request: CallRequest, request_id: str) -> Result:
-        """Make, call or close a tool beside the session; in a thread of its own."""
+        """Make, call or close a tool next to the session, in a separate thread."""
         work = client.tools.call(self._tools, str(request.target), *arguments_of(request))
 
         def run() -> Any:
@@ -230,7 +230,7 @@ class CallExecutor:
             release(served.value)
 
     def cancel_all(self, client: RemoteClient) -> None:
-        """Cancel the calls of a client that is gone: nobody is told what becomes of them."""
+        """Cancel the calls of a client that is gone; nobody gets their outcomes."""
         for outcome in self._watcher.calls_of(client):
             outcome.call.cancel()
 

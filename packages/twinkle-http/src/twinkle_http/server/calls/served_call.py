@@ -1,4 +1,4 @@
-"""The calls of clients at the server: their state, as it is told to the client, and their values."""
+"""The calls of clients at the server: their state, as the client gets it, and their values."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class ServedCall:
         return rank_result(self.lazy, rank)
 
     def _fresh_ranks(self) -> Sequence[int]:
-        """The ranks whose answers are here and were not told."""
+        """The ranks whose answers are here and were not reported."""
         known = self._ranks_told.union([reply.rank for reply in self.call.pending()])
         fresh = [rank for rank in self.call.ranks if rank not in known]
         self._ranks_told.update(fresh)

@@ -1,1 +1,1 @@
-"""Clients: what each of them holds, what it asks for, and what it is told."""
+"""Clients: what each of them holds, its requests, and its updates."""

@@ -58,7 +58,7 @@ class ClientApi:
         clients: The clients.
         limits: Bounds of a message.
         access_log: Counts and logs calls.
-        sees_all: The tenant who sees the figures of all.
+        sees_all: The tenant who sees the metrics of all.
 
     Attributes:
         draining: No new call is taken.
@@ -114,7 +114,7 @@ class ClientApi:
         )
 
     def metrics(self, tenant: str) -> str:
-        """The figures of what the server did and holds, as text: for this tenant, or for all where it sees them."""
+        """The metrics of the server as text: for this tenant, or for all tenants if it sees them."""
         of = None if tenant == self._sees_all else tenant
         return metrics_text(self.access_log.figures(of), self._gauges(of))
 

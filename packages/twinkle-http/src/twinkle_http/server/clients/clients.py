@@ -76,7 +76,7 @@ class RemoteClient:
         is_gone: It has ended, or its lease has.
         busy: Requests of it that are being answered.
         floor: Requests below this number were answered, and the client has the answers.
-        told_floor: The latest such number that a call has told, for the event loop to read.
+        told_floor: The latest such number that a call has reported, for the event loop to read.
         answers: The answer of each later request by its number.
     """
 
@@ -111,7 +111,7 @@ class RemoteClient:
 
         Args:
             update: What became of it.
-            can_wait: Some ranks have answered, and the client waits for the others: it is told of several together.
+            can_wait: Some ranks have answered, and the client waits for the others: several are reported together.
         """
         self._loop.call_soon_threadsafe(self._tell, update, can_wait)
 
@@ -148,7 +148,7 @@ class RemoteClient:
             take(update)
 
     def _wait_with(self, name: str) -> None:
-        """Begin to wait for what an update of some ranks is told with; one that answers a request waits for the end."""
+        """Begin to wait for more answers to report together; an update that answers a request waits for the end."""
         if name in self._held and name not in self._first and not self._waits:
             self._waits = True
             self._loop.call_later(HELD_SECONDS, self._tell_held)

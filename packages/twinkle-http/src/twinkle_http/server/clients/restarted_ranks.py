@@ -22,7 +22,7 @@ class RestartedError(Exception):
 
 
 class RestartedRanks:
-    """The ranks that other workers have now, and the numbers of the updates that tell one client of it."""
+    """The ranks whose workers were restarted, and the numbers of the updates that report it to one client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class RestartedRanks:
             self._under_way.difference_update((group, rank) for rank in ranks)
 
     def told(self, group: str, ranks: Sequence[int], number: int) -> None:
-        """The update of this number tells that they have started."""
+        """The update with this number reports that they have started."""
         with self._lock:
             self._under_way.difference_update((group, rank) for rank in ranks)
             self._told.update({(group, rank): number for rank in ranks})

@@ -25,7 +25,7 @@ class ServedRestarts:
 
     Args:
         session: The session.
-        clients: They are told whose workers are others now.
+        clients: They are informed which workers were restarted.
     """
 
     def __init__(self, session: ServedSession, clients: Clients) -> None:

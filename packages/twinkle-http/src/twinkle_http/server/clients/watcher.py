@@ -1,4 +1,4 @@
-"""Waits for the calls of all clients, and tells the clients what became of them."""
+"""Waits for the calls of all clients, and reports their outcomes to the clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.002  # the same, where the backend does not tell which replies
 
 
 class Watcher:
-    """A thread that is told which calls have answers.
+    """A thread that learns which calls have answers.
 
     Where a call's answers are numbers and text in this process, the thread that gives the last of them does its work.
 
@@ -98,7 +98,7 @@ class Watcher:
             _log.exception("the watcher of calls failed")
 
     def _next(self) -> Iterable[ServedCall]:
-        """The calls that are told to have answers, after a wait for the first; now and then all of them."""
+        """The calls that are reported to have answers, after a wait for the first; from time to time all calls."""
         told = self._told.take(self._seconds if self._calls else _IDLE_SECONDS)
         found = {id(one): one for one in told if one is not None}
         now = time.monotonic()

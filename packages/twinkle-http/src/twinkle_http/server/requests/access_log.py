@@ -1,4 +1,4 @@
-"""The work of the server: ids of requests, a log of requests and calls, and the figures of its metrics."""
+"""The work of the server: ids of requests, a log of requests and calls, and its metrics."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Figures:
 
 
 def sum_of(several: Iterable[Figures]) -> Figures:
-    """The figures of several together."""
+    """The sum of several records."""
     total = Figures()
     for one in several:
         total.statuses.update(one.statuses)
@@ -109,7 +109,7 @@ class LoggedRequest:
         return found
 
     def sending(self, send: Send) -> Send:
-        """A `send` that tells the client the id."""
+        """A `send` that adds the id to the answer."""
 
         async def sending(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -193,7 +193,7 @@ class AccessLog:
             self.called(name, tenant, request, time.monotonic() - began, error)
 
     def figures(self, tenant: str | None) -> Figures:
-        """The figures at one moment.
+        """The metrics at one moment.
 
         Args:
             tenant: Of this tenant; None for all of them, and for what was refused before its token was known.

@@ -52,7 +52,7 @@ class Auth:
         return found if scheme.lower() == b"bearer" else None
 
     def watcher(self, tenant: str | None) -> str | None:
-        """The tenant who sees the figures of all: the given one, or the only one.
+        """The tenant who sees the metrics of all: the given one, or the only one.
 
         Raises:
             ValueError: There is no such tenant.

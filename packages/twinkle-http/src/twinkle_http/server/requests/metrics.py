@@ -1,4 +1,4 @@
-"""The figures of a server in the text format of Prometheus, version 0.0.4."""
+"""The metrics of a server in the text format of Prometheus, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def metrics_text(figures: Figures, gauges: Mapping[str, tuple[str, float]]) -> str:
-    """The figures as text.
+    """The metrics as text.
 
     Args:
         figures: What it did.

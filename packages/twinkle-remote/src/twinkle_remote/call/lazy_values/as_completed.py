@@ -35,14 +35,14 @@ def as_completed(lazy: Any) -> AsCompleted[Any]:
         lazy: The result of a call.
 
     Raises:
-        ValueError: The function says `uneven="pad"`, so that pieces hold repeated rows, or `balance=`, so that they
-            hold any rows; or the value stands for rows of several calls.
+        ValueError: The function has `uneven="pad"`, so pieces may have repeated rows, or `balance=`, so pieces may have
+            any rows; or the value stands for rows of several calls.
     """
     return AsCompleted(lazy)
 
 
 class AsCompleted(Generic[R]):
-    """The pieces of one result; each iteration begins anew.
+    """The pieces of one result; each iteration begins with the first piece.
 
     Args:
         lazy: The result.

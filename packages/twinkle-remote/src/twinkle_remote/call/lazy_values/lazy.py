@@ -35,7 +35,7 @@ class Lazy(LazyOperators, Generic[R]):
 
     Args:
         call: The call in flight.
-        itself: The value if the method returned the component itself: the caller's handle.
+        itself: The value if the method returned the component: the caller's handle.
     """
 
     __slots__ = ("__weakref__", "_rows", "_source", "_value")
@@ -72,11 +72,11 @@ class Lazy(LazyOperators, Generic[R]):
         return cast("R", self)
 
     def cancel(self) -> None:
-        """Cancel the call where it has not ended; returns at once, and a call that is done stays as it is.
+        """Cancel the call if it has not ended; return at once. A call that is done does not change.
 
-        A coroutine, or an async generator's step, is cancelled at its next await, and a `def` method that has not begun
-        does not run: its place is free, and the result raises `CallCancelledError`. A `def` method that has begun runs
-        to its end. So does a collective one (`collective=True`) of several ranks: some of them may have begun.
+        A coroutine, or a step of an async generator, is cancelled at its next await. A `def` method that has not begun
+        does not run, and its result raises `CallCancelledError`. A `def` method that has begun runs to its end. So does
+        a collective method (`collective=True`) of several ranks, because some of them may have begun.
 
         Raises:
             ValueError: It stands for rows of several calls, such as a stream's batch.

@@ -65,7 +65,7 @@ class CallFailures(Generic[S]):
         return ends
 
     def matter_to(self, kind: Kind) -> bool:
-        """Whether one is known that somebody is told of: a generator that is to be closed may end with its worker.
+        """Whether a failure is known that must be reported; a generator that is being closed may end with its worker.
 
         Args:
             kind: Of the call.

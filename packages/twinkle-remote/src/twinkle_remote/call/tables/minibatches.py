@@ -30,21 +30,23 @@ def minibatches(
     seed: int | None = None,
     drop_last: bool = False,
 ) -> Iterator[T]:
-    """Takes of so many rows of a value, which go over it once or several times.
+    """Minibatches of the rows of a value, over one or several epochs.
 
-    No minibatch has rows of two epochs, and no row is torn: of Rollouts it is a prompt with its answers. The order is a
-    function of the number of rows, the seed and the epoch alone. It waits for the number of rows, never for the rows.
+    No minibatch has rows of two epochs, and no row is divided: a row of Rollouts is a prompt with its answers. The
+    order depends only on the number of rows, the seed and the epoch. The function waits for the number of rows, not for
+    the rows.
 
     Args:
-        value: It has rows, and may be lazy; the minibatches are lazy then.
+        value: A value with rows; if it is lazy, the minibatches are lazy.
         rows: Rows of a minibatch, at least 1; the last one of an epoch may have fewer.
-        epochs: How often it goes over all rows, at least 1.
-        shuffle: Each epoch has an order of its own; else that of the rows.
-        seed: Of the order; None draws one from the session's seed and the number of such calls before.
+        epochs: Number of passes over all rows, at least 1.
+        shuffle: Use a new order in each epoch; otherwise the order of the rows.
+        seed: Seed of the order; None derives it from the session's seed and the number of earlier calls of this
+            function.
         drop_last: Leave out a last minibatch of fewer rows.
 
     Raises:
-        ValueError: A number is out of range, or no minibatch has as many rows with `drop_last`.
+        ValueError: A number is out of range, or with `drop_last` there are too few rows for one minibatch.
         TypeError: The value has no rows.
     """
     size, times = _at_least_one("rows", rows), _at_least_one("epochs", epochs)

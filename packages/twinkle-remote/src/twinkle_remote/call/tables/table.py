@@ -157,7 +157,7 @@ def _rows(given: HandedValue) -> int:
 
 
 def rows_of_lazy(lazy: Lazy[Any], what: str) -> int:
-    """Wait for the calls that make a lazy value, and count its rows, which are fetched only where nothing else tells.
+    """Wait for the calls that make a lazy value, and count its rows; fetch rows only if that is necessary.
 
     Args:
         lazy: The value.
@@ -168,7 +168,7 @@ def rows_of_lazy(lazy: Lazy[Any], what: str) -> int:
 
 
 def costs_of_lazy(lazy: Lazy[Any]) -> Sequence[float] | None:
-    """Wait for the calls that make a lazy value, and tell the costs of its rows; see `costs_of`."""
+    """Wait for the calls that make a lazy value, and return the costs of its rows; see `costs_of`."""
     known, costs = _waited_for(lazy).costs()
     return costs if known else costs_of(lazy.result())
 

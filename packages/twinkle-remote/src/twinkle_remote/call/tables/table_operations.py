@@ -21,16 +21,17 @@ R = TypeVar("R")
 
 
 def take(value: T, rows: slice | Iterable[SupportsIndex]) -> T:
-    """Some rows of a value, in any order; of a lazy value a lazy one, for which nothing moves before somebody reads.
+    """Some rows of a value, in any order; for a lazy value the result is lazy, and no row moves before it is read.
 
     Args:
-        value: It has rows: a list, an array, a tensor, a dict of columns, a dataclass, Rollouts, a frame, a dataset.
-        rows: A slice, which is cut to the rows that are there, or numbers of rows in any order, also repeated. Negative
-            ones count from the end.
+        value: A value with rows: a list, an array, a tensor, a dict of columns, a dataclass, Rollouts, a frame, a
+            dataset.
+        rows: A slice, which is limited to the existing rows, or row numbers in any order, with or without repeats.
+            Negative numbers count from the end.
 
     Raises:
         TypeError: The rows are a bare number, flags, or no integers; or the value has no rows.
-        IndexError: There is no row of a number; where the rows are counted later, the reader raises it.
+        IndexError: A row does not exist; if the rows are counted later, the reader raises it.
     """
     numbers = row_numbers(rows)
     if not isinstance(value, Lazy):
@@ -46,13 +47,13 @@ def _taken(node: Node, rows: slice | tuple[int, ...]) -> Node:
 
 
 def concat(values: Iterable[T]) -> T:
-    """The rows of all values, one after the other; lazy where one of them is.
+    """The rows of all values, one after the other; lazy if one of them is lazy.
 
     Args:
         values: At least one, all of one type.
 
     Raises:
-        ValueError: There is none, or their rows do not join; of lazy values the reader raises it.
+        ValueError: There is no value, or their rows cannot be joined; for lazy values the reader raises it.
         TypeError: A value has no rows.
     """
     every = list(values)
@@ -70,15 +71,16 @@ def _flat(nodes: Sequence[Node]) -> Node:
 
 
 def join(*values: T) -> T:
-    """The columns of all values, row next to row by position; lazy where one of them is.
+    """The columns of all values, with rows matched by position; lazy if one of them is lazy.
 
     Args:
-        *values: At least one, all of one type and of equally many rows. A later one wins a name; of frames the labels
-            are those of the first.
+        *values: At least one, all of one type, with the same number of rows. If a column name is repeated, the later
+            column is used; a frame has the labels of the first frame.
 
     Raises:
-        TypeError: A value has no columns, they are of several types, or none is given.
-        ValueError: Their rows differ in number, or Rollouts in their sequences; of lazy values the reader raises it.
+        TypeError: A value has no columns, the values have several types, or there is no value.
+        ValueError: Their numbers of rows differ, or the sequences of Rollouts differ; for lazy values the reader raises
+            it.
     """
     if not values:
         raise TypeError("join needs at least one value: no value has no columns")
@@ -88,10 +90,11 @@ def join(*values: T) -> T:
 
 
 def select(value: T, *columns: Hashable) -> T:
-    """Some columns of a value; of a lazy value a lazy one, whose other columns are not fetched.
+    """Some columns of a value; for a lazy value the result is lazy, and the other columns are not fetched.
 
     Args:
-        value: It has columns: a dict of them, a dataclass (what is left out is None), Rollouts, a frame, a dataset.
+        value: A value with columns: a dict of columns, a dataclass (other fields become None), Rollouts, a frame, a
+            dataset.
         *columns: Their names, at least one.
 
     Raises:
@@ -106,15 +109,15 @@ def select(value: T, *columns: Hashable) -> T:
 
 
 def map(value: T, function: Callable[[T], R]) -> R:  # noqa: A001  named like Python's
-    """The rows that a function makes of those of a value; of a lazy one it runs on each part where it lies.
+    """The result of a function of the rows; for a lazy value the function runs on the workers that hold the parts.
 
     Args:
-        value: It has rows.
-        function: Takes rows, and returns rows, as many as it likes. It must not depend on where parts begin and end,
-            and travels to the workers.
+        value: A value with rows.
+        function: Takes rows and returns any number of rows. Its result must not depend on where parts begin and end. It
+            is sent to the workers.
 
     Raises:
-        DispatchError: Functions do not travel over HTTP.
+        DispatchError: Functions cannot be sent over HTTP.
     """
     if not isinstance(value, Lazy):
         return function(value)

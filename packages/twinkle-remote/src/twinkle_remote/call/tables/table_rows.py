@@ -72,7 +72,7 @@ class TableRows:
         return self.rows is None or (isinstance(self.rows, range) and self.rows.step == 1)
 
     def costs(self, of_source: Sequence[Sequence[float] | None]) -> Sequence[float] | None:
-        """The cost of each row; None where no source tells any.
+        """The cost of each row; None if no source has costs.
 
         Args:
             of_source: The costs of the rows of each source; None for 1 each, as where there is no entry.

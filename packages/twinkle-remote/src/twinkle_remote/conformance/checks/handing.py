@@ -42,7 +42,7 @@ def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
 
 
 def handing_over_takes_unequal_lengths(harness: Harness) -> None:
-    """Results of different lengths, 0 among them, are cut anew and equally."""
+    """Results of different lengths, 0 among them, are divided again, into equal parts."""
     for target in FOUR.values():
         sink = harness.build(Echo, 4, mesh=target)
         echo = harness.build(Echo, 8, mesh=EIGHT["dp8"])

@@ -60,7 +60,7 @@ def what_is_iterable_and_not_known_is_refused(harness: Harness) -> None:
 
 
 def caches_of_the_whole_stay_with_the_whole(harness: Harness) -> None:
-    """A cached property is counted anew in each share, and in what is joined."""
+    """A cached property is computed again in each share, and in a joined value."""
     kinds = harness.build(Kinds, 2, mesh=TWO)
     joined = plain(kinds.counted([1, 2, 3, 4])) if not harness.served else None
     assert joined is None or (joined.total, joined.lengths) == (10, [1, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""The figures of the outcomes of one call, by rank, in two arrays."""
+"""The metrics of the outcomes of one call, by rank, in two arrays."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ReplyFigures:
         return len(self._ranks)
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Add the figures of several outcomes."""
+        """Add the metrics of several outcomes."""
         for one in outcomes:
             self._figures.extend((one.fetched, one.produced, one.started, one.seconds, one.fetch_seconds))
         self._ranks.extend([one.rank for one in outcomes])
 
     def column(self, index: int) -> Mapping[int, float]:
-        """One figure by rank.
+        """One metric by rank.
 
         Args:
             index: 0 for fetched bytes, 1 for produced bytes, 2 for the start, 3 for the duration, 4 for fetching.
@@ -40,5 +40,5 @@ class ReplyFigures:
         return dict(zip(self._ranks, self._figures[index::_COLUMNS], strict=True))
 
     def whole(self, index: int) -> Mapping[int, int]:
-        """One figure by rank, as whole numbers; see `column`."""
+        """One metric by rank, as whole numbers; see `column`."""
         return {rank: int(value) for rank, value in self.column(index).items()}

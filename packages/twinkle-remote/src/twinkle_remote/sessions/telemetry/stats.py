@@ -1,4 +1,4 @@
-"""The figures of each call: bytes and seconds, measured by the driver and the workers."""
+"""The metrics of each call: bytes and seconds, measured by the driver and the workers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _submitted = attrgetter("submitted")
 
 @dataclass(slots=True)
 class CallRecord:
-    """The figures of one call; bytes and seconds.
+    """The metrics of one call, in bytes and seconds.
 
     Attributes:
         method: Class.method.
         group: Group that was called.
         workers: Number of called workers.
-        label: What it was about, if that is known: the rows of a stream's chunk.
+        label: A description, if there is one: the rows of a stream's chunk.
         submitted: Wall clock when the driver made the call, in seconds.
         driver_seconds: Time that the driver spent dividing and sending.
-        driver_sent: Bytes that the driver stored or sent for it: arguments, and what says which call it is.
+        driver_sent: Bytes that the driver stored or sent for it: the arguments and the description of the call.
         driver_fetched: Bytes of results that the driver fetched.
         answered: Number of workers that have answered.
         bytes_fetched: Bytes of arguments that all ranks fetched from elsewhere.
         bytes_produced: Bytes of all ranks' results.
-        run_seconds: How long the longest rank's method ran.
+        run_seconds: The duration of the longest rank's method.
         failed: Ranks that failed.
     """
 
@@ -59,7 +59,7 @@ class CallRecord:
     _answers: ReplyFigures | None = field(default_factory=ReplyFigures, repr=False)
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Add the figures of answers that arrived together; at least one."""
+        """Add the metrics of answers that arrived together; at least one."""
         ends = [outcome.started + outcome.seconds for outcome in outcomes]
         begins = [outcome.started - outcome.fetch_seconds for outcome in outcomes]
         self.bytes_fetched += sum([outcome.fetched for outcome in outcomes])
@@ -74,7 +74,7 @@ class CallRecord:
         self.answered += len(outcomes)
 
     def keep_sums_only(self) -> None:
-        """Forget the figures by rank."""
+        """Drop the metrics by rank."""
         self._answers = None
 
     @property
@@ -186,7 +186,7 @@ class Stats:
 
     Args:
         limit: How many are kept.
-        answers: Calls whose figures are kept by rank: those of the latest calls; older calls keep sums.
+        answers: Number of latest calls whose metrics are kept by rank; older calls keep sums.
 
     Attributes:
         since: Calls that workers submitted before that time of the wall clock, in seconds, are not kept.

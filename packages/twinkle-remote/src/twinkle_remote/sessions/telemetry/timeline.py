@@ -21,8 +21,8 @@ def write_timeline(path: str | Path) -> Path:
     """Write the latest calls of this session as trace events; https://ui.perfetto.dev opens the file.
 
     Each component has a track for each rank, with the chunks of streams by their rows; the driver has one for its calls
-    and one for weight syncs; each stream has one for its loop. Times are those of the workers' clocks; between nodes
-    they are only as exact as these agree. `Stream.timeline` writes one stream alone, from the driver's view.
+    and one for weight syncs; each stream has one for its loop. Times are by the workers' clocks, so between nodes they
+    are only as exact as these clocks. `Stream.timeline` writes only one stream, from the driver's view.
 
     Args:
         path: A `.json` file, which is replaced.

@@ -13,7 +13,7 @@ _listeners: list[Listener] = []
 
 
 def worker_line(line: str, is_error: bool) -> None:
-    """Tell of a line that a worker has printed, with its label; from any thread.
+    """Show a line that a worker has printed, with its label; from any thread.
 
     Args:
         line: The line, without control characters.

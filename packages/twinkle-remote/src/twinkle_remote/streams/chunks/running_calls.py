@@ -1,4 +1,4 @@
-"""The calls that are at work on workers, and the replies that tell of their end."""
+"""The calls that run on workers, and the replies that report their end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunningCalls:
         return None if run is None else run.call
 
     def take_over(self, done: Sequence[Reply]) -> Sequence[RunningCall]:
-        """Take those that are over with these replies: all of a call's replies have come, or one tells a failure."""
+        """Take the calls that are over with these replies: all replies of a call have come, or one has a failure."""
         return [run for reply in done if (run := self._take_if_over(reply)) is not None]
 
     def _take_if_over(self, reply: Reply) -> RunningCall | None:

@@ -52,15 +52,15 @@ def _forget(key: int, kept: tuple[Callable[[], Any], RowsInfo]) -> None:
 def rows_info(batch: object) -> RowsInfo:
     """Versions, lags and indices of the rows of a batch that a stream delivered.
 
-    It is the way for every mode and every batch; a lazy batch has the same as `batch.info`, which a batch of mode
-    `local`, or of a plain function, does not have. Workers do not know it: a call gives it to them as an argument.
+    It works in every mode and for every batch. A lazy batch also has the attribute `batch.info`; a batch of mode
+    `local`, or of a plain function, does not. Workers do not have this information: pass it to a call as an argument.
 
     Args:
         batch: As the stream delivered it.
 
     Raises:
-        ValueError: No stream has delivered it, or it is a list, tuple or dict of this process, and its stream was
-            asked for the next batch since, or is closed.
+        ValueError: No stream has delivered it. Or it is a list, tuple or dict of this process, and its stream has
+            delivered a later batch or is closed.
     """
     found: object = get_rows_info(batch) if isinstance(batch, Lazy) else None
     kept = _infos.get(id(batch))

@@ -15,9 +15,9 @@ class RowsInfo:
 
     Attributes:
         begun: Version of the weights when the first stage began.
-        ended: Version when the last stage was done; larger than `begun` where the row straddles a version.
-        lag: Version at delivery less `begun`.
-        indices: Index in the dataset; the number in the epoch where the source does not report it.
+        ended: Version when the last stage was done; larger than `begun` if a version was published meanwhile.
+        lag: Version at delivery minus `begun`.
+        indices: Index in the dataset; the number in the epoch if the source does not report indices.
         epoch: Epoch of the batch, from 0.
     """
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class DataRanks:
     """Gives work to the data rank that has the least; each event costs the same at any number of ranks.
 
-    A lane is a kind of calls: those of one lane are counted together, beside those of the others.
+    A lane is a kind of calls. The calls of one lane are counted together, separately from other lanes.
 
     Args:
         count: Number of data ranks.

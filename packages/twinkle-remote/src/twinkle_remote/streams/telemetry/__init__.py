@@ -1,1 +1,1 @@
-"""Telemetry of a stream's run: figures, a forecast, a timeline, a progress bar."""
+"""Telemetry of a stream's run: metrics, a forecast, a timeline, a progress bar."""

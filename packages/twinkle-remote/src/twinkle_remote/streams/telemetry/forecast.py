@@ -27,7 +27,7 @@ def forecast(
     training: float | None,
     rows: int | None,
 ) -> StreamStats:
-    """The figures of a simulated run; see `Stream.explain`."""
+    """The metrics of a simulated run; see `Stream.explain`."""
     places = record.places
     known = [record.taken[i] if durations is None else durations.get(place.name) for i, place in enumerate(places)]
     missing = [place.name for place, seconds in zip(places, known, strict=True) if not seconds]

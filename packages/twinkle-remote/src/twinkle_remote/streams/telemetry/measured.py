@@ -1,4 +1,4 @@
-"""The figures of a stream, from its record."""
+"""The metrics of a stream, from its record."""
 
 from __future__ import annotations
 

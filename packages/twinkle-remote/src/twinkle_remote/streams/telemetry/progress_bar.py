@@ -21,7 +21,7 @@ class ProgressBar:
     """Shows rows, rows a second, lag, and busy shares of stages and of the loop.
 
     Args:
-        stats: The figures of the stream.
+        stats: The metrics of the stream.
 
     Raises:
         ImportError: tqdm is not installed, and a bar would be shown.
@@ -40,7 +40,7 @@ class ProgressBar:
             self._show()
 
     def close(self) -> None:
-        """Show the last figures, and stop."""
+        """Show the last metrics, and stop."""
         self._show()
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""The figures of a stream, measured or predicted, and their table."""
+"""The metrics of a stream, measured or predicted, and their table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LAGS = 8  # lags that the table shows one by one
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """Figures of one stage.
+    """Metrics of one stage.
 
     Attributes:
         data_ranks: Its data ranks.
-        rows: Rows that went through it, those included that were made again or dropped.
+        rows: Rows that went through it, including rows that were made again or dropped.
         busy: Share of its data ranks' time in which it ran, in [0, 1].
-        waiting: Share of their time in which they had no work, of any stage, in [0, 1]. What is left of both is what
-            calls take in addition to the function.
-        row_seconds: Mean time of a row, as a part of its chunk's.
+        waiting: Share of their time in which they had no work, of any stage, in [0, 1]. The rest is the overhead of
+            calls.
+        row_seconds: Mean time of a row: its share of the time of its chunk.
     """
 
     data_ranks: int
@@ -34,18 +34,18 @@ class StageStats:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """Figures of a stream since it was made; `print` shows them as a table.
+    """Metrics of a stream since it was made; `print` shows them as a table.
 
     Attributes:
-        rows: Rows that the loop was given.
-        seconds: Since the first batch was asked for, without the time between epochs.
-        batches: Batches that the loop was given.
+        rows: Rows that the loop got.
+        seconds: Seconds since the request of the first batch, without the time between epochs.
+        batches: Batches that the loop got.
         versions: Versions that were published.
-        stages: The figures of each stage, by name.
+        stages: The metrics of each stage, by name.
         training: Share of the loop's time in which it worked on batches, in [0, 1].
         waiting: Share of its time in which it waited for rows.
         reading: Share of its time in which it read the source.
-        lag: Rows that the loop was given, by their lag in versions.
+        lag: Number of rows that the loop got, by their lag in versions.
         redone: Rows that were made again: too old, or lost with a worker.
         dropped: Rows that were too old under `stale="drop"`.
         set_aside: Rows for which a stage raised at each attempt.
@@ -66,7 +66,7 @@ class StreamStats:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows that the loop was given, by the time."""
+        """Rows that the loop got per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     @property

@@ -35,7 +35,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """The figures of a simulated run.
+    """The metrics of a simulated run.
 
     Attributes:
         seconds: Time until the loop was through with the last batch.
