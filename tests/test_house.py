@@ -1,4 +1,4 @@
-"""The laws of the house, read off the source of all packages; `python tests/test_house.py` prints what is left of each.
+"""The laws of the house, read off the source of all packages; `python -m tests.test_house` prints what is left of each.
 
 What breaks a law today stands in `LEFT`, by the name of its file: a list that may only shrink.
 """
@@ -31,6 +31,12 @@ _CHANGES = {
     *("numpy.seterr", "numpy.set_printoptions", "os.putenv", "os.unsetenv", "signal.signal", "sys.setrecursionlimit"),
 }
 _NO_SUBJECT = re.compile(r"(?:What|Which|How|As|Nothing)\b")
+_DIALECT = re.compile(
+    r"\b(?:would do\b(?! [a-z])|as (?:it|they) lies?\b|in earnest\b|as ever\b|dear(?:er|est)\b|tells? of\b"
+    r"|(?:is|are|was|were|be) told\b|mend(?:s|ed)?\b)"
+)
+"""Words of a dialect, where a colleague says "use", "in place", "report", "fix", "more expensive"."""
+_CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _STATE = {"os.environ", "os.environb", "sys.executable", "sys.stderr", "sys.stdout"}
 OWN_PROCESSES = {
     "rank_actor": "a worker, at its start",
@@ -81,7 +87,7 @@ LEFT: dict[str, list[str]] = {
         *("error_by_value", "plain_output", "restarting"),
     ],
     "a docstring opens with its subject": [],
-    "an error says what to use": ["errors: s the type, the place and what would do."],
+    "prose uses the field's words": [],
     "no class name in two modules": [],
 }
 
@@ -187,11 +193,22 @@ def docstrings_without_a_subject(module: Module) -> Iterator[str]:
                 yield getattr(node, "name", "the module")
 
 
-def vague_advice(module: Module) -> Iterator[str]:
-    """Yield texts that say what "would do", where errors say "use"."""
+def dialect(module: Module) -> Iterator[str]:
+    """Yield words of the dialect in the docstrings and texts of a module; "what would do" is one: errors say "use"."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\bwould do\b", node.value):
-            yield node.value.strip()[-40:]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _DIALECT.findall(node.value)
+
+
+def dialect_of_pages() -> set[str]:
+    """Return `page: word` of each word of the dialect on the pages, outside of blocks of code and of errors' texts."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")]
+    found: set[str] = set()
+    for page in pages:
+        if page.name != "CHANGELOG.md":
+            prose = _CODE.sub("", page.read_text(encoding="utf-8"))
+            found.update(f"{page.stem}: {word}" for word in _DIALECT.findall(prose))
+    return found
 
 
 def twins() -> set[str]:
@@ -240,7 +257,7 @@ LAWS: dict[str, Callable[[], set[str]]] = {
     "a folder has at most 16 modules": crowded_folders,
     "a module under 40 lines has two importers": small_modules,
     "a docstring opens with its subject": lambda: of_modules(docstrings_without_a_subject, set()),
-    "an error says what to use": lambda: of_modules(vague_advice, set()),
+    "prose uses the field's words": lambda: of_modules(dialect, set()) | dialect_of_pages(),
     "no class name in two modules": twins,
 }
 
