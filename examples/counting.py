@@ -1,4 +1,4 @@
-"""A task with a reward alone: count on from a digit."""
+"""A task with only a reward: continue to count from a digit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMPTS = [{"prompt": f"Count on: {digit}", "digit": digit} for digit in range(1
 
 
 def counts_on(completions: list[str], digit: list[int], **_: Any) -> list[float]:
-    """The share of words at their place among the two right ones; one that does not look at the digit gets 0.1."""
+    """The share of the two right words at their place; an answer that ignores the digit gets 0.1."""
     graded = []
     for text, first in zip(completions, digit, strict=True):
         words, right = text.split(), [str((first + 1) % 10), str((first + 2) % 10)]
@@ -22,7 +22,7 @@ def counts_on(completions: list[str], digit: list[int], **_: Any) -> list[float]
 
 
 def report(history: Sequence[float], rollouts: Rollouts) -> None:
-    """Say what became of it: the rewards, what success would be, and some answers."""
+    """Print the result: the rewards, the best possible reward, and some answers."""
     graded, texts = rollouts.sequence_rewards(), rollouts.completions or []
     print(
         f"\nreward {history[0]:.2f} -> {graded.mean():.2f}; answers that are right: {(graded == 1).float().mean():.0%}"

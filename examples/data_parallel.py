@@ -39,7 +39,7 @@ class Step:
 
 @remote_class()
 class LetterModel:
-    """A linear model over the number of times each letter stands in a word; every worker holds all of it."""
+    """A linear model over the number of times each letter occurs in a word; every worker holds the whole model."""
 
     def __init__(self, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.weights = np.zeros(len(ascii_lowercase) + 1)

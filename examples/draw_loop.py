@@ -1,4 +1,4 @@
-"""Draws the loop over two meshes as the README shows it: docs/pictures/loop-light.svg and loop-dark.svg.
+"""Draw the loop over two meshes for the README: docs/pictures/loop-light.svg and loop-dark.svg.
 
 python examples/draw_loop.py docs/pictures
 """
@@ -32,11 +32,11 @@ class Theme:
     """Colours.
 
     Attributes:
-        ink: Of text and lines.
-        faint: Of what is beside the point.
-        paper: Behind a box.
-        data: One for each data rank of the actor.
-        weights: Of the weights' way.
+        ink: Colour of text and lines.
+        faint: Colour of minor details.
+        paper: Colour behind a box.
+        data: One colour for each data rank of the actor.
+        weights: Colour of the arrow for weights.
     """
 
     ink: str
@@ -92,7 +92,7 @@ def _place(rank: int) -> tuple[float, float]:
 
 
 def _middle(data_rank: int) -> float:
-    """Where the row of an actor's data rank is: between the samplers that it reads from."""
+    """The position of the row of an actor's data rank: between the samplers that it reads from."""
     return 206 + SIDE + GAP / 2 + data_rank * 2 * (SIDE + GAP)
 
 

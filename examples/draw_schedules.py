@@ -1,4 +1,4 @@
-"""Draws the timelines of a synchronous and a streamed loop at one time scale.
+"""Draw the timelines of a synchronous and a streamed loop with the same time scale.
 
 python examples/draw_schedules.py out   # synchronous.json and streamed.json, which examples/streamed.py --out wrote
 """
@@ -43,7 +43,7 @@ class Schedule:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """Read what `Stream.timeline` wrote of a stream with one stage."""
+    """Read the file that `Stream.timeline` wrote for a stream with one stage."""
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     start = min(event["ts"] for event in slices)

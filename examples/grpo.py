@@ -1,9 +1,9 @@
-"""GRPO of a Hugging Face model, which learns to count on from a digit by nothing but its reward.
+"""GRPO of a Hugging Face model. It learns from its reward alone to continue to count from a digit.
 
 python examples/grpo.py                                                 # a tiny random model in this process
 python examples/grpo.py --mode threads --samplers 2 --ahead 32          # samplers work while the model trains
 python examples/grpo.py --mode ray --workers 2 --samplers 2 --ahead 32  # the model is sharded over two workers
-python examples/grpo.py --engine vllm                                   # vLLM writes, of the extra vllm
+python examples/grpo.py --engine vllm                                   # samples with vLLM, from the extra vllm
 python examples/grpo.py --model path/to/a/model --mode ray --workers 8 --samplers 8 --rate 1e-6
 """
 

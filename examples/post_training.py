@@ -2,11 +2,12 @@
 
 python examples/post_training.py                # twelve workers on a Ray cluster that it starts and ends
 python examples/post_training.py --mode local   # the same program in one process
-python examples/post_training.py --ahead 64     # samplers work ahead of the GRPO loop, by the same lines
+python examples/post_training.py --ahead 64     # samplers work ahead of the GRPO loop, with the same code
 
-The same program over HTTP: the workers at a server, the loop elsewhere. Both take the token from TWINKLE_TOKEN.
+The same program over HTTP: the workers are at a server, and the loop is on another machine. Both take the token from
+TWINKLE_TOKEN.
 
-python examples/post_training.py --serve 8765                                     # where the hardware is
+python examples/post_training.py --serve 8765                                     # on the machine with the hardware
 python examples/post_training.py --mode http --address http://127.0.0.1:8765
 """
 
@@ -67,7 +68,7 @@ class Sampler:
     def sample(self, prompts: list[Prompt]) -> Rollouts:
         given = torch.tensor([encode(p, self.size.vocabulary) for _, p in prompts], dtype=torch.long)
         given = given.reshape(-1, PROMPT)
-        # Each text has a seed of its own, so that the layout does not change what is written.
+        # Each text has its own seed, so that the layout does not change what is written.
         seeds = [zlib.crc32(f"{self.seed}/{step}/{text}/{i}".encode()) for step, text in prompts for i in range(GROUP)]
         draws = torch.empty(len(seeds), self.size.context - PROMPT)
         for row, seed in zip(draws, seeds, strict=True):
@@ -168,7 +169,7 @@ class Layout:
 
 
 def layout(mode: str) -> Layout:
-    """Four samplers, and an actor of eight workers; of four on a node of eight GPUs."""
+    """Four samplers, and an actor with eight workers, or with four on a node with eight GPUs."""
     gpus = torch.cuda.device_count()
     device = "cuda" if gpus >= (1 if mode == "local" else 8) else "cpu"
     replicas = 1 if device == "cuda" and 8 <= gpus < 12 else 2  # on a node of eight GPUs four of them train
@@ -186,7 +187,7 @@ def start(options: Options, groups: tuple[DeviceGroup, ...]) -> None:
 
 
 def serve(options: Options, port: int) -> None:
-    """Serve the components to loops elsewhere, until SIGTERM or Ctrl-C."""
+    """Serve the components to loops on other machines, until SIGTERM or Ctrl-C."""
     start(options, layout(options.mode).groups)
     with twinkle.serve([Sampler, Rewards, Actor], port=port, token=os.environ.get("TWINKLE_TOKEN")) as server:
         print(server.address, flush=True)
@@ -195,7 +196,7 @@ def serve(options: Options, port: int) -> None:
 
 
 def train(options: Options, size: Size) -> History:
-    """Run the loop and return the figures of the run."""
+    """Run the loop and return the metrics of the run."""
     seed, history, places = options.seed, History(options.mode), layout(options.mode)
     copies, split = places.copies, places.split
     placement(options.mode, {"sampler, rewards": copies, "actor": split})
@@ -247,7 +248,7 @@ def batches(loader: DataLoader[Batch[str]], steps: int) -> Iterator[Batch[str]]:
 
 
 def some_texts(sampler: Sampler, size: Size) -> list[str]:
-    """A text for each of a few prompts, the same prompts and draws at every call."""
+    """A text for each of a few prompts, with the same prompts and draws at every call."""
     prompts = passages(PROMPT, every=15_000)[:4]
     words = sampler.sample([(-1, prompt) for prompt in prompts]).words[:, 0].tolist()
     return [f"{prompt} | {decode(text[PROMPT:], size.vocabulary)}" for prompt, text in zip(prompts, words, strict=True)]

@@ -31,7 +31,7 @@ console = Console()
 
 @dataclass
 class History:
-    """The figures of a run.
+    """The metrics of a run.
 
     Attributes:
         mode: Mode of the run.
@@ -39,11 +39,11 @@ class History:
         rewards: Mean reward of each GRPO step.
         reference: Mean reward of the reference's own texts.
         before: A text for each of a few prompts, written before GRPO.
-        after: The same, afterwards.
+        after: The same after GRPO.
         seconds: Time of each phase on the driver.
         weight_bytes: Bytes of weights that left the actor's workers for the sampler's.
         calls: The record of every call.
-        stream: The figures of the stream of rollouts.
+        stream: The metrics of the stream of rollouts.
     """
 
     mode: str
@@ -75,7 +75,7 @@ def placement(mode: str, meshes: Mapping[str, DeviceMesh]) -> None:
 
 @contextmanager
 def progress(name: str, steps: int) -> Iterator[Callable[..., None]]:
-    """Show a progress bar; gives the function that advances it by a step and shows figures."""
+    """Show a progress bar; give a function that advances it by a step and shows metrics."""
     with tqdm(total=steps, desc=name, mininterval=0.2 if sys.stderr.isatty() else 10.0) as bar:
 
         def step(**figures: float) -> None:

@@ -73,7 +73,7 @@ class SplitGPT:
         return torch.stack(losses).mean().item() if losses else None
 
     def parameter_groups(self) -> list[dict[str, list[nn.Parameter]]]:
-        """The parameters by torch mesh, as groups of an optimizer; those of the norms have no tp dim."""
+        """The parameters by torch mesh, as groups of an optimizer; parameters of norms have no tp dim."""
         groups: dict[DeviceMesh, list[nn.Parameter]] = {}
         for parameter in self.model.parameters():
             assert isinstance(parameter, DTensor)
@@ -81,7 +81,7 @@ class SplitGPT:
         return [{"params": group} for group in groups.values()]
 
     def _schedule(self, words: Tensor) -> ScheduleGPipe:
-        """The schedule for batches of a shape; given shapes, the stages exchange none."""
+        """The schedule for batches of a shape; because the shapes are given, the stages do not exchange them."""
         shape = (len(words) // self.micro_batches, words.shape[1])
         hidden = torch.empty(*shape, self.size.width, device=self.device, requires_grad=True)
         logits = torch.empty(*shape, self.size.vocabulary, device=self.device)

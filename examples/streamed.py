@@ -1,4 +1,4 @@
-"""The same loop synchronous and streamed, over samplers that need much longer for some rows than for others.
+"""The same loop, synchronous and as a stream, with samplers that need much longer for some rows than for others.
 
 python examples/streamed.py                                    # 32 samplers in threads
 python examples/streamed.py --mode ray --samplers 4 --rows 4   # the same program on a Ray cluster
@@ -43,7 +43,7 @@ def prompts_of(batches: int, rows: int, median: float) -> Sequence[list[float]]:
 
 
 def run(name: str, prompts: Sequence[list[float]], sampler: Sampler, training: float, out: Path | None) -> float:
-    """Train on all prompts; returns the rows a second."""
+    """Train on all prompts; return the rows per second."""
     options = STREAMED if name == "streamed" else {}
     with twinkle.stream(prompts, sampler.sample, rows=len(prompts[0]), **options) as rollouts:
         for batch in rollouts:

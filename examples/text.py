@@ -59,8 +59,8 @@ def _phrases(size: int) -> frozenset[tuple[int, int, int]]:
 def share_of_real_phrases(ids: Sequence[int], size: int) -> float:
     """The share of three-word phrases that occur in the reference and are new, times the share of distinct words.
 
-    A phrase is new if both of its pairs of words occur for the first time in the text, so going round in circles ("is
-    an object is an error is an ...") does not pay. A phrase with an unknown word does not count.
+    A phrase is new if both of its pairs of words occur for the first time in the text. So repeating phrases ("is an
+    object is an error is an ...") gives no reward. A phrase with an unknown word does not count.
 
     Args:
         ids: At least three ids.

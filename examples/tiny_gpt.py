@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class TinyGPT(nn.Module):
-    """Maps words to logits of the next words; or one pipeline stage of that, with the same parameter names."""
+    """Map words to logits of the next words, or be one pipeline stage of that, with the same parameter names."""
 
     def __init__(self, size: Size, seed: int, stage: int = 0, stages: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models that are made on the spot: a small config with random weights, and a tokenizer that is trained."""
+"""Models for the examples: a small config with random weights, and a tokenizer that is trained here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_pieces(texts: Iterable[str], vocabulary: int) -> tuple[Qwen3Config, PreTr
 
 
 def from_path(path: str) -> tuple[str, Any]:
-    """A model in a folder or of a hub, and its tokenizer."""
+    """A model in a folder or on a hub, and its tokenizer."""
     return path, AutoTokenizer.from_pretrained(path)
 
 

@@ -149,7 +149,7 @@ def test_a_server_that_was_started_anew_says_so() -> None:
             component = gated()
             assert component.echo(b"x") == b"x"
             first.end()
-            with running(port=port), pytest.raises(SessionLostError, match="was started anew"):
+            with running(port=port), pytest.raises(SessionLostError, match="was restarted"):
                 get(component.echo(b"x"))
 
 
@@ -167,7 +167,7 @@ def test_an_idle_client_that_did_not_reach_the_server_is_told_that_it_was_starte
         until(lost)
         with running(port=int(first.address.rpartition(":")[2])):
             for _ in range(2):
-                with pytest.raises(SessionLostError, match="was started anew"):
+                with pytest.raises(SessionLostError, match="was restarted"):
                     get(component.echo(b"x"))
 
 
@@ -217,7 +217,7 @@ def test_a_client_that_was_stopped_for_its_lease_is_told(tmp_path: Path) -> None
             client.send_signal(signal.SIGCONT)
             client.stdin.write("\n")
             client.stdin.flush()
-            assert "the lease of this client has ended: it was not heard of for 1.5 s" in client.stdout.readline()
+            assert "the lease of this client has ended: it gave no sign of life for 1.5 s" in client.stdout.readline()
             limit.cancel()
 
 

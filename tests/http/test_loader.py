@@ -72,7 +72,7 @@ class Doubler:
 def test_a_loader_on_a_served_group_says_what_would_do(serving: Callable[..., AbstractContextManager[str]]) -> None:
     mesh = DeviceMesh.from_sizes(dp_size=2)
     with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
-        rule = r"DataLoader\(remote_group='two'\): a dataset .* do not travel over HTTP. Leave remote_group out"
+        rule = r"DataLoader\(remote_group='two'\): a dataset .* cannot be sent over HTTP. Leave remote_group out"
         with pytest.raises(BackendError, match=rule):
             DataLoader([1, 2], batch_size=2, remote_group="two", device_mesh=mesh)
         doubler = on("two", mesh).create(Doubler)

@@ -61,7 +61,7 @@ def test_a_group_on_a_number_of_nodes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"name": ""}, "name='' must be a word that remote_group= can refer to"),
+        ({"name": ""}, "name='' must be a word, because remote_group= uses it"),
         ({"name": 3}, "name=3 must be a word"),
         ({"ranks": 0}, "ranks=0 must be at least 1"),
         ({"ranks": []}, "ranks=[] must name at least one device"),
@@ -76,7 +76,7 @@ def test_a_group_on_a_number_of_nodes() -> None:
         ({"gpus_per_worker": 0}, "gpus_per_worker=0 must be a whole number of at least 1"),
         (
             {"device_type": "CPU", "gpus_per_worker": 2},
-            "gpus_per_worker=2 needs devices, which a CPU group has not; use 1",
+            "gpus_per_worker=2 needs devices, which a CPU group does not have; use 1",
         ),
         ({"visible_devices": "8,x"}, "visible_devices='8,x' must be device indices with commas"),
         ({"visible_devices": "8,8,9,10"}, "visible_devices='8,8,9,10' names a device twice"),

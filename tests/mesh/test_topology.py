@@ -84,5 +84,5 @@ def test_tp_across_nodes_warns_unless_it_is_allowed() -> None:
 def test_a_mesh_without_nodes_says_so() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4)
     for look in (lambda: mesh.node(0), lambda: mesh.nodes_spanned("dp"), lambda: mesh.crossing_groups("dp")):
-        with pytest.raises(ValueError, match=re.escape("the mesh has no nodes; mesh.with_nodes(")):
+        with pytest.raises(ValueError, match=re.escape("the mesh has no nodes; use mesh.with_nodes(")):
             look()

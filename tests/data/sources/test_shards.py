@@ -360,7 +360,7 @@ def test_a_shard_that_is_longer_than_it_said(held: list[int], given: list[int], 
     if held == given:
         assert len(rows_of(list(loader))) == sum(given)
         return
-    with pytest.raises(IndexError, match=f"after {given[-1]} samples"):
+    with pytest.raises(IndexError, match=f"more than {given[-1]} samples"):
         list(loader)
 
 

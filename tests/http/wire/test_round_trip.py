@@ -251,13 +251,13 @@ extended.loss = 3.0  # type: ignore[attr-defined]  # an attribute that is no fie
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([{"a": Stranger()}], r"batch\[0\]\['a'\] is a .*Stranger, which does not travel"),
+        ([{"a": Stranger()}], r"batch\[0\]\['a'\] is a .*Stranger, which cannot be sent"),
         ({"a": Unregistered([1])}, r"batch\['a'\] is a .*Unregistered, .* twinkle.register_type\(Unregistered\)"),
-        (Settings(a=1), r"Settings, which does not travel: make it a plain dict, dict\(x\)"),
-        (OrderedDict(a=1), r"a collections.OrderedDict, which does not travel: make it a plain dict"),
-        (lambda: 1, "which does not travel"),
-        (np.array([{}], dtype=object), "array of dtype object, which does not travel"),
-        (np.zeros(2, [("a", "i4")]), "which does not travel: use numbers"),
+        (Settings(a=1), r"Settings, which cannot be sent: make it a plain dict, dict\(x\)"),
+        (OrderedDict(a=1), r"a collections.OrderedDict, which cannot be sent: make it a plain dict"),
+        (lambda: 1, "which cannot be sent"),
+        (np.array([{}], dtype=object), "array of dtype object, which cannot be sent"),
+        (np.zeros(2, [("a", "i4")]), "which cannot be sent: use numbers"),
         (torch.eye(2).to_sparse(), "layout torch.sparse_coo .* make it dense"),
         (extended, "attributes that are no fields, which would be lost: loss"),
         (loop, "more than 100 values deep, or contains itself"),
@@ -283,7 +283,7 @@ def test_classes_of_annotations_are_known_by_their_fields_too() -> None:
     types = TypeNames()
     add_annotated(types, list[dict[str, Inner | None]])
     assert types.find(f"{__name__}.Inner") is Inner and types.find(f"{__name__}.Colour") is Colour
-    with pytest.raises(TypeError, match="only these travel by name"):
+    with pytest.raises(TypeError, match="only these can be sent by name"):
         types.add(Stranger)
     with pytest.raises(ValueError, match="belongs to"):
         types.add(Pair, f"{__name__}.Inner")

@@ -120,7 +120,7 @@ def test_a_worker_that_died_holds_up_no_end(joined_program: Callable[..., Any]) 
         PROGRAM + '        os.kill(driver.pid().result(), signal.SIGKILL)\n        print("KILLED", flush=True)\n'
     )
     run.line("KILLED", 90)
-    assert "driver[0/1] died: whether it had calls of its own in flight is not known" in run.finish(60)
+    assert "driver[0/1] died: it is not known whether it had its own calls in flight" in run.finish(60)
 
 
 def test_a_worker_that_dies_with_calls_of_its_own_is_the_exit_status(joined_program: Callable[..., Any]) -> None:

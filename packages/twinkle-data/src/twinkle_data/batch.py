@@ -107,7 +107,7 @@ class Batch(list[T], Generic[T]):
         ]
         # All of them rows of this batch, and not in their places: they were sorted, shuffled or repeated.
         if moved and all(id(row) in own for row in rows):
-            raise _refusal(f"row {moved[0]} would become another row of the batch")
+            raise _refusal(f"row {moved[0]} would be replaced by another row of the batch")
         if isinstance(at, range):
             super().__setitem__(slice(at.start, at.stop if at.stop >= 0 else None, at.step), rows)
         else:

@@ -111,7 +111,7 @@ def submesh(mesh: Mesh, dims: Dims, rank: int | None = None) -> Mesh:
     parts = {name: mesh._parts(name) for name in names}
     flat = [dim for part in parts.values() for dim in part]
     if len(set(flat)) != len(flat):
-        raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim can stand in one place")
+        raise ValueError(f"dims={names} name a dim both as itself and in a view; each dim must occur once")
     return selected(mesh, parts, mesh._coords(rank))
 
 

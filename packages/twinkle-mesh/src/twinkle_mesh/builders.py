@@ -39,7 +39,7 @@ def from_ranks(
     seen: set[int] = set()
     for rank in flat:
         if rank in seen:
-            raise ValueError(f"ranks holds {rank} {flat.count(rank)} times; a rank can stand in one place only")
+            raise ValueError(f"ranks holds {rank} {flat.count(rank)} times; each rank must occur once")
         seen.add(rank)
     if min(flat) < 0:
         raise ValueError(f"ranks holds {min(flat)}; ranks are at least 0")

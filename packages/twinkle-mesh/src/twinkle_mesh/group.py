@@ -122,7 +122,7 @@ def _device_type(device_type: object) -> str:
 
 def _visible(visible_devices: object, kind: str) -> tuple[int, ...]:
     if kind == "CPU":
-        raise ValueError(f"visible_devices={visible_devices!r} needs devices; a CPU group has none to choose from")
+        raise ValueError(f"visible_devices={visible_devices!r} needs devices; a CPU group has none")
     parts = [part.strip() for part in str(visible_devices).split(",")]
     if not all(re.fullmatch(r"\d+", part) for part in parts):
         raise ValueError(f'visible_devices={visible_devices!r} must be device indices with commas, such as "8,9"')
@@ -134,7 +134,7 @@ def _visible(visible_devices: object, kind: str) -> tuple[int, ...]:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"name={name!r} must be a word that remote_group= can refer to")
+        raise ValueError(f"name={name!r} must be a word, because remote_group= uses it")
 
 
 def _ranks(ranks: object, kind: str) -> int | tuple[int, ...]:
@@ -171,7 +171,9 @@ def _share(gpus_per_worker: object, count: int, kind: str) -> int:
         raise ValueError(f"gpus_per_worker={gpus_per_worker!r} must be a whole number of at least 1") from None
     if kind == "CPU" and share != 1:
         raise RuleError(
-            f"gpus_per_worker={share} needs devices, which a CPU group has not", {"gpus_per_worker": [1]}, named=False
+            f"gpus_per_worker={share} needs devices, which a CPU group does not have",
+            {"gpus_per_worker": [1]},
+            named=False,
         )
     check_divides("gpus_per_worker", share, count, f"ranks={count}")
     return share

@@ -119,7 +119,7 @@ def crossing_groups(mesh: MeshValue, dims: Dims) -> Sequence[Ranks]:
 def nodes_of(mesh: MeshValue) -> Nodes:
     """Return the nodes of a mesh; raise where they are unknown."""
     if mesh.nodes is None:
-        raise ValueError("the mesh has no nodes; mesh.with_nodes(nodes=...) would add them")
+        raise ValueError("the mesh has no nodes; use mesh.with_nodes(nodes=...) to add them")
     return mesh.nodes
 
 

@@ -78,7 +78,7 @@ class IndexedEngine:
         if now != self._lengths:
             raise ValueError(
                 f"the dataset had {_shown(self._lengths)} samples when its loader was made, and has {_shown(now)} now: "
-                "some would never be read, or are not there. Make a new DataLoader over it"
+                "some samples would never be read, or no longer exist. Make a new DataLoader over it"
             )
 
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
@@ -116,10 +116,10 @@ class StreamEngine:
     def __init__(self, stream: SampleStream, recipe: Recipe, name: str) -> None:
         if recipe.policy.on_error != "raise":
             raise ValueError(
-                f"on_error={recipe.policy.on_error!r} needs samples by index: a stream that raised cannot go on"
+                f"on_error={recipe.policy.on_error!r} needs samples by index: a stream that raised cannot continue"
             )
         if recipe.packing is not None:
-            raise ValueError("packing needs samples by index; pack inside of a stream")
+            raise ValueError("packing needs samples by index; pack inside the stream")
         self._stream = stream
         self._name = name
         # A second process would read all samples again, only to drop them.

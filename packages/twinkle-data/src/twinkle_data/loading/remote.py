@@ -257,7 +257,7 @@ def open_on_group(dataset: object, recipe: Recipe, group: str, mesh: DeviceMesh 
     runtime = active()
     if runtime is not None and runtime.served is not None:
         raise BackendError(
-            f"DataLoader(remote_group={group!r}): a dataset and its functions do not travel over HTTP. Leave "
+            f"DataLoader(remote_group={group!r}): a dataset and its functions cannot be sent over HTTP. Leave "
             "remote_group out, and batches travel from here; or serve a remote class that has the loader, with "
             "__iter__ and __next__, and its batches stay there"
         )

@@ -131,7 +131,7 @@ class ShardedSource:
                 f"shard {shard} ended at {ended.length} samples; its length is given as {length}"
             ) from None
         if wanted == length - 1 and self._open.has_sample(shard, length):
-            raise IndexError(f"shard {shard} goes on after {length} samples; its length is given as {length}")
+            raise IndexError(f"shard {shard} has more than {length} samples; its given length is {length}")
         return sample
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:

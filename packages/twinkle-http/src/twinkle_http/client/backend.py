@@ -105,7 +105,7 @@ class HttpBackend(ThreadReplyBackend):
         """Send a call undivided."""
         if call.kind == "function" and call.target is not ping:
             raise DispatchError(
-                f"{call.name}: a function does not travel over HTTP; make it a remote function of {call.component.name}"
+                f"{call.name}: a function cannot be sent over HTTP; make it a remote function of {call.component.name}"
             )
         lazies: list[Any] = []
         update, sent = self._numbered(self._request(call), call.name, lazies)

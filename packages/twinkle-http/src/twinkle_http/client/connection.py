@@ -103,7 +103,7 @@ class Connection:
             raise BackendError(f"address={address!r} is not valid: it is like 'https://host:8765'")
         if url.scheme == "http" and not (insecure or is_loopback(url.hostname)):
             raise BackendError(
-                f"address={address!r} is plain HTTP beyond this machine, and the token would travel in plain text: "
+                f"address={address!r} is plain HTTP beyond this machine, and the token would be sent in plain text: "
                 "use https, or insecure=True on both sides"
             )
         if not token or not token.isascii() or not token.isprintable():

@@ -134,7 +134,7 @@ class ServedReply(ThreadReply):
         self.complete(Outcome(0, payload=payload, failure=failure, ended=update.ended, rows=update.rows))
         if update.done:
             self.end.complete(Outcome(1, payload=payload, ended=update.ended))
-            self._lose_ranks(self.error() if failure is not None else SessionLostError("the server told no answer"))
+            self._lose_ranks(self.error() if failure is not None else SessionLostError("the server sent no answer"))
 
     def ranks(self, ranks: Sequence[int], each: bool | None) -> ServedRanks:
         """The answers of some ranks, each by itself: those that came, and those that will come."""
@@ -145,7 +145,7 @@ class ServedReply(ThreadReply):
         known.update({reply.rank: reply for reply in replies})
         self._give(tuple(self._answers))  # behind the line above: an answer that comes now is not missed
         if self.end.done():
-            self._lose_ranks(self.error() if self._error is not None else SessionLostError("the server told no answer"))
+            self._lose_ranks(self.error() if self._error is not None else SessionLostError("the server sent no answer"))
         return ServedRanks(self, replies, each)
 
     def by_rank(self, ranks: Sequence[int]) -> ServedRanks:

@@ -86,7 +86,7 @@ def _check(options: ServeOptions) -> None:
         raise ValueError(f"port={port!r} must be from 0 to {_LAST_PORT}; 0 takes any free one")
     if not (is_loopback(host) or tls or options.insecure):
         raise BackendError(
-            f"host={host!r} can be reached from other machines, and the token would travel in plain text: give "
+            f"host={host!r} can be reached from other machines, and the token would be sent in plain text: give "
             "tls=(certificate, key), or insecure=True"
         )
     if tls is not None:

@@ -95,7 +95,7 @@ def _head(address: str, body: str) -> str:
 
 def _name(text: str) -> str:
     if not is_name(text):
-        raise BackendError(f"the server describes something by the name {text[:80]!a}, which is none of Python")
+        raise BackendError(f"the server describes something by the name {text[:80]!a}, which is no name in Python")
     return text
 
 

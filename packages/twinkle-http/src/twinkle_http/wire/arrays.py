@@ -36,7 +36,7 @@ def array_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
     dtype = value.dtype.str
     if value.dtype.hasobject or value.dtype.fields or not _NUMPY_DTYPE.fullmatch(dtype):
         raise WireTypeError(
-            f"{where} is an array of dtype {value.dtype}, which does not travel: use numbers, "
+            f"{where} is an array of dtype {value.dtype}, which cannot be sent: use numbers, "
             "booleans, bytes or text of a fixed width, or a list"
         )
     flat = np.ascontiguousarray(value).reshape(-1)
@@ -54,7 +54,7 @@ def tensor_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
 
     if value.is_nested or value.layout is not torch.strided or str(value.dtype) not in TORCH_DTYPES:
         kind = f"a {'nested ' if value.is_nested else ''}tensor of layout {value.layout} and dtype {value.dtype}"
-        raise WireTypeError(f"{where} is {kind}, which does not travel: make it dense")
+        raise WireTypeError(f"{where} is {kind}, which cannot be sent: make it dense")
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     node = [str(value.dtype), list(value.shape), bool(value.requires_grad)]
     return node, memoryview(plain.view(torch.uint8).numpy() if plain.numel() else b"")

@@ -52,7 +52,7 @@ class Inflater:
             self.size += len(part)
             if self.size > self._most:
                 raise InflatedTooLargeError(
-                    f"a body has at most {self._most} bytes here, and this one inflates to more"
+                    f"a body has at most {self._most} bytes here, and this one decompresses to more"
                 )
             if part:
                 yield part

@@ -143,7 +143,7 @@ class _Encoder:
             return ["made", self._types.name(kind), self.part(plain[0](value), where, depth + 1)]
         if travels_by_name(kind):
             return self._by_name(value, where, depth)
-        raise WireTypeError(f"{where} is {_article(kind)}, which does not travel: {_advice(kind)}")
+        raise WireTypeError(f"{where} is {_article(kind)}, which cannot be sent: {_advice(kind)}")
 
     def _pair(self, key: Any, item: Any, where: str, depth: int) -> list[Any]:
         return [

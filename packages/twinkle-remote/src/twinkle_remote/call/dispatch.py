@@ -86,7 +86,7 @@ def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None]) -> 
             raise
         raise DispatchError(
             f"{call.name}: an argument contains itself, or is nested too deeply to be taken apart; pass it inside an "
-            "object of a class of your own, which goes whole"
+            "object of a class of your own, which is sent whole"
         ) from None
 
 

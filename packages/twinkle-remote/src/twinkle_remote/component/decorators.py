@@ -131,7 +131,7 @@ def remote_class(
         raise TypeError(f"write @remote_class() with parentheses over {execute.__name__}")
     choose("execute", execute, EXECUTES)
     if prefetch is not None and prefetch < 0:
-        raise ValueError(f"prefetch={prefetch} must be at or above 0; None lets the class decide")
+        raise ValueError(f"prefetch={prefetch} must be at or above 0; with None the class decides")
 
     if type(concurrency) is not int or concurrency < 1:
         raise ValueError(f"concurrency={concurrency!r} is not valid: it is a number of async calls, at or above 1")

@@ -46,7 +46,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         with suppress(ValueError):
             return inspect.signature(function, follow_wrapped=follow)
     raise TypeError(
-        f"remote_function needs a function whose parameters are known, and {function!r:.80} does not tell them: "
+        f"remote_function needs a function whose parameters are known, and {function!r:.80} does not show them: "
         "write a method that calls it"
     )
 
@@ -176,7 +176,9 @@ def _checked_form(function: Any, spec: FunctionSpec) -> Form:
     if called in CALLED_BY_PYTHON:
         check_at_once(name, form)
     if "generator" in form and spec.collect not in ("none", "first"):
-        raise TypeError(f"{name} is a generator function, whose items come singly: collect={spec.collect!r} must go")
+        raise TypeError(
+            f"{name} is a generator function, whose items come one by one: collect={spec.collect!r} must go"
+        )
     return form
 
 

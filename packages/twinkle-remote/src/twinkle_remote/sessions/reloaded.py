@@ -36,6 +36,6 @@ class ReloadedModules:
         if again:
             _log.warning(
                 "%s: loaded again in this program, but workers that have loaded it before run the old code, also for "
-                "new components: shutdown() and initialize() start workers anew",
+                "new components: call shutdown() and initialize() to start new workers",
                 ", ".join(sorted(again)),
             )

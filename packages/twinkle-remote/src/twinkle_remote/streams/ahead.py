@@ -238,9 +238,11 @@ class AheadEngine:
             return others_work
 
         if not self._wait_until(are_left, until):
-            raise CallTimeoutError(f"what joined has no weights yet after {timeout:g} s, and nothing else works")
+            raise CallTimeoutError(
+                f"the workers that joined have no weights yet after {timeout:g} s, and nothing else works"
+            )
         if not self._wait_until(lambda: not any(map(self.schedule.pools[pool].busy, ranks)), until):
-            raise CallTimeoutError(f"chunks are still at work on {len(ranks)} data ranks after {timeout:g} s")
+            raise CallTimeoutError(f"chunks still run on {len(ranks)} data ranks after {timeout:g} s")
 
     def _wait_until(self, done: Callable[[], bool], until: float | None) -> bool:
         """Look for what no step reports until it is so; False at `until`, in monotonic seconds."""

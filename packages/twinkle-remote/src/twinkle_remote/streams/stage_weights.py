@@ -35,7 +35,7 @@ class StageWeights:
         given = () if called is None else called if isinstance(called, list | tuple) else (called,)
         self._called = [component for component in map(component_of, given) if component is not None]
         if len(self._called) < len(given):
-            raise TypeError(f"weights_of={called!r} is no component whose weights are synced, or a list of such")
+            raise TypeError(f"weights_of={called!r} is no component whose weights are synced, or a list of these")
         self._is_reported = False
 
     def are_of(self, component: Component) -> bool:

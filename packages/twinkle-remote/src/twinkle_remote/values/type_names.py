@@ -56,7 +56,7 @@ class TypeNames:
             ValueError: Another class has this name.
         """
         if not inspect.isclass(kind) or (plain is None and not travels_by_name(kind)):
-            raise TypeError(f"{kind!r} is not a dataclass, a named tuple or an enum: only these travel by name")
+            raise TypeError(f"{kind!r} is not a dataclass, a named tuple or an enum: only these can be sent by name")
         name = name or name_of(kind)
         with self._lock:
             known = self._types.setdefault(name, kind)

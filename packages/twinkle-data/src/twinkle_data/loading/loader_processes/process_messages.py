@@ -159,7 +159,7 @@ class StepDataset:
             return Message(_pickled(delivery))
         except Exception as error:
             refusal = TypeError(
-                f"a batch cannot travel out of its loader process ({type(error).__name__}: {error}); return plain "
+                f"a batch cannot be sent from its loader process ({type(error).__name__}: {error}); return plain "
                 "data, arrays or tensors, or use num_workers=0"
             )
             refusal.__cause__ = error

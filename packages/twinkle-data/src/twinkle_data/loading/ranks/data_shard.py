@@ -113,8 +113,8 @@ def check_mesh(made_with: DeviceMesh | None, given: DeviceMesh | None, place: Pl
         raise ValueError(
             f"{whose} of {place.world_size} reads a loader that was made where batches are "
             f"{'not divided' if made_with is None else f'divided by {made_with!r}'}, and here {now!r} divides them: "
-            "rows would come twice or never. Make the loader here (after init_process_group), pass device_mesh= where "
-            "it is made, or replicate=True for all rows on each rank"
+            "rows would be repeated or missing. Make the loader here (after init_process_group), pass device_mesh= "
+            "where it is made, or replicate=True for all rows on each rank"
         )
 
 

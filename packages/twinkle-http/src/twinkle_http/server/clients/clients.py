@@ -262,9 +262,9 @@ class Clients:
             client.seen = time.monotonic()
             return client
         if name.partition("-")[0] != self.server:
-            raise RefusedError(410, "the server was started anew: what this client held is gone", "Restarted")
+            raise RefusedError(410, "the server was restarted: everything that this client held is gone", "Restarted")
         raise RefusedError(
-            410, f"the lease of this client has ended: it was not heard of for {self.lease:g} s", "LeaseEnded"
+            410, f"the lease of this client has ended: it gave no sign of life for {self.lease:g} s", "LeaseEnded"
         )
 
     def forget(self, client: RemoteClient) -> None:

@@ -48,7 +48,7 @@ class ServedRestarts:
         """
         backend = self._session.backend
         if not (isinstance(backend, RestartingBackend) and backend.can_restart):
-            raise BackendError('the server starts no workers again: its session wants initialize(..., restart="group")')
+            raise BackendError('the server restarts no workers: its session needs initialize(..., restart="group")')
         with self._lock:  # another client may have asked for the same
             lost = [rank for rank in ranks if self._has_ended(component, rank)]
             if not lost:

@@ -40,7 +40,7 @@ class Auth:
                 )
         self._tokens = {tenant: str(one).encode("ascii") for tenant, one in given.items()}
         if len(set(self._tokens.values())) != len(self._tokens):
-            raise ValueError("two tenants have the same token: each needs one of its own")
+            raise ValueError("two tenants have the same token: give each its own token")
 
     def tenant(self, header: bytes) -> str | None:
         """The tenant of an Authorization header; None if its token is not known. Takes the same time for all."""

@@ -183,7 +183,7 @@ def _gone() -> RefusedError:
 
 
 def _slow() -> RefusedError:
-    return RefusedError(408, f"the body came slower than {BYTES_A_SECOND} bytes a second", "Slow")
+    return RefusedError(408, f"the body arrived slower than {BYTES_A_SECOND} bytes a second", "Slow")
 
 
 def _too_large(most: int) -> RefusedError:

@@ -55,7 +55,7 @@ def _look(call: PendingCall, failed: Sequence[int]) -> None:
             if ended := group.end_ranks(failed, why):
                 _LOGGER.warning(
                     "%s failed on ranks %s of group %r while ranks %s waited for them in a collective: the processes "
-                    'of the ranks that failed are ended, which frees the others; restart="group" brings them back',
+                    'of the ranks that failed are ended, which frees the others; restart="group" starts them again',
                     *(call.name, list(ended), group.name, stuck),
                 )
             return

@@ -36,10 +36,12 @@ def map_lazy(value: Lazy[Any], function: Callable[[Any], Any]) -> Any:
         function: Takes rows, and returns rows.
 
     Raises:
-        DispatchError: The session is another process's: functions do not travel over HTTP.
+        DispatchError: The session is another process's: functions cannot be sent over HTTP.
     """
     if running().served is not None:
-        raise DispatchError("map is not for HTTP, where functions do not travel: make it a remote function of a class")
+        raise DispatchError(
+            "map does not work over HTTP, because functions cannot be sent: make it a remote function of a class"
+        )
     try:
         parts = _parts(value, function)
     except NotInitializedError:  # the component was released; its results are still there

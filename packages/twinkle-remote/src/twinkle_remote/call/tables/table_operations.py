@@ -58,7 +58,7 @@ def concat(values: Iterable[T]) -> T:
     """
     every = list(values)
     if not every:
-        raise ValueError("concat needs at least one value: no value has no type")
+        raise ValueError("concat needs at least one value: without a value there is no type")
     if not any(isinstance(value, Lazy) for value in every):
         return concatenated(every)
     return cast("T", table_of(every, _flat))
@@ -83,7 +83,7 @@ def join(*values: T) -> T:
             it.
     """
     if not values:
-        raise TypeError("join needs at least one value: no value has no columns")
+        raise TypeError("join needs at least one value: without a value there are no columns")
     if not any(isinstance(value, Lazy) for value in values):
         return joined(values)
     return cast("T", table_of(values, lambda nodes: Joined(tuple(nodes))))
@@ -102,7 +102,7 @@ def select(value: T, *columns: Hashable) -> T:
         TypeError: The value has no columns, or no name is given.
     """
     if not columns:
-        raise TypeError("select needs the name of at least one column: a value of no columns has no rows")
+        raise TypeError("select needs the name of at least one column: without a column there are no rows")
     if not isinstance(value, Lazy):
         return selected(value, columns)
     return cast("T", table_of([value], lambda nodes: Selected(nodes[0], columns)))

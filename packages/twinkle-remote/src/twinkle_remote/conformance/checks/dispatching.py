@@ -34,7 +34,7 @@ def _split(harness: Harness, mesh: DeviceMesh | None, size: int, length: int) ->
 
 def _refused_by_name(method: Any, value: Any, name: str = "") -> None:
     """A server's clients send values of known types only; others are refused here, with the method and the type."""
-    with raises(DispatchError, method.__qualname__, name or type(value).__name__, "does not travel"):
+    with raises(DispatchError, method.__qualname__, name or type(value).__name__, "cannot be sent"):
         method(value)
 
 
@@ -182,7 +182,7 @@ def slice_dp_refuses_containers_that_it_does_not_know(harness: Harness) -> None:
     with raises(DispatchError, "Echo.given", "a lazy argument", "deque", "Replicate(value)"):
         harness.each(4, echo.given(made))
     if harness.served:
-        with raises(DispatchError, "Echo.given_whole", "deque", "does not travel"):
+        with raises(DispatchError, "Echo.given_whole", "deque", "cannot be sent"):
             harness.each(4, echo.given_whole(made))
         return
     assert harness.each(4, echo.given_whole(made)) == [(r, (rows,), {}) for r in range(harness.workers(4))]

@@ -66,7 +66,7 @@ def functions_run_on_the_workers(harness: Harness) -> None:
     counter = harness.build(Counter, 4, 10)
     count = harness.workers(4)
     if harness.served:
-        with raises(DispatchError, "Counter._add", "a function does not travel", "remote function of Counter"):
+        with raises(DispatchError, "Counter._add", "a function cannot be sent", "remote function of Counter"):
             run_on_workers(counter, _add, [(1,)] * count)
         return
     assert run_on_workers(counter, _add, [(rank,) for rank in range(count)]) == [

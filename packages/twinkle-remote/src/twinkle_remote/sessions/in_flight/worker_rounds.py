@@ -142,7 +142,7 @@ class WorkerRounds:
             self._deaths.append((rank, failure))
         what = "died" if failure.died else f"did not answer ({failure.type_name}: {failure.message})"
         level = logging.INFO if failure.repeated else logging.WARNING
-        _log.log(level, "%s %s: whether it had calls of its own in flight is not known", self._label(rank), what)
+        _log.log(level, "%s %s: it is not known whether it had its own calls in flight", self._label(rank), what)
 
     def _add_death(self, rank: _Rank, failure: Failure, name: str) -> None:
         failure = replace(failure, method=name)

@@ -140,7 +140,7 @@ class LostRanks:
                 if lost.fresh:
                     _log.info("a worker of %s has joined, and takes rows", lost.stage.name)
                 else:
-                    _log.warning("a worker of %s is back, and takes rows again", lost.stage.name)
+                    _log.warning("a worker of %s was restarted, and takes rows again", lost.stage.name)
                 self._back(lost.pool, lost.rank)
         now = time.monotonic()
         for lost in self._lost.values():
@@ -193,7 +193,7 @@ class LostRanks:
     def _check_some_are_left(self, lost: LostRank, error: Exception) -> None:
         pool = [other for other in self._lost.values() if other.pool == lost.pool]
         if len(pool) == lost.stage.data_ranks and all(map(self._restarts.gives_up, pool)):
-            error.add_note(f"  all workers of {lost.stage.name} are lost, and the stream cannot go on")
+            error.add_note(f"  all workers of {lost.stage.name} are lost, and the stream cannot continue")
             raise error
 
 
