@@ -1,4 +1,4 @@
-"""Types by name: those in the annotations of a served class travel; others are looked up, never imported."""
+"""Types by name: types in the annotations of a served class can be sent; other names are looked up, never imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register_annotated(cls: type) -> None:
-    """Let all types travel that occur in the annotations of a remote class: its constructor and remote functions.
+    """Allow all types in the annotations of a remote class to be sent: those of its constructor and remote functions.
 
     What its module imports for type checkers only is imported where these annotations name it.
     """
@@ -32,7 +32,7 @@ def register_annotated(cls: type) -> None:
 
 
 def add_annotated(known: TypeNames, annotation: Any) -> None:
-    """Let all classes travel that occur in an annotation, and in the annotations of their fields."""
+    """Allow all classes in an annotation, and in the annotations of their fields, to be sent."""
     for kind in _classes_in(annotation, set()):
         if known.name(kind) is None and known.find(name_of(kind)) is None:
             known.add(kind)

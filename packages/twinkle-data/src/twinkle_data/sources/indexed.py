@@ -40,14 +40,14 @@ class Source(Protocol):
     """Samples by index.
 
     Attributes:
-        at_once: It is better to read several samples together than one by one.
+        at_once: Reading several samples together is better than one by one.
     """
 
     at_once: bool
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the contents, or of a cheap part of them; the same in every process; made when it is asked for."""
+        """Digest of the contents, or of a small part of them; the same in every process; computed on first use."""
 
     @property
     def dataset(self) -> Any:
@@ -55,7 +55,7 @@ class Source(Protocol):
 
     @property
     def plain(self) -> bool:
-        """Whether reading runs no user code, so that nothing draws."""
+        """Whether reading runs no user code, so that no random numbers are drawn."""
 
     def __len__(self) -> int: ...
 
@@ -126,8 +126,8 @@ class Columns:
             libraries give values, not their wrappers.
 
     Raises:
-        TypeError: A column is none, such as a text or a frame.
-        ValueError: The columns differ in length, or there is none.
+        TypeError: A value is no column, such as a text or a frame.
+        ValueError: The columns differ in length, or there is no column.
     """
 
     at_once = True

@@ -1,4 +1,4 @@
-"""Kinds of datasets and columns: whether rows are plain values, and what to use in place of what has no rows."""
+"""Kinds of datasets and columns: whether rows are plain values, and what to use instead of a value without rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def by_position(rows: Any) -> Any:
 
 
 def refuse_frames(dataset: object) -> None:
-    """Refuse what gives something else than rows by position.
+    """Refuse a value that does not give rows by position.
 
     Raises:
         TypeError: It does; the message says what to use.
@@ -109,7 +109,7 @@ def is_rows_by_number(dataset: Mapping[Any, Any]) -> bool:
 
 
 def refuse_unordered(rows: object, what: str) -> None:
-    """Refuse what has no order that processes share.
+    """Refuse a value whose order differs between processes.
 
     Args:
         rows: A dataset, or an iterator over one.
@@ -129,7 +129,7 @@ def refuse_unordered(rows: object, what: str) -> None:
 
 
 def check_column(name: object, column: object) -> None:
-    """Refuse what is no column.
+    """Refuse a value that is no column.
 
     Raises:
         TypeError: It is a text, a frame, a dict, a set, or has no rows by index.

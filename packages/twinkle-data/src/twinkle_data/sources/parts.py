@@ -1,4 +1,4 @@
-"""The objects that an object holds, and which of them knows a rank: what is divided already is not divided again."""
+"""The objects that an object holds, and which of them knows a rank: a divided dataset is not divided again."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _is_leaf(value: object) -> bool:
 
 
 def check_undivided(value: object, data_world_size: int, what: str) -> None:
-    """Refuse what knows a rank already where rows are divided over data ranks: most rows would go to none.
+    """Refuse a dataset or sampler that is already divided, if rows are divided over data ranks again.
 
     Args:
         value: A dataset or a sampler.

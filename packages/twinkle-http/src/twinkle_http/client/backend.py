@@ -286,7 +286,7 @@ class ServedTool:
         return self._ask(self._name, (method, *args), {})
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release what it holds."""
         self._ask(self._name, ("close",), {})
 
     def __repr__(self) -> str:

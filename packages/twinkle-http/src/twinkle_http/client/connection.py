@@ -1,4 +1,4 @@
-"""Requests to the server: sent again after a lost connection, within a bound, and counted, so that none runs twice."""
+"""Requests to the server: retried after a lost connection, within a limit, and numbered, so that none runs twice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Answer = tuple["Tree[Any]", list["Buffer"]]
 
 
 class NotReachedError(SessionLostError):
-    """The server was not reached for as long as it was tried."""
+    """The server could not be reached within the time limit."""
 
 
 class Connection:
@@ -78,11 +78,11 @@ class Connection:
         tls: File with the certificates to trust; None for those of the system.
         insecure: Plain HTTP beyond this machine is accepted.
         patience: Seconds for which a lost connection is tried again.
-        compress: Large messages travel compressed, both ways.
+        compress: Send large messages compressed, in both directions.
 
     Attributes:
         address: The URL.
-        codings: How the server reads compressed bodies.
+        codings: The compressions of bodies that the server reads.
 
     Raises:
         BackendError: The address is no URL of HTTP, or is plain HTTP beyond this machine.
@@ -170,7 +170,7 @@ class Connection:
             patience: Seconds for which a lost connection is tried again; None for the usual ones.
 
         Raises:
-            SessionLostError: The server cannot be reached, or knows this client no more.
+            SessionLostError: The server cannot be reached, or no longer knows this client.
             TwinkleError: The server refuses the request.
         """
         size = message.nbytes
@@ -314,7 +314,7 @@ class Connection:
                 pause = min(_LONGEST_PAUSE_SECONDS, max(0.02, 2 * pause))
 
     def close(self) -> None:
-        """Tell the server that this client ends; a server that does not answer finds out by the lease."""
+        """Inform the server that this client ends; a server that does not answer notices it by the lease."""
         headers = self._headers | {"content-length": "0"}
         try:
             limit = urllib3.Timeout(connect=2.0, read=_READ_SECONDS)
@@ -356,7 +356,7 @@ def _plain(headers: Headers, parts: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def refusal(status: int, body: bytes, address: str) -> TwinkleError:
-    """The error for an answer that is none of 200."""
+    """The error for an answer without status 200."""
     try:
         found = json.loads(body)["error"]
         return refused(str(found["type"]), f"{found['message']} (request {found['request']})", status, address)

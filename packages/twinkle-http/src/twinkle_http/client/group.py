@@ -24,7 +24,7 @@ class ServedGroup(WorkerGroup):
         self._restarts: Counter[int] = Counter()
 
     def restarted(self, ranks: Sequence[int]) -> None:
-        """These ranks are other workers now."""
+        """Record that the workers of these ranks were restarted."""
         self._restarts.update(ranks)
 
     @property
@@ -38,7 +38,7 @@ class ServedGroup(WorkerGroup):
         return self._size
 
     def info(self, rank: int) -> WorkerInfo:
-        """Identity of the worker of a rank, as far as it is known here: another one has another number."""
+        """Identity of the worker of a rank, as far as it is known here; a restarted worker has another number."""
         return WorkerInfo(self._name, rank, self._size, pid=-self._restarts[rank])
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:

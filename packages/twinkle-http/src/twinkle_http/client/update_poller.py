@@ -1,4 +1,4 @@
-"""Reads from the server what became of the calls in flight, and keeps this client's lease."""
+"""Reads updates of the calls in flight from the server, and keeps this client's lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class UpdatePoller:
         connection: To the server.
         beat: Seconds between two requests while no call is in flight.
         dropped: Takes the names of the results that are no longer used.
-        restarted: Called with a group, and ranks of it that are other workers now.
+        restarted: Called with a group, and its ranks whose workers were restarted.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class UpdatePoller:
         """Check that the session is there.
 
         Raises:
-            SessionLostError: It is lost. Where the server was not reached, it is asked once more: one that was started
-                anew since says so.
+            SessionLostError: It is lost. If the server was not reached, it is asked once more, because a restarted
+                server says so.
         """
         lost = self._lost
         if isinstance(lost, NotReachedError):

@@ -1,4 +1,4 @@
-"""Dataclasses are built by their own code: a message cannot put past it what it would refuse."""
+"""Dataclasses are built by their own code, so a message cannot skip the checks of a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a message to a value: nothing is imported, called by name, or taken on trust."""
+"""From a message to a value: nothing is imported, called by name, or trusted."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def encode(
         limits: The depth that the other side reads.
 
     Raises:
-        WireTypeError: It holds a value whose type does not travel; the message names the type and the place.
+        WireTypeError: It holds a value of a type that cannot be sent; the message names the type and the place.
     """
     encoder = _Encoder(types, named, limits.depth)
     return _framed(encoder.part(value, what, 0), encoder, what)

@@ -1,4 +1,4 @@
-"""Memory for raw buffers, which is taken as bytes arrive: a size that is only claimed costs next to none."""
+"""Memory for raw buffers, which is allocated as bytes arrive: a false size takes almost no memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_buffer(size: int) -> Buffer:
         size: Bytes, at or above 0.
 
     Raises:
-        MemoryError: There is not so much.
+        MemoryError: There is not enough memory.
     """
     if size < _MAPPED_BYTES or not _PRIVATE:
         return bytearray(size)

@@ -181,7 +181,7 @@ def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
         **kwargs: Keyword arguments likewise.
 
     Raises:
-        DispatchError: An argument does not travel.
+        DispatchError: An argument cannot be sent.
         BackendError: There is no such tool.
     """
     runtime = active()

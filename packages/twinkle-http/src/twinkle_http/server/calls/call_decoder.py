@@ -1,4 +1,4 @@
-"""From the requests of clients to calls of the session: what they name is what the client holds, and nothing else."""
+"""From the requests of clients to calls of the session. A request can name only what its client holds."""
 
 from __future__ import annotations
 

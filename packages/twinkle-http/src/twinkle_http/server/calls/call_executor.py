@@ -1,4 +1,4 @@
-"""Makes the calls of clients by the same path as any caller's: dispatched, submitted, collected."""
+"""Makes the calls of clients by the same path as all other calls: dispatch, submit, collect."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class CallExecutor:
         Raises:
             CallTimeoutError: It would have to wait; nothing was sent.
             RefusedError: The class is not served, or the component is not the client's.
-            RestartedError: Other workers have the called ranks than the client knows.
+            RestartedError: The workers of the called ranks were restarted, and the client does not know it yet.
             TwinkleError: As for any call that is not sent.
         """
         if self._watcher.pending() >= MOST_IN_FLIGHT:

@@ -49,7 +49,7 @@ class ClientGenerators:
         self._over: deque[str] = deque()
 
     def add(self, key: str, call: Call) -> str:
-        """Take down a generator that a call opens; returns its id on the workers.
+        """Record a generator that a call opens; return its id on the workers.
 
         Raises:
             RefusedError: The key is taken, or there are too many.
@@ -77,7 +77,7 @@ class ClientGenerators:
         return found
 
     def ended(self, key: str, ranks: Iterable[int]) -> None:
-        """A generator is at its end, or closed, on some ranks; it is known for a while: steps are asked for ahead.
+        """A generator is at its end, or closed, on some ranks. It is kept for a while, for steps that come later.
 
         Args:
             key: Its id on the workers.

@@ -60,7 +60,7 @@ class PendingAnswer:
 
 
 class AnswerTimer:
-    """Tells of answers that are not there after some time; one timer for all, for most are there before it looks.
+    """Reports answers that are not there after some time; one timer serves all, because most answers come earlier.
 
     Args:
         seconds: The time.

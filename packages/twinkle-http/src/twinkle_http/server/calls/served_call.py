@@ -134,7 +134,7 @@ class ServedCall:
         return True
 
     def tell_over(self) -> None:
-        """Tell once that all ranks have answered."""
+        """Report once that all ranks have answered."""
         with self._lock:
             tell, self.when_over = self.when_over, None
         if tell is not None:
@@ -240,12 +240,12 @@ def _rank_answer(call: PendingCall, rank: int, other: TagOf, store: Store) -> Ra
 
 
 def restarted_answers(group: WorkerGroup, ranks: Sequence[int], restarted: Sequence[int]) -> list[RankUpdate]:
-    """The message to a client on a call for workers that have ended, and whose ranks others have.
+    """The message to a client about a call for workers that have ended and were restarted.
 
     Args:
         group: The group.
         ranks: The called ranks; none was called.
-        restarted: Those that others have.
+        restarted: The ranks whose workers were restarted.
     """
     answers = []
     for rank in ranks:

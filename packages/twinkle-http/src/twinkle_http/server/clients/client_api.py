@@ -130,12 +130,12 @@ class ClientApi:
         }
 
     def tell_line(self, line: str, is_error: bool) -> None:
-        """Tell all clients what a worker has printed; from any thread."""
+        """Send a printed line of a worker to all clients; from any thread."""
         for client in self.clients.all():
             client.tell_line(line, is_error)
 
     async def call(self, client: RemoteClient, number: int, body: Body[Raw]) -> bytes:
-        """The answer to a call: its result's name, and what has become of it; the same answer if it is sent again.
+        """The answer to a call: the name and the state of its result; the same answer if it is sent again.
 
         Raises:
             RefusedError: The number was used for another request.

@@ -68,7 +68,7 @@ class RemoteClient:
         results: Its results, by name; `keep` and `drop` change them.
         generators: The generators that it has open.
         tools: The tools that it has made.
-        restarted: Which ranks are other workers than it knows.
+        restarted: The ranks whose workers were restarted and that the client does not know yet.
         components: Ids of the components that it built, (group, instance) as it names them.
         executor: The thread that makes its calls, in the order of their arrival.
         in_flight: Names of its calls that are not done.
@@ -107,10 +107,10 @@ class RemoteClient:
         self._arrived = asyncio.Event()
 
     def publish(self, update: CallUpdate, *, can_wait: bool = False) -> None:
-        """Tell the client what became of a call; from any thread.
+        """Report the outcome of a call to the client; from any thread.
 
         Args:
-            update: What became of it.
+            update: The update of the call.
             can_wait: Some ranks have answered, and the client waits for the others: several are reported together.
         """
         self._loop.call_soon_threadsafe(self._tell, update, can_wait)
@@ -125,7 +125,7 @@ class RemoteClient:
         self._wait_with(name)
 
     def tell_line(self, line: str, is_error: bool) -> None:
-        """Tell the client what a worker has printed; from any thread. Lines that it does not read are left out."""
+        """Send a printed line of a worker to the client; from any thread. Lines that it does not read are left out."""
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(self._append_line, line, is_error)
 

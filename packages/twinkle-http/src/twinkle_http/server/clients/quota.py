@@ -1,4 +1,4 @@
-"""Quotas: the most that one token may hold at a time, and what it holds."""
+"""Quotas: limits for what one token may hold at a time, and its current holdings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that one token may hold at a time, over all its clients.
+    """Limits for what one token may hold at a time, over all its clients.
 
     Attributes:
         components: Components.

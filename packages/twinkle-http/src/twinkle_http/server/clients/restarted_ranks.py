@@ -1,4 +1,4 @@
-"""Ranks that are other workers than a client knows: a call for one of the earlier workers must not reach them."""
+"""Ranks whose workers were restarted: a call for an earlier worker must not reach the new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RestartedError(Exception):
     """A call for workers that have ended.
 
     Args:
-        ranks: The ranks that other workers have now, or will have.
+        ranks: The ranks whose workers were restarted, or are being restarted.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -30,12 +30,12 @@ class RestartedRanks:
         self._told: dict[tuple[str, int], int] = {}
 
     def begin(self, group: str, ranks: Sequence[int]) -> None:
-        """Other workers are about to have these ranks."""
+        """Record that the workers of these ranks are being restarted."""
         with self._lock:
             self._under_way.update((group, rank) for rank in ranks)
 
     def give_up(self, group: str, ranks: Sequence[int]) -> None:
-        """They did not start."""
+        """Record that they did not start."""
         with self._lock:
             self._under_way.difference_update((group, rank) for rank in ranks)
 

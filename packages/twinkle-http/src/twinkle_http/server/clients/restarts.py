@@ -1,4 +1,4 @@
-"""Other workers in the places of those that have ended, when a client asks for them."""
+"""Restarts of ended workers, when a client asks for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class ServedRestarts:
-    """Has the session start workers again.
+    """Restarts workers of the session.
 
     Args:
         session: The session.
@@ -35,12 +35,12 @@ class ServedRestarts:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the session starts workers again."""
+        """Whether the session can restart workers."""
         backend = self._session.backend
         return isinstance(backend, RestartingBackend) and backend.can_restart
 
     def restart(self, component: Component, ranks: Sequence[int]) -> None:
-        """Start other workers in the places of those ranks whose workers have ended; the others go on.
+        """Restart the workers of the ranks whose workers have ended; the others continue.
 
         Raises:
             BackendError: The session does not do that.

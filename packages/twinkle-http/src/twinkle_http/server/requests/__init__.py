@@ -1,1 +1,1 @@
-"""Requests, before anybody knows what they ask: who may ask, their bodies, their time, and what is logged."""
+"""The first checks of a request: access, its body, its time limits, and the log."""

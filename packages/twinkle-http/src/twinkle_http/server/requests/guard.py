@@ -26,7 +26,7 @@ class Guard:
     """An ASGI application before another one.
 
     Args:
-        app: What a request reaches that may pass; `scope["state"]["tenant"]` names its tenant.
+        app: The application for accepted requests; `scope["state"]["tenant"]` names the tenant.
         auth: The tokens.
         hosts: Host headers that name this server; a local address of the connection is one too.
         connections: The open connections.

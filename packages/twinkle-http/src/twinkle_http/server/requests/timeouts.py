@@ -19,7 +19,7 @@ class TimedConnection(asyncio.Protocol):
 
     Args:
         inner: uvicorn's.
-        connections: Told of what happens.
+        connections: Gets the events of this connection.
     """
 
     def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
@@ -111,7 +111,7 @@ class Connections:
         self._busy.discard(place)
 
     def writes(self, place: Any) -> None:
-        """Called when more was written than the other end has read: it is closed if it goes on like that."""
+        """Called when more was written than the other end has read; the connection is closed if this lasts."""
         self._unsent[place] = self._transports[place].get_write_buffer_size()
         self._wait(self._answers, place, ANSWER_SECONDS)
 
