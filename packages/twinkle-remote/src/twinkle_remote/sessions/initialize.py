@@ -67,8 +67,7 @@ def initialize(
     """Start the session of a program: the backend and its groups of workers.
 
     Call it once, before the first component with a `remote_group`; a second call with the same arguments does nothing.
-    A type checker knows the options of a mode that is a literal; pass other options as `**options` of a `dict[str,
-    Any]`.
+    A type checker knows the options of a literal mode; pass others as `**options`, from a `dict[str, Any]`.
 
     Args:
         mode: "local" (this process; under torchrun, all of its processes together), "threads" (each rank a thread of
