@@ -156,5 +156,16 @@ def test_the_contents_have_the_order_in_which_one_asks(site: Path, pages: dict[P
 
 
 @pytest.mark.slow
+def test_no_mark_of_a_text_is_taken_for_another(site: Path) -> None:
+    """`X`s is no end of code in a docstring, and what stands between two stars of patterns is no emphasis."""
+    found = []
+    for path in site.rglob("*.html"):
+        text = re.sub(r"<(pre|script|style)\b.*?</\1>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        codes = re.findall(r"<code[^>]*>(?:(?!</code>).)*`", text, re.DOTALL)
+        found += [(path.name, mark) for mark in [*codes, *re.findall(r"\w<em>[^<]*|<em>[^<]*_</em>", text)]]
+    assert found == []
+
+
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     assert [page.name for page in site.rglob("*.html") if OUTSIDE.search(page.read_text(encoding="utf-8"))] == []

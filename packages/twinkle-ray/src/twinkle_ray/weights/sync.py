@@ -60,7 +60,7 @@ class WeightSync:
         bucket_bytes: Small blocks are packed up to this size, and larger ones are cut to it; at least 1 MiB.
         timeout: Seconds for the whole of one sync.
         rename: Gives the target's name for a source name; None leaves the tensor out.
-        select: The target names that take part: a predicate, or patterns such as "*.lora_*"; others stay as they are.
+        select: The target names that take part: a predicate, or patterns such as `"*.lora_*"`; others stay as they are.
         convert: Convert tensors whose dtypes differ between the sides; without it they are an error.
         check: When to compare digests of the values: of the source's replicas before anything moves, and of both ends
             after the write. "first": in the first sync, and after layouts or workers have changed. "always": in every

@@ -33,7 +33,7 @@ class MatchOptions:
 
     Attributes:
         rename: Gives the target's name for a source name, or None to leave the tensor out.
-        select: The target names that take part: a predicate, or patterns such as "*.lora_*".
+        select: The target names that take part: a predicate, or patterns such as `"*.lora_*"`.
         convert: Convert tensors whose dtypes differ; they are an error otherwise.
     """
 

@@ -25,7 +25,7 @@ class ReplaceableWeights(WeightsByName[W_co]):
     only their `data` changes. From the second sync on two memories take turns. On one host, replicas share the pages
     that none of them writes to.
 
-    Replaced are contiguous `torch.nn.Parameter`s, also in a `Shard`, that fill a storage of their own. All other
+    Replaced are contiguous `torch.nn.Parameter` objects, also in a `Shard`, that fill a storage of their own. All other
     tensors (DTensors, buffers, parts of a fused parameter) are written in place, as without this class. So give the
     parameters themselves, not what `state_dict()` returns without `keep_vars=True`.
 
