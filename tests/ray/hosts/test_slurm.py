@@ -99,3 +99,14 @@ def test_a_program_that_fails_fails_the_job_and_leaves_logs_of_each_host(submit:
     logs = job.folder / f"ray-logs-{job.number}"
     assert sorted(path.name for path in logs.iterdir()) == ["one", "two"]
     assert all((host / "raylet.out").stat().st_size for host in logs.iterdir())
+
+
+def test_processes_of_a_launcher_that_lose_one_start_again_from_the_checkpoint(
+    submit: Callable[..., Job], hosts: Hosts, tmp_path: Path
+) -> None:
+    run = [SFT, "--workers", "2", "--checkpoints", str(tmp_path / "run"), "--steps", "6", "--every", "1"]
+    job = submit("torchrun.sh", *run)
+    until(job, lambda: 3 in losses(job))
+    hosts.run("two", "pkill", "-KILL", "-f", "--", f"-u {SFT}")
+    assert list(finished(job).values()) == pytest.approx(alone(6), abs=1e-3)
+    assert job.log.count("step    1 ") == 1  # and not from the start
