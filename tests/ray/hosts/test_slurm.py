@@ -74,7 +74,7 @@ def alone(steps: int) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.stdout)]
 
 
-def test_a_run_that_is_told_of_its_end_saves_and_goes_on(
+def test_a_run_that_is_notified_of_its_end_saves_and_goes_on(
     submit: Callable[..., Job], hosts: Hosts, tmp_path: Path
 ) -> None:
     run = ["python", SFT, "--mode", "ray", "--workers", "2", "--checkpoints", str(tmp_path / "run")]

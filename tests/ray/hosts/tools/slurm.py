@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hosts import Hosts
 
 # A client of the job's socket, which the file system of all hosts has: it hands over its arguments, environment and
-# streams, and ends as it is told.
+# streams, and ends with the exit status that it receives.
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys
 job = socket.socket(socket.AF_UNIX)
