@@ -81,6 +81,16 @@ def test_a_model_that_writes_nothing_is_refused_by_name(monkeypatch: pytest.Monk
         rereading.find_cache([3, 5])
 
 
+def test_a_model_whose_own_code_fails_is_refused_by_name() -> None:
+    def build() -> Any:
+        model = Build("llama")()
+        model.model.layers[0].self_attn.head_dim = 5  # as a config that does not fit its layers
+        return model
+
+    with pytest.raises(ValueError, match="LlamaForCausalLM does not compute"):
+        TransformersSampler(build).sample([[3, 5, 7]], PARAMS)
+
+
 def test_answers_are_read_again_when_they_are_twice_as_many_or_as_long() -> None:
     rereading = Rereading(Build("llama")().eval())
 

@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from twinkle_engines.batches.rollouts import Rollouts
+from twinkle_engines.parallel.tensor_parallel import plain_model
 from twinkle_engines.samplers.answer import Answer
 from twinkle_engines.samplers.token_drawing import StopTexts, TokenDrawing, draws_of
 
@@ -106,9 +107,17 @@ def check_finite(model: Any, ids: list[int]) -> None:
     """Raise for a model whose logits are no numbers.
 
     Raises:
-        ValueError: They are NaN or inf.
+        ValueError: They are NaN or inf, or the model's own code fails.
     """
-    logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
+    try:
+        logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a model raises
+        raise ValueError(
+            f"{type(plain_model(model)).__name__} does not compute a prompt of {len(ids)} tokens: "
+            f"{type(error).__name__}: {error}; use another model, or a config that fits its layers"
+        ) from error
     if not bool(logits.float().logsumexp(-1).isfinite().all()):
         raise ValueError("the model's logits are not finite: look at the weights, the last sync and the dtype")
 
