@@ -13,6 +13,10 @@ class ManifestError(WeightSyncError, ValueError):
     """The two sides do not describe the same weights; raised before the first byte moves."""
 
 
+class UnsettledWeightsError(WeightSyncError):
+    """A component that is to give its weights holds values of a failed sync, which it never took."""
+
+
 class WeightSyncTimeoutError(WeightSyncError, TimeoutError):
     """A sync passed its deadline, or a worker showed no sign of life for too long."""
 

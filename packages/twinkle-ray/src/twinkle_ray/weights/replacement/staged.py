@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.errors import UnsettledWeightsError
 from twinkle_ray.weights.replacement.weights_by_name import W_co, WeightsByName
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class StagedWeights(WeightsByName[W_co]):
             side: What reads it, for the message.
 
         Raises:
-            WeightSyncError: A sync has failed after it wrote some of it.
+            UnsettledWeightsError: A sync has failed after it wrote some of it.
         """
         if self._unsettled:
             names = sorted(self._unsettled)
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            raise WeightSyncError(
+            raise UnsettledWeightsError(
                 f"{side} has StagedWeights in which a sync that failed left values that the component never took: "
                 f"{', '.join(map(repr, names[:_SHOWN]))}{more}; sync into it again first, or take another rank"
             )

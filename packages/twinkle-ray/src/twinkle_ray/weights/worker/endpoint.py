@@ -99,7 +99,8 @@ def read_weights(instance: HasWeights, rank_state: RankState, side: Side) -> Wei
 
     Raises:
         ManifestError: They are copies, and the side is the target.
-        WeightSyncError: They are `StagedWeights` with values that the component never took, and the side is the source.
+        UnsettledWeightsError: They are `StagedWeights` with values that the component never took, and the side is the
+            source.
     """
     weights = instance.weights()
     if side == "source" and isinstance(weights, StagedWeights):
