@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import Build
+from peft import LoraConfig, get_peft_model
+from tiny_models import Build, sgd
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 from transformers.models.gpt_neox.configuration_gpt_neox import GPTNeoXConfig
 
 import twinkle
-from twinkle.engines import TransformersModel, save
+from twinkle.engines import TransformersModel, TransformersSampler, save
 from twinkle_engines.models.pretrained import check_head
 
 SIZES: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
@@ -35,3 +38,18 @@ def test_several_models_in_one_checkpoint(tmp_path: Any) -> None:
     several: Any = [object(), object()]
     with pytest.raises(TypeError, match="one model"):
         save(tmp_path, model=several)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+def test_a_model_belongs_to_one_component() -> None:
+    model, other = Build("qwen2")(), Build("qwen2")()
+    adapted = get_peft_model(other, LoraConfig(r=2, target_modules=["q_proj"]))
+    makers: list[Any] = [partial(TransformersModel, optimizer=sgd), TransformersSampler]
+    with twinkle.session("local"):
+        for first in (model, adapted):
+            same = deepcopy(first)
+            TransformersModel(lambda first=first: first, optimizer=sgd)
+            for make in makers:
+                make(lambda same=same: deepcopy(same))
+                with pytest.raises(ValueError, match="another component"):
+                    make(lambda first=first: first)

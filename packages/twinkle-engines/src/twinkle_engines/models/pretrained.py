@@ -6,6 +6,9 @@ from copy import deepcopy
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakSet
+
+from twinkle_engines.parallel.tensor_parallel import plain_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     Source: TypeAlias = str | PathLike[str] | PretrainedConfig | Callable[[], PreTrainedModel | PeftModel]
 
 
+_TAKEN: WeakSet[Any] = WeakSet()
+"""Models that functions have returned in this process."""
 _LIBRARIES = {"hf": ("transformers", "peft", "safetensors"), "vllm": ("vllm",)}
 
 
@@ -64,7 +69,8 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
 
     Raises:
         TypeError: For another kind of source, or a model without a head over its vocabulary.
-        ValueError: For adapters that are not to be trained, or that are there already.
+        ValueError: For adapters that are not to be trained, or that are there already; or a function that returns the
+            same model again.
     """
     from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -81,15 +87,32 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
         model = source()
         check_head(model)
         check_outside(model)
+        _take(model)
         model = cast_like_folder(model, kind)
     else:
         raise TypeError(
             f"model is a path, a name, a config or a function that builds the model on its workers, got "
-            f"{type(source).__name__}; use lambda: model for a model that can be pickled"
+            f"{type(source).__name__}; use lambda: copy.deepcopy(model) for one that is there"
         )
     if lora is not None:
         model = add_adapters(model, lora)
     return cast("PreTrainedModel", model)
+
+
+def _take(model: Any) -> None:
+    """Note that a component has a model, which it casts, divides and trains in place.
+
+    Raises:
+        ValueError: Another one has it.
+    """
+    own = plain_model(model)
+    if own in _TAKEN:
+        raise ValueError(
+            f"the function of model= returned a {type(own).__name__} that another component has, or had, in this "
+            "process, so that steps of one would change the other: use a function that builds a new one at each call, "
+            "as lambda: copy.deepcopy(model) does"
+        )
+    _TAKEN.add(own)
 
 
 def check_head(model: object) -> None:
