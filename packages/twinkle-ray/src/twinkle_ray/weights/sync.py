@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from twinkle_mesh import with_known_names
-from twinkle_ray.weights.controller.controller import Check, Controller, SyncOptions, donate
+from twinkle_ray.weights.controller.controller import Check, Controller, SyncOptions, donated
 from twinkle_ray.weights.controller.participants import RemoteParticipants, participants_of
 from twinkle_ray.weights.controller.served_controller import ServedController
-from twinkle_ray.weights.errors import UnsettledWeightsError, WeightSyncError
+from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.planning.box_plan import DEFAULT_BUCKET_BYTES, BoxPlan, check_bucket_bytes
 from twinkle_ray.weights.planning.manifest import MatchOptions, Rename, Select
 from twinkle_ray.weights.planning.schedule import Transport, check_transport
@@ -248,9 +248,7 @@ class WeightSync:
         self._when_free(time.monotonic() + self._timeout, detach)
 
     def catch_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
-        """Give ranks that are left out the weights of other ranks; without any, all get a new version.
-
-        So they do where the others hold values of a failed sync, which a new version replaces.
+        """Give ranks that are left out the weights of other ranks; without any that give them, all get a new version.
 
         Args:
             workers: Ranks of the target that run nothing.
@@ -259,16 +257,10 @@ class WeightSync:
         Raises:
             WeightSyncError: It failed; the ranks are still left out.
         """
-        until = time.monotonic() + self._timeout
-        takers = self._own.indices(*workers)
+        until, takers = time.monotonic() + self._timeout, self._own.indices(*workers)
         while donors is not None and self._version:
             version, began = self._version, time.monotonic()
-            try:
-                donate(self._own.some(*donors), self._own.some(*workers), version, self._options)
-            except WeightSyncError as error:
-                if not isinstance(error.__cause__, UnsettledWeightsError):
-                    raise
-                _log.warning("%s; all ranks get a new version", error)
+            if not donated(self._own.some(*donors), self._own.some(*workers), version, self._options):
                 break
             missed = self._when_free(until, partial(self._taken_back, workers))
             if missed == version or self._reaches(takers, missed, _PATIENCE * (time.monotonic() - began)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -15,7 +16,7 @@ from twinkle_ray.weights.controller.plan_cache import PlanCache
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
 from twinkle_ray.weights.controller.steps import run_step
 from twinkle_ray.weights.controller.sync_group import SyncGroup
-from twinkle_ray.weights.errors import ManifestError, WeightSyncError
+from twinkle_ray.weights.errors import ManifestError, UnsettledWeightsError, WeightSyncError
 from twinkle_ray.weights.messages import MemoryFile, Side, SyncCommand
 from twinkle_ray.weights.planning.manifest import MatchOptions
 from twinkle_ray.weights.rendezvous.session import Phase
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.schedule import Transport
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
 
+_log = logging.getLogger("twinkle.ray")
 _NOTICE_SECONDS, _REVIVING_SECONDS = 2.0, 20.0  # a stream that starts workers again may notice late on busy cores
 _NAP_SECONDS = 0.02
 Check: TypeAlias = Literal["first", "always", "never"]
@@ -267,3 +269,19 @@ def donate(source: Participants, target: Participants, version: int, options: Sy
         controller.finalize(attempt)
     finally:
         controller.close(deadline)
+
+
+def donated(source: Participants, target: Participants, version: int, options: SyncOptions) -> bool:
+    """Do as `donate`; False where the source holds values of a failed sync, which it never took.
+
+    Raises:
+        WeightSyncError: It failed in another way.
+    """
+    try:
+        donate(source, target, version, options)
+    except WeightSyncError as error:
+        if not isinstance(error.__cause__, UnsettledWeightsError):
+            raise
+        _log.warning("%s; all ranks get a new version", error)
+        return False
+    return True
