@@ -7,6 +7,7 @@ import threading
 from typing import Any, NamedTuple
 
 _kept = threading.local()
+_CASTING = ("cpu", "cuda")
 
 
 class ThreadState(NamedTuple):
@@ -16,11 +17,13 @@ class ThreadState(NamedTuple):
         grad: Whether gradients are recorded.
         inference: Whether inference mode is on.
         device: The default device, as text.
+        autocast: Whether operations are cast, and to which type, on each of `_CASTING`.
     """
 
     grad: bool
     inference: bool
     device: str
+    autocast: tuple[tuple[bool, Any], ...]
 
 
 def read() -> ThreadState | None:
@@ -28,7 +31,10 @@ def read() -> ThreadState | None:
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_default_device"):  # another thread may be loading it
         return None
-    return ThreadState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), str(torch.get_default_device()))
+    casting = tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _CASTING])
+    return ThreadState(
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), str(torch.get_default_device()), casting
+    )
 
 
 def take(state: ThreadState | None) -> None:
@@ -44,3 +50,7 @@ def take(state: ThreadState | None) -> None:
         torch.set_grad_enabled(state.grad)
     if here.device != state.device:
         torch.set_default_device(state.device)
+    for kind, ours, theirs in zip(_CASTING, here.autocast, state.autocast, strict=True):
+        if ours != theirs:
+            torch.set_autocast_enabled(kind, theirs[0])
+            torch.set_autocast_dtype(kind, theirs[1])
