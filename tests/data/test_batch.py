@@ -126,3 +126,11 @@ def test_rows_may_be_replaced_in_place() -> None:
     with pytest.raises(ZeroDivisionError):
         own.sort(key=lambda row: 1 / 0)
     assert list(own) == ["D", "TOKENS", "X", "Y"]
+
+
+def test_a_batch_that_a_library_rebuilds_by_its_type_does_not_lose_its_mask() -> None:
+    """accelerate and Transformers call type(batch)(rows), which has no place for indices and flags."""
+    for rows in ([1], ["a", "b"], iter([1, 2]), batch()):
+        with pytest.raises(TypeError, match="indices="):
+            Batch(rows)
+    assert parts(Batch([])) == parts(Batch()) == parts(type(batch())(iter(())))

@@ -311,3 +311,19 @@ def test_a_dataset_that_grew_is_told_of(workers: int, persistent: bool) -> None:
         with pytest.raises(ValueError, match="new DataLoader"):
             next(loader)
         loader.close()
+
+
+SWITCHES = ("shuffle", "replicate", "progress", "sample_seeds", "pin_memory", "persistent_workers")
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("value", ["false", "True", None, 2, [], 1.0])
+def test_a_switch_takes_true_and_false(name: str, value: Any) -> None:
+    options: Any = {name: value}
+    with pytest.raises(TypeError, match=name):
+        DataLoader(range(8), batch_size=4, **options)
+
+
+@pytest.mark.parametrize("value", [0, False, np.False_])
+def test_zero_and_numpys_bool_are_switches(value: Any) -> None:
+    assert [row for batch in DataLoader(range(8), batch_size=4, shuffle=value) for row in batch] == list(range(8))

@@ -317,22 +317,74 @@ def test_the_last_step_of_an_epoch_is_followed_by_the_next() -> None:
         assert (again.epoch, list(again)) == (1, list(whole))
 
 
-def test_what_cannot_be_saved_is_refused() -> None:
-    class Shuffling(Drawing):
-        def __iter__(self) -> Iterator[Any]:
-            order = list(range(16))
-            random.shuffle(order)
-            return iter(order)
+class Drawing16(Drawing):
+    """Draws from a global generator, at once or for each element."""
+
+    def __init__(self, draw: Any, *, lazily: bool) -> None:
+        super().__init__(None, pairs=False)
+        self.draw, self.lazily = draw, lazily
+
+    def __iter__(self) -> Iterator[Any]:
+        left = list(range(16))
+        if self.lazily:
+            while left:
+                yield left.pop(self.draw(len(left)))
+        else:
+            yield from sorted(left, key=lambda _: self.draw(1 << 30))
+
+
+def states() -> tuple[Any, ...]:
+    numpys: Any = np.random.get_state()
+    return random.getstate(), torch.default_generator.get_state().tolist(), numpys[1].tolist()
+
+
+DRAWS: dict[str, Any] = {
+    "random": random.randrange,
+    "numpy": np.random.randint,
+    "torch": lambda most: int(torch.randint(most, ())),
+}
+
+
+@pytest.mark.parametrize("library", DRAWS)
+@pytest.mark.parametrize("lazily", [False, True])
+def test_ranks_agree_on_what_comes_from_global_generators(library: str, *, lazily: bool) -> None:
+    """As one process gives it, in passes that differ, on ranks in other states, and after a resume at each step."""
+
+    def make() -> DeviceMeshSampler:
+        return DeviceMeshSampler(Drawing16(DRAWS[library], lazily=lazily), mesh, batched=False)
 
     mesh = DeviceMesh.from_sizes(dp_size=2)
-    sampler = DeviceMeshSampler(Shuffling(None, pairs=False), mesh, batched=False)
-    loop = iter(sampler)
-    assert sampler.state_dict()["position"] == 0
-    next(loop)
-    with pytest.raises(NotResumableError, match="random"):
-        sampler.state_dict()
-    list(loop)
-    assert sampler.state_dict()["epoch"] == 1
+    driver = make()
+    passes = [list(driver), list(driver)]
+    driver.set_epoch(1)
+    passes.append(list(driver))
+    assert all(sorted(one) == list(range(16)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 3
+    by_rank = []
+    for rank in range(2):
+        random.seed(rank), np.random.seed(rank), torch.manual_seed(rank)
+        before = states()
+        with use_rank(rank):
+            sampler = make()
+            by_rank.append([list(sampler), list(sampler)])
+        assert states() == before
+    assert [[*map(list, zip(*ranks, strict=True))] for ranks in zip(*by_rank, strict=True)] == [
+        [[row, other] for row, other in zip(one[::2], one[1::2], strict=True)] for one in passes[:2]
+    ]
+    for number, whole in enumerate(passes[:2]):
+        for stop in range(16):
+            cut, again = make(), make()
+            for _ in range(number):
+                list(cut)
+            loop = iter(cut)
+            begun = [next(loop) for _ in range(stop)]
+            again.load_state_dict(json.loads(json.dumps(cut.state_dict())))
+            if stop or number == 0:
+                assert begun + list(again) == whole
+
+
+def test_what_cannot_be_saved_is_refused() -> None:
+    mesh = DeviceMesh.from_sizes(dp_size=2)
     secret = DeviceMeshSampler(Drawing(random.SystemRandom(), pairs=False), mesh)
     next(iter(secret))
     with pytest.raises(NotResumableError, match="SystemRandom"):

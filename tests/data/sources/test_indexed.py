@@ -206,3 +206,40 @@ def test_objects_may_name_themselves() -> None:
 def test_large_lists_are_probed() -> None:
     rows = list(range(100_000))
     assert open_source(rows).fingerprint != open_source([*rows[:-1], -1]).fingerprint
+
+
+class Together:
+    """A dataset whose `__getitems__` answers in a form of its own."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.answer(indices)
+
+
+ANSWERS: dict[str, Any] = {
+    "too few": lambda indices: [index for index in indices if index % 3],
+    "none": lambda indices: [],
+    "too many": lambda indices: [*indices, 0],
+    "columns": lambda indices: {"a": indices, "b": indices},
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize("sample_seeds", [True, False])
+def test_an_answer_that_is_no_list_of_the_samples_is_refused(kind: str, batch_size: int, *, sample_seeds: bool) -> None:
+    with pytest.raises((TypeError, ValueError), match="__getitems__"):
+        list(DataLoader(Together(ANSWERS[kind]), batch_size=batch_size, sample_seeds=sample_seeds))
+
+
+@pytest.mark.parametrize("answer", [list, tuple, np.array, iter, lambda indices: (index for index in indices)])
+def test_samples_that_come_together_in_any_sequence_are_right(answer: Any) -> None:
+    assert [int(row) for batch in DataLoader(Together(answer), batch_size=4) for row in batch] == list(range(8))

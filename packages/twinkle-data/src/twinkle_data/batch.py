@@ -39,6 +39,10 @@ class Batch(list[T], Generic[T]):
     TypeError, because new rows have no index: use your own list, as in `[*batch, row]`. A row may be replaced, but not
     by another row of the batch: use `sort`, `reverse` or `permute` to move rows.
 
+    Raises:
+        TypeError: Rows are given without indices.
+        ValueError: There is not one index and one flag for each row.
+
     Attributes:
         epoch: Epoch, from 0.
         position: Number of samples of the epoch before the global batch.
@@ -60,9 +64,15 @@ class Batch(list[T], Generic[T]):
         sharded: bool = False,
     ) -> None:
         super().__init__(samples)
+        if indices is None and len(self):
+            raise TypeError(
+                f"a batch of {len(self)} rows without indices=: what rebuilds a list by its type (send_to_device of "
+                "accelerate) loses the indices and the mask. Give the loader a collate_fn, hand on [*batch], or use a "
+                "list for rows of your own"
+            )
         self.epoch = epoch
         self.position = position
-        self.indices: list[int] = list(range(len(self)) if indices is None else indices)
+        self.indices: list[int] = list(indices or ())
         self.valid: list[bool] = [True] * len(self) if valid is None else list(valid)
         self.sharded = sharded
         if not len(self) == len(self.indices) == len(self.valid):

@@ -13,7 +13,7 @@ from twinkle_data.loading.recipe import Recipe
 from twinkle_data.loading.remote import dividing_mesh, open_on_group
 from twinkle_data.reading.retries import Policy
 from twinkle_data.sources.streams import refuse_resume
-from twinkle_data.whole_number import whole_number
+from twinkle_data.whole_number import true_or_false, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -193,19 +193,20 @@ class DataLoader(Generic[B]):
         **options: Unpack[LoaderOptions],
     ) -> None:
         rows = whole_number("batch_size", batch_size)
+        replicate, progress = true_or_false("replicate", replicate), true_or_false("progress", progress)
         given, divided = device_mesh, not replicate and remote_group is None
         device_mesh = dividing_mesh(device_mesh, remote_group, replicate=replicate)
         processes, packing = grouped(whole_number("num_workers", num_workers), processes, packing, options)
         recipe = Recipe(
             batch_size=rows,
             data_world_size=1 if device_mesh is None else device_mesh.data_world_size,
-            shuffle=shuffle,
+            shuffle=true_or_false("shuffle", shuffle),
             seed=whole_number("seed", seed),
             tail=tail,
             collate=collate_fn,
             policy=Policy(on_error, whole_number("retries", retries), backoff_s, whole_number("max_bad", max_bad)),
             processes=processes,
-            sample_seeds=sample_seeds,
+            sample_seeds=true_or_false("sample_seeds", sample_seeds),
             fingerprint=fingerprint,
             packing=packing,
         )
@@ -217,7 +218,13 @@ class DataLoader(Generic[B]):
             else open_on_group(dataset, recipe, remote_group, device_mesh)
         )
         self._progress: Progress[B] = Progress(
-            engine, device_mesh, given, bar=progress, max_bad=recipe.policy.max_bad, divided=divided
+            engine,
+            device_mesh,
+            given,
+            bar=progress,
+            max_bad=recipe.policy.max_bad,
+            divided=divided,
+            options={"batch_size": rows, "tail": tail},
         )
         self._next: EpochIteration[B] | None = None
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterator, Sized
+from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from twinkle_data.errors import NotResumableError, StateMismatchError
-from twinkle_data.loading.ranks.data_shard import mesh_here, shard_here
+from twinkle_data.errors import StateMismatchError
+from twinkle_data.loading.ranks.data_shard import check_mesh_type, mesh_here, shard_here
+from twinkle_data.loading.ranks.launched_ranks import number_of, store_of_ranks
+from twinkle_data.loading.ranks.steps_on_ranks import StepsOnRanks, data_ranks, is_compared
 from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
-from twinkle_data.reading.generators import GlobalGenerators, find_rng_use
-from twinkle_data.sources.fingerprint import fingerprint_of
+from twinkle_data.reading.generators import GlobalGenerators
+from twinkle_data.reading.sampler_draws import SamplerDraws
+from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.parts import check_undivided
 from twinkle_data.whole_number import whole_number
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
     from twinkle_remote import Place
 
+_DRAWS = 0x64726177
+_WAIT_S = 5.0  # for the first elements of the other processes
+
 
 class DeviceMeshSampler:
     """One data rank's share of what a torch sampler or batch sampler yields.
@@ -34,8 +40,9 @@ class DeviceMeshSampler:
     For a batch sampler it yields lists: this rank's slice of each global batch. For a sampler of single indices it
     yields one of every `data_world_size` consecutive indices. Every rank takes the same number of steps. A sampler
     whose `generator` is None (torch's random samplers) gets a generator that is seeded by (seed, epoch), so that all
-    ranks agree. A sampler that draws from another source must yield the same on every rank. The state holds the states
-    of the sampler's generators. A sampler that draws from a global generator can be saved only between epochs.
+    ranks agree. What a sampler draws from the global generators, if it draws for its first element, is a function of
+    (seed, epoch) and the number of passes in that epoch. A sampler that draws from another source must yield the same
+    on every rank; processes with a process group compare this. The state holds the states of the sampler's generators.
 
     Args:
         sampler: A sampler of ints or of lists of ints. Do not use it elsewhere: its `generator` may be set.
@@ -65,6 +72,7 @@ class DeviceMeshSampler:
         self.sampler = sampler
         self.device_mesh = device_mesh
         self._maker: Place | None = current_place()
+        check_mesh_type(device_mesh)
         mesh_here(device_mesh, self._maker)
         refuse_unordered(sampler, "the sampler")
         check_undivided(sampler, device_mesh.data_world_size, f"the sampler {type(sampler).__name__}")
@@ -72,10 +80,11 @@ class DeviceMeshSampler:
         self._seed = whole_number("seed", seed)
         self._tail = tail
         self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
-        # Generators of the user's, their states when the latest pass began, and global ones that it drew from.
+        # Generators of the user's, and their states when the latest pass began.
         self._generators = generators_in(sampler)
         self._states: list[Any] | None = None
-        self._drew: list[str] = []
+        self._passes = 0  # in this epoch that have ended: one that draws anew has another order in each
+        self._number: int | None = None  # among the samplers of its type, in the order of their first passes
         self._batched = _is_batched(sampler, self._generators) if batched is None else batched
         # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
         self._begin = 0
@@ -100,6 +109,7 @@ class DeviceMeshSampler:
             self._begin = self._taken = 0
             self._ended = False
             self._states = None
+            self._passes = 0
         self.epoch = epoch
         for one in _with_inner(self.sampler):
             set_epoch = getattr(one, "set_epoch", None)
@@ -118,6 +128,7 @@ class DeviceMeshSampler:
         """This rank's share, in the first pass from the loaded position on; only taking a step moves the position."""
         if self._ended:
             self._begin, self._ended = 0, False
+            self._passes += 1
         self._taken = 0
         self._states = None
         return self._pass(self._begin, self.epoch)
@@ -130,18 +141,12 @@ class DeviceMeshSampler:
                 that prefetches these are more.
 
         Raises:
-            NotResumableError: Within an epoch, the sampler draws from a global generator; or one has no state.
+            NotResumableError: A generator of the sampler has no state.
         """
         taken = self._taken if delivered is None else delivered * self._stride()
         epoch, position = self.epoch, self._begin + taken
         length: int = len(self.sampler)  # type: ignore[arg-type]  # torch's samplers have a length, or raise TypeError
         over = position >= length or self._steps_left(position) <= 0
-        if self._drew and position and not over:
-            raise NotResumableError(
-                f"{type(self.sampler).__name__} draws its order from the global generator of "
-                f"{' and '.join(self._drew)}, which cannot be saved here: give it a generator as an "
-                "attribute, or save between epochs"
-            )
         if over:
             epoch, position = epoch + 1, 0
         state: dict[str, Any] = {
@@ -152,6 +157,8 @@ class DeviceMeshSampler:
             "position": position,
             "fingerprint": self._fingerprint,
         }
+        if self._passes and not over:
+            state["passes"] = self._passes
         if not self._generators:
             return state
         within = self._states is not None and not self._ended
@@ -185,6 +192,7 @@ class DeviceMeshSampler:
         self.set_epoch(state["epoch"])
         self._begin, self._taken = state["position"], 0
         self._states, self._ended = None, False
+        self._passes = state.get("passes", 0)
 
     def _stride(self) -> int:
         """Number of elements of the wrapped sampler that one step takes."""
@@ -229,13 +237,30 @@ class DeviceMeshSampler:
             one.generator = _generator(derive(self._seed, epoch, number))
         self._states = saved(self._generators) if _have_states(self._generators) else None
         within = self._within_group(begin)
-        with find_rng_use() as drew:
-            iterator: Iterator[Any] = iter(self.sampler)
-            first = list(islice(iterator, 1))
-        self._drew = drew
-        elements = islice(chain(first, iterator), begin - within, None)
+        draws = SamplerDraws(derive(self._seed, epoch, self._passes, _DRAWS))
+        elements = islice(self._compared(draws.elements(self.sampler), epoch, begin), begin - within, None)
         yield from self._batches(elements) if self._batched else self._indices(elements, within)
         self._ended = True
+
+    def _compared(self, elements: Iterator[Any], epoch: int, begin: int) -> Iterator[Any]:
+        """The same elements; processes that divide them compare what they get."""
+        place = current_place(self._maker)
+        store = store_of_ranks(self.device_mesh, place)
+        if store is None:
+            yield from elements
+            return
+        kind = type(self.sampler).__qualname__
+        if self._number is None:
+            self._number = number_of(store, kind)
+        ranks = StepsOnRanks(
+            store, f"{kind}/{self._number}/{epoch}/{begin}/{self._passes}", self.device_mesh, place.rank
+        )
+        length = len(self.sampler) if isinstance(self.sampler, Sized) else None
+        facts = [f"length {length}", f"tail {self._tail}", f"data ranks {data_ranks(self.device_mesh)}"]
+        for step, element in enumerate(elements):
+            if is_compared(step):
+                ranks.compare(str(step), [*facts, f"indices {digest(element)}"], wait_s=0.0 if step else _WAIT_S)
+            yield element
 
     def _batches(self, elements: Iterator[Any]) -> Iterator[list[int]]:
         shard = shard_here(self.device_mesh, current_place(self._maker))

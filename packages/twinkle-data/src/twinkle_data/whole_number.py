@@ -1,4 +1,4 @@
-"""Checks that an option is a whole number."""
+"""Checks that an option is a whole number, or one of True and False."""
 
 from __future__ import annotations
 
@@ -21,3 +21,20 @@ def whole_number(name: str, value: object) -> int:
     except TypeError:
         pass
     raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number")
+
+
+def true_or_false(name: str, value: object) -> bool:
+    """Convert a bool, or numpy's bool, to a bool; a text such as "false" would be true.
+
+    Args:
+        name: Name of the option, for the error.
+        value: A bool, or 0 or 1.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, bool) or (type(value).__name__ in ("bool", "bool_") and hasattr(value, "dtype")):
+        return bool(value)
+    if type(value) is int and value in (0, 1):
+        return bool(value)
+    raise TypeError(f"{name}={value!r} is a {type(value).__name__}; use True or False")

@@ -145,6 +145,8 @@ def flatten(mesh: Mesh, dims: Dims | None, name: str | None) -> Mesh:
 def unflatten(mesh: Mesh, dim: str, sizes: Mapping[str, int]) -> Mesh:
     """Cut a dim into several; see `DeviceMesh.unflatten`."""
     place = mesh._dim(dim)
+    if not hasattr(sizes, "items"):
+        raise TypeError(f'unflatten takes sizes by name, such as {{"dp_replicate": 2, "dp_shard": -1}}, got {sizes!r}')
     new = fill_sizes(dim, mesh.shape[place], sizes)
     pieces = list(new.values())
     return rebuilt(
@@ -189,6 +191,9 @@ def transpose(mesh: Mesh, dims: Sequence[str]) -> Mesh:
 def concat(meshes: Sequence[Mesh], dim: str) -> Mesh:
     """Put meshes one after the other; see `DeviceMesh.concat`."""
     first, others = meshes[0], tuple(meshes[1:])
+    strange = [other for other in others if not isinstance(other, type(first))]
+    if strange:
+        raise TypeError(f"concat takes meshes, got {strange[0]!r}")
     for other in others:
         _check_alike(first, other)
     layout = Layout.stacked([mesh.layout for mesh in meshes])

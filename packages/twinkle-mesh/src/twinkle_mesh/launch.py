@@ -9,6 +9,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_OTHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Variables of mpirun and srun: rank and number of processes. A batch script of Slurm is no step, and has no size."""
+
 
 class LaunchedProcess:
     """One process of several.
@@ -28,7 +36,9 @@ class LaunchedProcess:
 
 
 def launched() -> LaunchedProcess | None:
-    """Return the place of this process: by torch's default process group, or by RANK and WORLD_SIZE; None without both.
+    """Return the place of this process; None where the program was started once.
+
+    torch's default process group says it, or RANK and WORLD_SIZE, or without these the variables of mpirun and srun.
 
     Raises:
         ValueError: when the process group and the variables disagree, a variable is no rank or size, or WORLD_SIZE says
@@ -54,6 +64,15 @@ def launched() -> LaunchedProcess | None:
         raise ValueError(
             f"WORLD_SIZE={size} is set, but RANK is not: start the program with torchrun, or unset WORLD_SIZE"
         )
+    return _by_others()
+
+
+def _by_others() -> LaunchedProcess | None:
+    """Return the place that mpirun or srun gave this process; None where they started one process, or none."""
+    for rank_name, size_name in _OTHERS:
+        rank, size = _variable(rank_name, 0), _variable(size_name, 1)
+        if rank is not None and size is not None and 1 < size > rank:
+            return LaunchedProcess(rank, size, f"the launcher started {size_name}={size}")
     return None
 
 
@@ -73,6 +92,6 @@ def _variable(name: str, least: int) -> int | None:
     if not value:
         return None
     if not value.isdecimal() or int(value) < least:
-        what = "a rank" if name == "RANK" else "a number of processes"
+        what = "a number of processes" if least else "a rank"
         raise ValueError(f"the environment's {name}={value!r} is not {what}; use a whole number from {least} on")
     return int(value)

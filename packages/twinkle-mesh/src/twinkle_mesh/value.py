@@ -5,7 +5,7 @@ from __future__ import annotations
 from .context import running_rank
 from .layout.data_dims import check_data_dims, data_order, ordered_data_dims
 from .layout.ranks import Groups
-from .rules.checks import at_least_one, check_divides, check_names, device_kind, whole_number
+from .rules.checks import at_least_one, check_divides, check_names, device_kind, named, whole_number
 from .rules.messages import use_one_of
 from .rules.order import canonical_expert_order, inferred_expert_order
 from .rules.rule_error import RuleError
@@ -340,7 +340,7 @@ class MeshValue:
         if isinstance(dims, str):
             dims = (dims,)
         chosen: set[int] = set()
-        for name in dims:
+        for name in named(dims):
             if name in self.dim_names:
                 chosen.add(self.dim_names.index(name))
             elif name not in _PARALLEL_DIMS or self.size(name) > 1:

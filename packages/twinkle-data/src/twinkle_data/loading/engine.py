@@ -145,6 +145,7 @@ class StreamEngine:
             collate=recipe.collate,
             randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds),
             name=self._name,
+            digests=shard.data_world_size > 1 and recipe.sample_seeds and recipe.fingerprint is None,
         )
         return _pipeline(reader, partial(steps_from, self.plan, position, shard, endless=False), recipe, shard)
 

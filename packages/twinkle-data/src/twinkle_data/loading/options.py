@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Required, SupportsIndex, TypedD
 
 from twinkle_data.loading.loader_processes.processes import ProcessOptions
 from twinkle_data.order.packing import Packing
+from twinkle_data.whole_number import true_or_false
 from twinkle_mesh import instead_of
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def grouped(
     if packing is not None and packs:
         raise TypeError(f"packing= and {', '.join(packs)} are both given: give them in Packing(...)")
     if processes is None:
-        own["persistent"] = bool(own.pop("persistent_workers", False)) and num_workers > 0
+        persistent = true_or_false("persistent_workers", own.pop("persistent_workers", False))
+        own["persistent"] = persistent and num_workers > 0
         processes = ProcessOptions(num_workers, **own)
     return processes, packing if packing is not None else _packing(packs)
 

@@ -11,16 +11,17 @@ from twinkle_data.errors import bad_sample
 from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.ranks.data_shard import check_mesh, shard_here
 from twinkle_data.loading.ranks.launched_ranks import compare_launched
+from twinkle_data.loading.ranks.same_on_ranks import facts_of, first_rows
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.retries import too_many_bad
 from twinkle_remote import current_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from twinkle_data.batch import BatchInfo
     from twinkle_data.loading.protocol import Engine, Pipeline
-    from twinkle_data.loading.ranks.bad_on_ranks import BadOnRanks
+    from twinkle_data.loading.ranks.steps_on_ranks import StepsOnRanks
     from twinkle_data.reading.delivery import Delivery
     from twinkle_mesh import DeviceMesh
     from twinkle_remote import Place
@@ -49,6 +50,7 @@ class Progress(Generic[B]):
         divided: The place that reads decides which rows are its own; otherwise the mesh alone.
         bar: Show a progress bar for each epoch.
         max_bad: Number of bad samples that are accepted; each process that reads counts its own ones too.
+        options: Options that have to be alike on all ranks, by name.
 
     Attributes:
         position: Position of the loader.
@@ -67,11 +69,13 @@ class Progress(Generic[B]):
         bar: bool,
         max_bad: int,
         divided: bool = True,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         self.engine = engine
         self.mesh = mesh
         self._given = given
         self._divided = divided
+        self._options = options or {}
         self._maker: Place | None = current_place()
         self.bar = bar
         self._max_bad = max_bad
@@ -82,7 +86,7 @@ class Progress(Generic[B]):
         self.owed = False
         self.moves = 0
         self._compared = False
-        self._bad_on_ranks: BadOnRanks | None = None
+        self._on_ranks: StepsOnRanks | None = None
         self._kept: Run | None = None
         self._latest: Callable[[], Run | None] = _no_run
 
@@ -93,7 +97,7 @@ class Progress(Generic[B]):
             "owed": False,
             "_maker": None,
             "_compared": False,
-            "_bad_on_ranks": None,
+            "_on_ranks": None,
         }
         return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
 
@@ -131,12 +135,18 @@ class Progress(Generic[B]):
     def _compare(self, shard: DataShard) -> None:
         """Compare the dataset with those of the other processes, once, where they divide its rows."""
         if not self._compared and shard.data_rank is not None and self.mesh is not None:
-            self._bad_on_ranks = compare_launched(self.engine.identity, self.engine.plan, self.mesh, self.place())
+            facts = facts_of(
+                self.engine.identity,
+                first_rows(self.engine.plan),
+                **self._options,
+                position=tuple(self.position.cursor),
+            )
+            self._on_ranks = compare_launched(facts, self.mesh, self.place())
             self._compared = True
 
     def _count_bad(self, found: set[int]) -> int:
         """The bad samples of this process, or of all that divide the rows in one process group."""
-        return len(found) if self._bad_on_ranks is None else self._bad_on_ranks.count(frozenset(found))
+        return len(found) if self._on_ranks is None else self._on_ranks.bad.count(frozenset(found))
 
     def place(self) -> Place:
         """The place of the running code, which in a helper thread is that in which the loader was made."""
@@ -157,8 +167,11 @@ class Progress(Generic[B]):
         Raises:
             StopIteration: It has no rows: the stream has ended.
             BadSampleError: More samples than max_bad cannot be read.
+            RanksDifferError: Another rank is at another position, or has other rows of a stream.
         """
         info = delivery.info
+        if self._on_ranks is not None and info.rows:
+            self._on_ranks.deliver(info.epoch, info.position, delivery.rows_digest)
         found = self.quarantine.union(delivery.bad)
         if delivery.bad and (bad := self._count_bad(found)) > self._max_bad:
             self.close()

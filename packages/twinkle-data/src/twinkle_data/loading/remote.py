@@ -16,8 +16,8 @@ from twinkle_data.cursor import Cursor
 from twinkle_data.loading.engine import open_engine, steps_from
 from twinkle_data.loading.own_copy import own_copies
 from twinkle_data.loading.protocol import Position
-from twinkle_data.loading.ranks.data_shard import mesh_here
-from twinkle_data.loading.ranks.same_on_ranks import check_same, first_rows
+from twinkle_data.loading.ranks.data_shard import check_mesh_type, mesh_here
+from twinkle_data.loading.ranks.same_on_ranks import check_same, facts_of, first_rows, rows_differ
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.delivery import Delivery
 from twinkle_remote import current_place, current_worker, is_handle, remote_class, remote_function, submit
@@ -42,6 +42,7 @@ class StepReport(NamedTuple):
     bad: tuple[int, ...]
     source: Any
     last: bool
+    rows_digest: str = ""
 
 
 class DatasetInfo(NamedTuple):
@@ -62,7 +63,8 @@ def _same_answer(results: list[DatasetInfo | None], mesh: DeviceMesh | None) -> 
     """
     first, *others = [result for result in results if result is not None]
     for other in others:
-        check_same(first.identity, first.first_rows, other.identity, other.first_rows, (first.rank, other.rank))
+        here, there = (facts_of(each.identity, each.first_rows) for each in (first, other))
+        check_same(here, there, (first.rank, other.rank))
     return first
 
 
@@ -129,7 +131,7 @@ class GroupLoader:
         # Loader processes restart from here, should they die.
         self._position.cursor = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         self._position.source = delivery.source
-        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last)
+        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last, delivery.rows_digest)
         if delivery.last or (self._position.cursor.epoch != cursor.epoch and not self._engine.endless):
             self.stop()
         return delivery.payload
@@ -227,6 +229,9 @@ class RemotePipeline:
             self.close()
             raise
         self._asked.popleft()
+        for number, own in enumerate(reports):
+            if own.rows_digest != reports[0].rows_digest:
+                raise rows_differ((0, number), f"of data ranks, in the rows of the stream from {own.info.position} on")
         bad = tuple(sorted({index for own in reports for index in own.bad}))
         self._quarantine.update(bad)
         first = reports[0]
@@ -286,6 +291,7 @@ def dividing_mesh(given: DeviceMesh | None, group: str | None, *, replicate: boo
     Raises:
         ValueError: The mesh does not fit the place that makes the loader, or `replicate` is given with a mesh or group.
     """
+    check_mesh_type(given)
     if replicate and (given is not None or group is not None):
         raise ValueError("replicate=True reads all rows on each rank: leave device_mesh= and remote_group= out")
     if group is not None:

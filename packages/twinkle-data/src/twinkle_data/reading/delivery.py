@@ -19,6 +19,7 @@ class Delivery:
         bad: Indices of the samples that could not be read.
         source: State of an iterable source after these rows.
         last: These are the last rows of the epoch.
+        rows_digest: Digest of the global batch, where every rank reads all of it, at some steps; ranks compare it.
     """
 
     info: BatchInfo
@@ -26,6 +27,7 @@ class Delivery:
     bad: tuple[int, ...] = ()
     source: Any = None
     last: bool = False
+    rows_digest: str = ""
 
     def pin_memory(self) -> Delivery:
         """Copy the tensors into page-locked memory, where there is an accelerator; torch's loader calls this."""

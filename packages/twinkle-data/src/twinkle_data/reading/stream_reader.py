@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.errors import bad_sample
+from twinkle_data.loading.ranks.steps_on_ranks import is_compared
 from twinkle_data.order.steps import Step
 from twinkle_data.order.tails import share
 from twinkle_data.reading.delivery import Delivery
 from twinkle_data.reading.reader import check_empty, collated, make_batch, valid_rows
+from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.streams import refuse_resume
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class StreamReader:
         collate: Turns a `Batch` into what the loop gets; None keeps the batch.
         randomness: Seeds the generators for samples and for `collate`.
         name: Name of the dataset in error texts.
+        digests: Take digests of some global batches, which ranks compare.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class StreamReader:
         collate: Callable[[Batch[Any]], Any] | None,
         randomness: Randomness,
         name: str,
+        digests: bool = False,
     ) -> None:
         self._stream = stream
         self._batch_size = batch_size
@@ -92,6 +96,7 @@ class StreamReader:
         self._collate = collate
         self._randomness = randomness
         self._name = name
+        self._digests = digests
         self._samples: Iterator[Any] = iter(())
         self._expected: tuple[int, int] | None = None
         self._ahead = _Ahead([])
@@ -174,12 +179,13 @@ class StreamReader:
         indices = [step.position + offset for offset in offsets]
         step = step._replace(indices=indices, source=None)
         samples = [rows[offset] for offset in offsets]
+        seen = digest(rows) if self._digests and is_compared(step.position // self._batch_size) else ""
         if self._tail == "short" and self._shard.data_rank is not None and len(rows) < self._shard.data_world_size:
             check_empty(step, self._collate, self._randomness)  # on all ranks, or some would wait for the others
         batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
         payload = collated(batch, step, self._collate, self._randomness)
-        return Delivery(info, payload, source=source, last=last)
+        return Delivery(info, payload, source=source, last=last, rows_digest=seen)
 
 
 class _Ahead(NamedTuple):

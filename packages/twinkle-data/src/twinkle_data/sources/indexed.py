@@ -225,12 +225,29 @@ class Objects:
         return self._one if self.at_once else self.dataset.__getitem__
 
     def _one(self, index: int) -> Any:
-        return self.dataset.__getitems__([index])[0]
+        return self.read_many([index])[0]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Read several samples, together where the dataset can."""
+        """Read several samples, together where the dataset can.
+
+        Raises:
+            TypeError: Its `__getitems__` gives columns.
+            ValueError: It gives another number of samples.
+        """
         if self.at_once:
-            return list(self.dataset.__getitems__(list(indices)))
+            found = self.dataset.__getitems__(list(indices))
+            if isinstance(found, Mapping):
+                raise TypeError(
+                    f"__getitems__ of {type(self.dataset).__name__} gives a {type(found).__name__} of columns; return "
+                    "a list with a sample for each index, or leave it out"
+                )
+            rows = list(found)
+            if len(rows) != len(indices):
+                raise ValueError(
+                    f"__getitems__ of {type(self.dataset).__name__} gives {len(rows)} samples for {len(indices)} "
+                    "indices; return one for each (on_error= is for samples that cannot be read)"
+                )
+            return rows
         dataset = self.dataset
         return [dataset[index] for index in indices]
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from twinkle_data.order.permutation import ALGORITHM, Permutation, derive, small_permutations
 from twinkle_data.sources.fingerprint import digest
-from twinkle_data.sources.indexed import Portion, open_source
+from twinkle_data.sources.indexed import Portion, build, open_source
+from twinkle_data.sources.shards import Shards
 from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Mixture:
         self.names = tuple(datasets)
         if not self.names:
             raise ValueError("a mixture needs at least one dataset")
-        self.sources: tuple[Source, ...] = tuple(open_source(dataset) for dataset in datasets.values())
+        self.sources: tuple[Source, ...] = tuple(_part(name, dataset) for name, dataset in datasets.items())
         self.lengths = tuple(len(source) for source in self.sources)
         empty = [name for name, length in zip(self.names, self.lengths, strict=True) if length == 0]
         if empty:
@@ -235,6 +236,17 @@ class MixedOrder:
             permutation = Permutation(int(self._lengths[label]), derive(self._seed, 2, label), number)
             _remember(self._passes, key, permutation, limit=2 * len(self._lengths) + _CACHED)
         return self._passes[key]
+
+
+def _part(name: str, dataset: object) -> Source:
+    """The source of one dataset of a mixture."""
+    dataset, _ = build(dataset)
+    kind = type(dataset).__name__
+    is_stream = hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__")
+    if isinstance(dataset, (Mixture, Shards)) or is_stream:
+        use = "give its datasets, with weights" if isinstance(dataset, Mixture) else "mix in the stream itself"
+        raise TypeError(f"dataset {name!r} of a mixture needs samples by index, and a {kind} has none; {use}")
+    return open_source(dataset)
 
 
 def _remember(cache: OrderedDict[Any, Any], key: object, value: object, limit: int = _CACHED) -> None:

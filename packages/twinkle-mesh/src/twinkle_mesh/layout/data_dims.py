@@ -10,9 +10,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-DATA_DIMS = ("dp_replicate", "replicate", "ddp", "dp", "data", "dp_shard", "shard", "fsdp")
+DATA_DIMS = (
+    *("dp_replicate", "replicate", "ddp", "dp", "data", "data_parallel"),
+    *("dp_shard", "shard", "dp_shard_mod_ep", "dp_shard_in_ep", "fsdp"),
+)
 """Dims whose ranks see different samples, outermost in data order first."""
-SAME_DATA = ("pp", "cp", "sp", "tp", "infer_pp", "infer_tp", "ep_shard", "efsdp", "ep", "etp")
+SAME_DATA = (
+    *("pp", "cp", "sp", "tp", "infer_pp", "infer_tp", "ep_shard", "efsdp", "ep", "etp"),
+    *("pipeline_parallel", "context_parallel", "sequence_parallel", "tensor_parallel", "expert_parallel"),
+)
 """Dims whose ranks see the same samples."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _collections_abc import Iterable  # the same class; importing collections.abc costs milliseconds
 from operator import index
 
 from .messages import nearest_divisors
@@ -9,7 +10,7 @@ from .rule_error import RuleError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from typing import Any
 
 
 def whole_number(field: str, value: object) -> int:
@@ -38,10 +39,17 @@ def check_divides(field: str, size: int, total: int, amount: str) -> None:
         raise RuleError(f"{field}={size} does not divide {amount}", {field: nearest_divisors(total, size)}, named=False)
 
 
+def named(names: object) -> Iterable[Any]:
+    """Return names of dims; raise for a single value that is none."""
+    if not isinstance(names, Iterable):
+        raise TypeError(f"dims are given by name, such as 'dp' or ('dp', 'tp'), got {names!r}; ranks are in mesh.ranks")
+    return names
+
+
 def check_names(names: Iterable[object]) -> tuple[str, ...]:
     """Return the names of dims; raise unless they are identifiers and differ."""
     checked: list[str] = []
-    for name in names:
+    for name in named(names):
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"dim name {name!r} must be a word such as 'dp' or 'ep_shard'")
         if name in checked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import pickle
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from twinkle_data.loading.loader_processes.process_start import (
     unlisted,
 )
 from twinkle_data.order.permutation import derive
-from twinkle_data.whole_number import whole_number
+from twinkle_data.whole_number import true_or_false, whole_number
 from twinkle_remote.backends.support import unless_ending
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ProcessOptions:
     def __post_init__(self) -> None:
         for name in ("num_workers", "prefetch_factor", "restarts"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in ("pin_memory", "persistent"):
+            object.__setattr__(self, name, true_or_false(name, getattr(self, name)))
         if self.num_workers < 0 or self.restarts < 0:
             raise ValueError(f"num_workers={self.num_workers} and restarts={self.restarts} must be at least 0")
         if self.prefetch_factor < 1:
@@ -192,8 +195,16 @@ class Processes:
         self._forks = is_fork(context)
         if self._forks:
             warn_of_polars(self._reader.user_code)
-        with garbage_kept():
-            return in_a_thread(lambda: unlisted(iter(loader)), starter)
+        try:
+            with garbage_kept():
+                return in_a_thread(lambda: unlisted(iter(loader)), starter)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            if self._forks or "pickle" not in str(error):
+                raise
+            raise TypeError(
+                f"the dataset, collate_fn or worker_init_fn cannot be sent to a loader process ({error}): define "
+                'classes and functions at the top of a module, or give multiprocessing_context="fork"'
+            ) from error
 
     def _wait(self) -> Message:
         deadline = time.monotonic() + self._options.timeout_s

@@ -5,12 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_data.order.steps import DataShard
+from twinkle_data.sources.kinds import is_kind
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import UnknownWorkerError
 from twinkle_remote.backends.support import active, has_own_context
 
 if TYPE_CHECKING:
     from twinkle_remote import Place, WorkerContext
+
+
+def check_mesh_type(device_mesh: object) -> None:
+    """Refuse a mesh that is none of ours.
+
+    Raises:
+        TypeError: It is another object, such as torch's mesh.
+    """
+    if device_mesh is None or isinstance(device_mesh, DeviceMesh):
+        return
+    if is_kind(device_mesh, "torch", "DeviceMesh"):
+        raise TypeError(
+            "device_mesh= is torch's DeviceMesh, whose names do not say here which dims divide rows: pass "
+            "DeviceMesh.from_torch(mesh)"
+        )
+    raise TypeError(
+        f"device_mesh={device_mesh!r} is a {type(device_mesh).__name__}; use DeviceMesh.from_sizes, from_ranks or "
+        "from_torch"
+    )
 
 
 def mesh_here(device_mesh: DeviceMesh | None, place: Place) -> DeviceMesh | None:
@@ -26,6 +46,11 @@ def mesh_here(device_mesh: DeviceMesh | None, place: Place) -> DeviceMesh | None
     if place.worker is not None:
         return _mesh_in_worker(device_mesh, place.worker)
     world, session = place.world_size, active()
+    if world is None and device_mesh is None and session is None and place.rank:
+        raise ValueError(
+            f"{place.by} says that this is rank {place.rank}, and not of how many processes: each would read all rows. "
+            "Set WORLD_SIZE (torchrun does), pass device_mesh=, or replicate=True for all rows on each rank"
+        )
     if world is None or world == 1 or (session is not None and session.mode != "local"):
         return device_mesh
     if device_mesh is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import warnings
 from collections import Counter
 from hashlib import sha256
 from importlib import import_module
@@ -16,12 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from twinkle_data.errors import RanksDifferError
-from twinkle_data.loading.ranks.bad_on_ranks import BadOnRanks
-from twinkle_data.loading.ranks.same_on_ranks import check_same, first_rows
+from twinkle_data.loading.ranks.same_on_ranks import check_same
+from twinkle_data.loading.ranks.steps_on_ranks import StepsOnRanks, data_ranks
 
 if TYPE_CHECKING:
-    from twinkle_data.cursor import Identity
-    from twinkle_data.order.steps import StepPlan
+    from twinkle_data.loading.ranks.same_on_ranks import Facts
     from twinkle_mesh import DeviceMesh
     from twinkle_remote import Place
 
@@ -29,6 +29,7 @@ _PAUSE = 0.005  # seconds between two looks at the store
 _LONGEST_PAUSE = 0.05
 _PAUSE_OF_A_RANK = 0.001  # so that the looks of many ranks together do not fill the store's process
 _STANDS_SECONDS = 1.5  # after which a rank that waits for others is taken to have no other reader in a thread
+_TELL_SECONDS = 20.0  # before a wait is told
 _PEERS_SECONDS = 3.0  # for ranks that see the same rows as one that has read them
 _PREFIX = "twinkle/data/loaders"
 _NOTHING = b"-"
@@ -39,10 +40,23 @@ class _Past:
 
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()  # by digest
+        self.samplers: Counter[str] = Counter()  # by type
         self.failed = 0  # the same on each rank that reads, as a comparison fails on all of them
 
 
 _past: WeakKeyDictionary[Any, _Past] = WeakKeyDictionary()
+
+
+def number_of(store: Any, kind: str) -> int:
+    """The number of samplers of a type that this process has read before.
+
+    Args:
+        store: Of the process group.
+        kind: Name of the type.
+    """
+    past = _past.setdefault(store, _Past())
+    past.samplers[kind] += 1
+    return past.samplers[kind] - 1
 
 
 class _RankWait(NamedTuple):
@@ -50,34 +64,32 @@ class _RankWait(NamedTuple):
 
     round: int  # comparisons that failed before
     key: str
-    identity: Identity
-    rows: list[list[int]]
+    facts: Facts
     whole: bool = False  # each data rank has read it, and only peers are waited for
 
 
-def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place: Place) -> BadOnRanks | None:
+def compare_launched(facts: Facts, mesh: DeviceMesh, place: Place) -> StepsOnRanks | None:
     """Wait until each data rank of a mesh of all processes reads this dataset; do nothing without a process group.
 
     Args:
-        identity: Of this process's dataset.
-        plan: Its steps.
+        facts: Of this process's dataset, by `facts_of`.
         mesh: Mesh of all processes.
         place: The place of this process.
 
     Returns:
-        What counts the bad samples of all of them; None where nothing was compared.
+        What compares their steps, and counts the bad samples of all of them; None where nothing was compared.
 
     Raises:
         RanksDifferError: Another rank reads another dataset, or a data rank reads none within the group's timeout.
     """
-    store = _store_of_group()
-    if store is None or place.worker is not None or place.world_size != mesh.world_size or mesh.data_world_size == 1:
+    store = store_of_ranks(mesh, place)
+    if store is None:
         return None
-    rows = first_rows(plan)
-    digest = sha256(repr((identity, rows)).encode()).hexdigest()
+    facts = {**facts, "data ranks": data_ranks(mesh)}
+    digest = sha256(repr(list(facts.items())).encode()).hexdigest()
     past = _past.setdefault(store, _Past())
     # A second loader over the same rows, and what comes after an error, is compared anew.
-    wait = _RankWait(past.failed, f"{past.failed}/{digest}/{past.passed[digest]}", identity, rows)
+    wait = _RankWait(past.failed, f"{past.failed}/{digest}/{past.passed[digest]}", facts)
     try:
         _Comparison(store, mesh, place.rank, wait).run()
     except RanksDifferError:
@@ -85,7 +97,7 @@ def compare_launched(identity: Identity, plan: StepPlan, mesh: DeviceMesh, place
         past.passed.clear()
         raise
     past.passed[digest] += 1
-    return BadOnRanks(store, wait.key)
+    return StepsOnRanks(store, wait.key, mesh, place.rank)
 
 
 class _Comparison:
@@ -115,6 +127,7 @@ class _Comparison:
         seconds = self._store.timeout.total_seconds()
         began, pause = time.monotonic(), _PAUSE
         longest = max(_LONGEST_PAUSE, _PAUSE_OF_A_RANK * self._mesh.world_size)
+        told = False
         whole = None  # since when each data rank has read
         while True:
             if self._store.check([self._failed]):
@@ -128,6 +141,14 @@ class _Comparison:
             if whole is not None and (not self._left or now - whole > _PEERS_SECONDS):
                 return
             self._check_waits(now)
+            if whole is None and now - began > _TELL_SECONDS and not told:
+                told = True
+                warnings.warn(
+                    f"rank {self._rank} has waited {_TELL_SECONDS:g} s in a loader for data ranks {missing}, which do "
+                    "not read the same; a loader that one process reads alone needs replicate=True",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             if whole is None and now - began > seconds:
                 raise RanksDifferError(
                     f"rank {self._rank} reads a loader, and of data ranks {missing} none read the same within "
@@ -160,7 +181,7 @@ class _Comparison:
             mine = self._mine
             both_whole = theirs.whole and mine.whole  # other peers read the other rows
             if now - since > _STANDS_SECONDS and theirs.round == mine.round and not both_whole:
-                check_same(mine.identity, mine.rows, theirs.identity, theirs.rows, (self._rank, rank))
+                check_same(mine.facts, theirs.facts, (self._rank, rank))
 
     def _publish(self, wait: bytes) -> None:
         self._store.set(f"{_PREFIX}/waits/{self._rank}", wait)
@@ -169,8 +190,15 @@ class _Comparison:
         return f"{_PREFIX}/read/{self._mine.key}/{rank}"
 
 
-def _store_of_group() -> Any:
-    """The store of torch's default process group; None without one."""
+def store_of_ranks(mesh: DeviceMesh, place: Place) -> Any:
+    """The store of the process group of all ranks of a mesh that divides rows; None where there is none.
+
+    Args:
+        mesh: The mesh.
+        place: The place of this process.
+    """
+    if place.worker is not None or place.world_size != mesh.world_size or mesh.data_world_size == 1:
+        return None
     distributed = import_module("torch.distributed")
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_backend() == "fake":
         return None  # one process that plays a rank of a fake group would wait for ever

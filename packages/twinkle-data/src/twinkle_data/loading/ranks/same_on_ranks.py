@@ -10,10 +10,13 @@ from twinkle_data.errors import RanksDifferError
 from twinkle_data.order.steps import DataShard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
+    from typing import TypeAlias
 
     from twinkle_data.cursor import Identity
     from twinkle_data.order.steps import StepPlan
+
+    Facts: TypeAlias = Mapping[str, object]
 
 _STEPS = 2
 _ROWS = 64
@@ -28,29 +31,48 @@ def first_rows(plan: StepPlan) -> list[list[int]]:
     return found
 
 
-def check_same(
-    one: Identity, one_rows: Sequence[object], other: Identity, other_rows: Sequence[object], ranks: tuple[int, int]
-) -> None:
+def facts_of(identity: Identity, rows: list[list[int]], **more: object) -> dict[str, object]:
+    """What has to be alike on all ranks that read a dataset, by name.
+
+    Args:
+        identity: Of the dataset.
+        rows: Its `first_rows`.
+        more: Further options that decide which rows a rank reads.
+    """
+    names = "length", "algorithm", "seed", "fingerprint"
+    return {**{name: getattr(identity, name) for name in names}, "order of the first rows": rows, **more}
+
+
+def check_same(one: Facts, other: Facts, ranks: tuple[int, int]) -> None:
     """Compare what two ranks read.
 
     Args:
-        one: Of the first.
-        one_rows: Its `first_rows`.
-        other: Of the other.
-        other_rows: Its `first_rows`.
+        one: The facts of the first.
+        other: Those of the other.
         ranks: Their ranks.
 
     Raises:
         RanksDifferError: They differ; the message says in what.
     """
-    pairs = [
-        (name, getattr(one, name), getattr(other, name)) for name in ("length", "algorithm", "seed", "fingerprint")
+    differ = [
+        f"{name}: {str(here)[:80]} and {str(other.get(name))[:80]}"
+        for name, here in one.items()
+        if here != other.get(name)
     ]
-    pairs.append(("order of the first rows", list(one_rows), list(other_rows)))
-    differ = [f"{name}: {str(here)[:80]} and {str(there)[:80]}" for name, here, there in pairs if here != there]
     if differ:
-        raise RanksDifferError(
-            f"ranks {ranks[0]} and {ranks[1]} have different datasets ({'; '.join(differ)}): rows would come twice "
-            "or never. Build the same on each rank: sort what is listed (sorted(os.listdir(folder))), draw by a seed; "
-            'where the rows are the same all the same, give fingerprint="..." to the loader'
-        )
+        raise rows_differ(ranks, "; ".join(differ))
+
+
+def rows_differ(ranks: tuple[int, int], how: str) -> RanksDifferError:
+    """The error for two ranks that read different rows.
+
+    Args:
+        ranks: The ranks.
+        how: What differs.
+    """
+    return RanksDifferError(
+        f"ranks {ranks[0]} and {ranks[1]} have different datasets or positions ({how}): rows would come twice "
+        "or never. Build the same on each rank: sort what is listed (sorted(os.listdir(folder))), draw by a seed, "
+        "divide nothing by rank, set the same epoch; where the rows are the same all the same, give "
+        'fingerprint="..." to the loader'
+    )
