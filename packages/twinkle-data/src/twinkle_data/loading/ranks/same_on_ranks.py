@@ -32,7 +32,7 @@ def first_rows(plan: StepPlan) -> list[list[int]]:
 
 
 def facts_of(identity: Identity, rows: list[list[int]], **more: object) -> dict[str, object]:
-    """What has to be alike on all ranks that read a dataset, by name.
+    """The facts that have to be alike on all ranks that read a dataset, by name.
 
     Args:
         identity: Of the dataset.

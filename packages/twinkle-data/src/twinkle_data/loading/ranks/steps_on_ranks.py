@@ -11,7 +11,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import RanksDifferError
-from twinkle_data.loading.ranks.bad_on_ranks import BadOnRanks
 from twinkle_data.loading.ranks.same_on_ranks import rows_differ
 
 if TYPE_CHECKING:
@@ -118,3 +117,29 @@ class StepsOnRanks:
         failed = f"{self._prefix}/failed"
         if self._store.check([failed]):
             raise RanksDifferError(bytes(self._store.get(failed)).decode())
+
+
+class BadOnRanks:
+    """Counts the bad samples that all processes have found with one loader, each sample once.
+
+    Args:
+        store: Of the process group.
+        loader: Name of the loader, the same on each rank.
+    """
+
+    def __init__(self, store: Any, loader: str) -> None:
+        self._store = store
+        self._prefix = f"twinkle/data/bad/{loader}"
+        self._reported: frozenset[int] = frozenset()
+
+    def count(self, found: frozenset[int]) -> int:
+        """The bad samples of all ranks so far.
+
+        Args:
+            found: Indices of all that this process has found.
+        """
+        for index in sorted(found - self._reported):
+            if self._store.add(f"{self._prefix}/{index}", 1) == 1:  # a peer that sees the same rows finds it too
+                self._store.add(f"{self._prefix}/all", 1)
+        self._reported |= found
+        return int(self._store.add(f"{self._prefix}/all", 0))
