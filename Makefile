@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export OMP_WAIT_POLICY ?= PASSIVE
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-fast test-python test-lowest test-vllm setup lint typecheck quick clusters packaging dist docs bench lock clean
+.PHONY: demo test test-fast test-python test-lowest test-vllm test-jobs setup lint typecheck quick clusters packaging dist docs bench lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -45,7 +45,7 @@ quick: setup
 	$(BIN)/python -m pytest -m "not (packaging or ray or processes)" --durations 20
 
 clusters: setup
-	$(BIN)/python -m pytest -m "(ray or processes) and not packaging" \
+	$(BIN)/python -m pytest -m "(ray or processes) and not (packaging or jobs)" \
 	  --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # While one writes: what needs neither a cluster nor a build, without the tests that take seconds each.
@@ -65,6 +65,10 @@ test-python: .tools/uv-$(UV_VERSION)/bin/uv
 test-lowest: .tools/uv-$(UV_VERSION)/bin/uv
 	tools/lowest.sh .tools/uv-$(UV_VERSION)/bin/uv
 
+# The job scripts of SLURM, on two hosts of this machine, and the manifest of Kubernetes: whole runs, of minutes.
+test-jobs: setup
+	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m jobs tests/ray/hosts tests/packaging
+
 # The engine of vLLM itself, built for CPUs, in an environment of its own: it asks for another transformers than the lock
 # has, and for a build of torch that indexes may lack.
 test-vllm: .cache/vllm/.ready
@@ -78,7 +82,7 @@ test-vllm: .cache/vllm/.ready
 
 packaging: setup
 	$(UV) lock --check --quiet && $(UV) pip check --quiet --python .venv/bin/python
-	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m packaging tests/packaging
+	TWINKLE_UV=$(CURDIR)/.tools/uv-$(UV_VERSION)/bin/uv $(BIN)/python -m pytest -m "packaging and not jobs" tests/packaging
 
 # What a release uploads: wheels and source distributions of the last commit, built twice, checked and installed.
 dist: setup

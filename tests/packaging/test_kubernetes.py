@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.packaging.conftest import Workspace
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.jobs]
 
 SECONDS = 300.0
 HERE = {"--workers": "2", "--device": "CPU", "--steps": "3"}

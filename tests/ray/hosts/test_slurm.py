@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hosts import Hosts
 
-pytestmark = [pytest.mark.ray, pytest.mark.long]
+pytestmark = [pytest.mark.ray, pytest.mark.jobs]
 
 ROOT = Path(__file__).parents[3]
 SFT = str(ROOT / "examples" / "sft.py")

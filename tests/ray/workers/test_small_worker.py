@@ -25,8 +25,8 @@ START = {
         component.constructor component.decorated component.method context errors failures failures.bare failures.ends
         failures.reraise
         protocol protocol.backend protocol.component protocol.defaults protocol.failure protocol.marks protocol.messages
-        protocol.spec protocol.targets protocol.waiting running sessions sessions.current sessions.flag sessions.forked
-        sessions.seeding values
+        protocol.spec protocol.targets protocol.waiting running sessions sessions.current sessions.forked
+        sessions.seeding sessions.signals sessions.signals.flag values
         values.attributes values.columns values.costs values.registered_splitters values.rows values.sequences
         values.runs values.tree values.type_names values.unknown worker worker.failure_saver worker.inputs
         worker.loop_tasks worker.open_generators worker.thread_state worker.waiting_tasks worker.worker
