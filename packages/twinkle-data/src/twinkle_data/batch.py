@@ -40,13 +40,13 @@ class Batch(list[T], Generic[T]):
     by another row of the batch: use `sort`, `reverse` or `permute` to move rows.
 
     Raises:
-        TypeError: Rows are given without indices.
+        TypeError: Rows are given without indices and flags.
         ValueError: There is not one index and one flag for each row.
 
     Attributes:
         epoch: Epoch, from 0.
         position: Number of samples of the epoch before the global batch.
-        indices: Index in the dataset of each row.
+        indices: Index in the dataset of each row; with flags alone they count from 0.
         valid: False for fillers and for rows in place of bad samples.
         sharded: The rows are one rank's share, read in its worker; a dispatch does not divide them again.
     """
@@ -64,15 +64,15 @@ class Batch(list[T], Generic[T]):
         sharded: bool = False,
     ) -> None:
         super().__init__(samples)
-        if indices is None and len(self):
+        if indices is None and valid is None and len(self):
             raise TypeError(
-                f"a batch of {len(self)} rows without indices=: what rebuilds a list by its type (send_to_device of "
+                f"a batch of {len(self)} rows without indices= and valid=: what rebuilds a list by its type (send_to_device of "
                 "accelerate) loses the indices and the mask. Give the loader a collate_fn, hand on [*batch], or use a "
                 "list for rows of your own"
             )
         self.epoch = epoch
         self.position = position
-        self.indices: list[int] = list(indices or ())
+        self.indices: list[int] = list(range(len(self)) if indices is None else indices)
         self.valid: list[bool] = [True] * len(self) if valid is None else list(valid)
         self.sharded = sharded
         if not len(self) == len(self.indices) == len(self.valid):
