@@ -67,8 +67,8 @@ class Batch(list[T], Generic[T]):
         if indices is None and valid is None and len(self):
             raise TypeError(
                 f"a batch of {len(self)} rows without indices= and valid=: what rebuilds a list by its type "
-                "(send_to_device of accelerate) loses the indices and the mask. Give the loader a collate_fn, hand on [*batch], or use a "
-                "list for rows of your own"
+                "(send_to_device of accelerate) loses the indices and the mask. Give the loader a collate_fn, hand on "
+                "[*batch], or use a list for rows of your own"
             )
         self.epoch = epoch
         self.position = position
