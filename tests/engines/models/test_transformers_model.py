@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from math import prod
@@ -16,7 +15,6 @@ from safetensors.torch import load_file
 from tiny_models import CONFIGS, Build, PlainLoop, adamw, adapted, halving, plain_logprobs, ragged, sequences, sgd
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
-from transformers.models.bloom.configuration_bloom import BloomConfig
 
 from twinkle import DeviceMesh
 from twinkle.engines import Rollouts, TransformersModel
@@ -332,63 +330,6 @@ def test_experts_are_written_by_the_names_of_published_files(tmp_path: Path) -> 
     own, theirs = (load_file(tmp_path / who / "model.safetensors") for who in ("own", "theirs"))
     assert own.keys() == theirs.keys() and "model.layers.0.mlp.experts.3.down_proj.weight" in own
     assert all(torch.equal(weight, theirs[name]) for name, weight in own.items())
-
-
-@pytest.mark.parametrize("form", ["rows", "mappings", "list", "list of rollouts"])
-def test_packs_are_as_padded_rows_are(form: str) -> None:
-    batch = ragged(7, 1, "left")
-    pairs = sequences(batch)
-    rollouts = Rollouts([ids for ids, _ in pairs], [counts for _, counts in pairs])
-    packs: Any = {
-        "rows": batch,
-        "mappings": rollouts.pack(40),
-        "list": [rollouts[:3].pack(100)[0], batch_of(batch, slice(3, 5)), rollouts[5:]],
-        "list of rollouts": [rollouts[:2], rollouts[2:2], rollouts[2:]],
-    }[form]
-    padded, packed = one("qwen3"), one("qwen3", max_tokens=20 if form == "rows" else None)
-    for normalize in ("token", "sequence"):
-        told = [
-            model.forward_backward(given, normalize=normalize) for model, given in ((padded, batch), (packed, packs))
-        ]
-        assert told[1] == pytest.approx(told[0], rel=1e-5)
-        assert packed.step() == pytest.approx(padded.step(), rel=1e-4)
-    for_each = [packed.logprobs(packs), padded.logprobs(rollouts)]
-    order = [int(i) for pack in packs for i in pack["sequence_ids"].unique()] if form == "mappings" else range(7)
-    for own, number in zip(for_each[0], order, strict=True):
-        assert_close(own, for_each[1][number], rtol=1e-3, atol=1e-4)
-
-
-def batch_of(batch: Mapping[str, torch.Tensor], rows: slice) -> dict[str, torch.Tensor]:
-    return {name: column[rows] for name, column in batch.items()}
-
-
-@pytest.mark.parametrize(
-    ("batch", "options", "message"),
-    [
-        ({"input_ids": [[1, 2]], "position_ids": [[1, 2]]}, {}, "positions 0, 1, 2"),
-        (
-            {"input_ids": [[1, 2, 3]], "position_ids": [[0, 0, 1]], "attention_mask": [[1, 1, 1]]},
-            {},
-            "leave out attention_mask for rows that are packs",
-        ),
-        (
-            {"input_ids": [[1, 2, 3]]},
-            {"max_tokens": 2},
-            "a sequence has 3 tokens, but max_tokens=2: use max_tokens=3",
-        ),
-    ],
-)
-def test_packs_that_cannot_be_read_are_errors(batch: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        one(**options).forward_backward(batch)
-
-
-def test_a_model_that_reads_over_the_borders_of_packs_is_refused() -> None:
-    config = BloomConfig(vocab_size=61, hidden_size=32, n_layer=2, n_head=4)  # its bias by distance reads no positions
-    torch.manual_seed(3)
-    model = TransformersModel(config, optimizer=sgd)
-    with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
-        model.forward_backward([ragged(2, 1)])
 
 
 @pytest.mark.ray

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import time
 from collections import UserDict
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from twinkle_remote import CollectError, DispatchError
 from twinkle_remote.values.columns import with_parts
 from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of, take
-from twinkle_remote.values.snapshot import snapshot
 
 
 class Names(list[Any]):
@@ -371,17 +369,3 @@ def dataset_of(rows: list[int]) -> datasets.Dataset:
 
 def quantized(scale: float) -> Any:
     return torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.qint8)
-
-
-def test_a_copy_for_another_worker_has_no_graph_as_in_another_process() -> None:
-    weight = torch.ones(2, requires_grad=True)
-    given = snapshot({"loss": [weight * 2], "weight": weight, "fixed": weight.detach()})
-    assert [given["loss"][0].requires_grad, given["weight"].requires_grad, given["fixed"].requires_grad] == [1, 1, 0]
-    (given["loss"][0].sum() + given["weight"].sum()).backward()
-    assert weight.grad is None
-
-
-@pytest.mark.parametrize("value", [torch.Size((2, 3)), time.gmtime(0)], ids=["Size", "struct_time"])
-def test_tuples_that_make_themselves_are_copied(value: tuple[int, ...]) -> None:
-    fresh = snapshot(value)
-    assert type(fresh) is type(value) and fresh == value

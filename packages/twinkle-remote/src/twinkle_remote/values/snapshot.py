@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
 from typing import Any
 
@@ -86,10 +87,21 @@ class _Copies:
         if not self._has_objects:
             self._made.update(components_here())
             self._has_objects = True
+        known = len(self._made)
         try:
             return copy.deepcopy(value, self._made)
         except Exception:  # what a copy of a user's type may raise
-            return value
+            while len(self._made) > known:
+                self._made.popitem()  # halves of copies: no other value may find them
+        return _by_pickle(value)
+
+
+def _by_pickle(value: Any) -> Any:
+    """A copy as another process would have it, of what `copy` refuses: a module that holds a result with its graph."""
+    try:
+        return pickle.loads(pickle.dumps(value, protocol=5))
+    except Exception:  # no process could send it
+        return value
 
 
 def read_only(array: Any) -> Any:
