@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinkle_ray.telemetry.logs import Fold, relabelled
+from twinkle_ray.ray_internals import log_dispatcher
+from twinkle_ray.telemetry.logs import Fold, WorkerLogs, relabelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def folded(*lines: tuple[str, str]) -> list[str]:
@@ -72,3 +77,30 @@ def test_each_rank_keeps_its_lines(said: list[tuple[int, str]]) -> None:
 )
 def test_a_worker_names_its_coordinate_and_no_one_else(told: object, expected: str) -> None:
     assert relabelled("actor[1/8 dp=0]", told) == expected
+
+
+@pytest.fixture
+def printed() -> Iterator[list[Any]]:
+    """What Ray's own printer is given."""
+    dispatcher, seen = log_dispatcher(), list[Any]()
+    before, dispatcher.handlers = dispatcher.handlers, []
+    dispatcher.add_handler("ray_print_logs", seen.append)
+    yield seen
+    dispatcher.handlers = before
+
+
+def test_many_sessions_on_one_connection_leave_one_printer(
+    printed: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray calls the printers in one thread for all lines: an error in it ends the output of workers for good."""
+    of_a_stranger = {"lines": ["hello"], "is_err": False, "ip": "1.2.3.4", "pid": 1}
+    for number in range(1_200):
+        logs = WorkerLogs()
+        logs.add_labels({("1.2.3.4", str(1_000 + number)): f"a{number}[0/1]"})
+        logs.close()
+    log_dispatcher().emit(of_a_stranger)
+    assert [data["lines"] for data in printed] == [["hello"]]
+    for worker in (1_000 + number, 999 + number):  # of the last session, and late ones of that before
+        log_dispatcher().emit({**of_a_stranger, "pid": worker})
+    logs.close()
+    assert sorted(capsys.readouterr().out.split()) == ["a1198[0/1]", "a1199[0/1]", "hello", "hello"]

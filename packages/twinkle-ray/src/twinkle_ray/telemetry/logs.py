@@ -115,7 +115,11 @@ class WorkerLogs:
         self._labels: dict[Source, str] = {}
         self._ended = threading.Event()
         self._dispatcher: Any = log_dispatcher()
-        self._others = [handle for name, handle in self._dispatcher.handlers if name == _HANDLER]
+        handlers = [handle for name, handle in self._dispatcher.handlers if name == _HANDLER]
+        before = [owner for handle in handlers if isinstance(owner := getattr(handle, "__self__", None), WorkerLogs)]
+        # Of a session before, on the same connection, the last lines may still come; of those before that none.
+        self._late = {source: label for logs in before for source, label in logs._labels.items()}
+        self._others: list[Any] = before[0]._others if before else handlers
         self._skipping: list[tuple[Any, Any]] = []
         if self._others:
             self._skip_ours()
@@ -159,13 +163,14 @@ class WorkerLogs:
     def _take(self, data: Mapping[str, Any]) -> None:
         lines = [printable(line) for line in data["lines"]]
         source, is_error = (str(data.get("ip")), str(data.get("pid"))), bool(data["is_err"])
-        if source not in self._labels:
+        if source not in self._labels and source not in self._late:
             names = {key: printable(str(data[key])) for key in ("actor_name", "task_name") if data.get(key)}
             for handle in self._others:
                 handle({**data, **names, "lines": lines})
             return
         with self._lock:
-            label = self._labels[source] = relabelled(self._labels[source], data.get("actor_name"))
+            known = self._labels if source in self._labels else self._late
+            label = known[source] = relabelled(known[source], data.get("actor_name"))
             for line in lines:
                 token = next((one for one in self._tokens if line.endswith(one)), "")
                 if token:
