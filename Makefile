@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export OMP_WAIT_POLICY ?= PASSIVE
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-fast test-python test-lowest test-vllm test-jobs setup lint typecheck quick clusters packaging dist docs bench lock clean
+.PHONY: demo test test-fast test-python test-lowest test-vllm test-jobs setup lint typecheck quick clusters packaging dist docs bench peers lock clean
 
 demo: setup
 	$(BIN)/python examples/post_training.py
@@ -94,6 +94,11 @@ docs: setup
 
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python "$$file"; done
+
+# Against what a user would take instead, each peer in an environment of its own: out/peers.md. What cannot be installed
+# is left out by name. Rows or scripts by name: make peers ROWS="loader weights"
+peers: setup
+	$(BIN)/python benchmarks/peers/run.py $(ROWS)
 
 # Resolve anew, then drop the addresses: any index or mirror serves the same hashes.
 lock: .tools/uv-$(UV_VERSION)/bin/uv
