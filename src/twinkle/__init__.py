@@ -6,179 +6,167 @@ loads neither torch, ray nor numpy.
 
 from __future__ import annotations
 
+from twinkle_mesh import load_lazily
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_data import (
-        BadSampleError,
-        Batch,
-        DataLoader,
-        DeviceMeshSampler,
-        Mixture,
-        Packing,
-        ProcessOptions,
-        Shards,
-        merge_states,
-        plot_order,
-        sample_seed,
-    )
-    from twinkle_mesh import DeviceGroup, DeviceMesh, plan_transfer
-    from twinkle_ray import (
-        Collective,
-        CollectiveError,
-        ManifestError,
-        MeshCollective,
-        ReplaceableWeights,
-        Shard,
-        SingleProcessCollective,
-        StagedWeights,
-        SyncHandle,
-        WeightDelivery,
-        WeightSync,
-        WeightSyncError,
-        WeightSyncTimeoutError,
-        restart,
-    )
-    from twinkle_remote import (
-        CallTimeoutError,
-        CollectError,
-        DispatchError,
-        Lazy,
-        NotInitializedError,
-        Place,
-        PlacementError,
-        RemoteCallError,
-        Replicate,
-        RowsInfo,
-        Server,
-        SessionLostError,
-        StageStats,
-        Stream,
-        StreamStats,
-        TwinkleError,
-        UnknownWorkerError,
-        WorkerContext,
-        WorkerDiedError,
-        as_completed,
-        concat,
-        current_place,
-        current_worker,
-        explain,
-        gather,
-        get,
-        initialize,
-        join,
-        map,  # noqa: A004  named like Python's
-        minibatches,
-        on,
-        register_splitter,
-        register_type,
-        release,
-        remote_class,
-        remote_function,
-        rows_info,
-        select,
-        serve,
-        session,
-        shutdown,
-        stats,
-        stream,
-        submit,
-        take,
-        write_timeline,
+    from twinkle_data import BadSampleError as BadSampleError
+    from twinkle_data import Batch as Batch
+    from twinkle_data import DataLoader as DataLoader
+    from twinkle_data import DeviceMeshSampler as DeviceMeshSampler
+    from twinkle_data import Mixture as Mixture
+    from twinkle_data import Packing as Packing
+    from twinkle_data import ProcessOptions as ProcessOptions
+    from twinkle_data import Shards as Shards
+    from twinkle_data import merge_states as merge_states
+    from twinkle_data import plot_order as plot_order
+    from twinkle_data import sample_seed as sample_seed
+    from twinkle_mesh import DeviceGroup as DeviceGroup
+    from twinkle_mesh import DeviceMesh as DeviceMesh
+    from twinkle_mesh import plan_transfer as plan_transfer
+    from twinkle_ray import Collective as Collective
+    from twinkle_ray import CollectiveError as CollectiveError
+    from twinkle_ray import ManifestError as ManifestError
+    from twinkle_ray import MeshCollective as MeshCollective
+    from twinkle_ray import ReplaceableWeights as ReplaceableWeights
+    from twinkle_ray import Shard as Shard
+    from twinkle_ray import SingleProcessCollective as SingleProcessCollective
+    from twinkle_ray import StagedWeights as StagedWeights
+    from twinkle_ray import SyncHandle as SyncHandle
+    from twinkle_ray import WeightDelivery as WeightDelivery
+    from twinkle_ray import WeightSync as WeightSync
+    from twinkle_ray import WeightSyncError as WeightSyncError
+    from twinkle_ray import WeightSyncTimeoutError as WeightSyncTimeoutError
+    from twinkle_ray import restart as restart
+    from twinkle_remote import CallTimeoutError as CallTimeoutError
+    from twinkle_remote import CollectError as CollectError
+    from twinkle_remote import DispatchError as DispatchError
+    from twinkle_remote import Lazy as Lazy
+    from twinkle_remote import NotInitializedError as NotInitializedError
+    from twinkle_remote import Place as Place
+    from twinkle_remote import PlacementError as PlacementError
+    from twinkle_remote import RemoteCallError as RemoteCallError
+    from twinkle_remote import Replicate as Replicate
+    from twinkle_remote import RowsInfo as RowsInfo
+    from twinkle_remote import Server as Server
+    from twinkle_remote import SessionLostError as SessionLostError
+    from twinkle_remote import StageStats as StageStats
+    from twinkle_remote import Stream as Stream
+    from twinkle_remote import StreamStats as StreamStats
+    from twinkle_remote import TwinkleError as TwinkleError
+    from twinkle_remote import UnknownWorkerError as UnknownWorkerError
+    from twinkle_remote import WorkerContext as WorkerContext
+    from twinkle_remote import WorkerDiedError as WorkerDiedError
+    from twinkle_remote import as_completed as as_completed
+    from twinkle_remote import concat as concat
+    from twinkle_remote import current_place as current_place
+    from twinkle_remote import current_worker as current_worker
+    from twinkle_remote import explain as explain
+    from twinkle_remote import gather as gather
+    from twinkle_remote import get as get
+    from twinkle_remote import initialize as initialize
+    from twinkle_remote import join as join
+    from twinkle_remote import map as map  # noqa: A004  named like Python's
+    from twinkle_remote import minibatches as minibatches
+    from twinkle_remote import on as on
+    from twinkle_remote import register_splitter as register_splitter
+    from twinkle_remote import register_type as register_type
+    from twinkle_remote import release as release
+    from twinkle_remote import remote_class as remote_class
+    from twinkle_remote import remote_function as remote_function
+    from twinkle_remote import rows_info as rows_info
+    from twinkle_remote import select as select
+    from twinkle_remote import serve as serve
+    from twinkle_remote import session as session
+    from twinkle_remote import shutdown as shutdown
+    from twinkle_remote import stats as stats
+    from twinkle_remote import stream as stream
+    from twinkle_remote import submit as submit
+    from twinkle_remote import take as take
+    from twinkle_remote import write_timeline as write_timeline
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_data": (
+                "BadSampleError",
+                "Batch",
+                "DataLoader",
+                "DeviceMeshSampler",
+                "Mixture",
+                "Packing",
+                "ProcessOptions",
+                "Shards",
+                "merge_states",
+                "plot_order",
+                "sample_seed",
+            ),
+            "twinkle_mesh": ("DeviceGroup", "DeviceMesh", "plan_transfer"),
+            "twinkle_ray": (
+                "Collective",
+                "CollectiveError",
+                "ManifestError",
+                "MeshCollective",
+                "ReplaceableWeights",
+                "Shard",
+                "SingleProcessCollective",
+                "StagedWeights",
+                "SyncHandle",
+                "WeightDelivery",
+                "WeightSync",
+                "WeightSyncError",
+                "WeightSyncTimeoutError",
+                "restart",
+            ),
+            "twinkle_remote": (
+                "CallTimeoutError",
+                "CollectError",
+                "DispatchError",
+                "Lazy",
+                "NotInitializedError",
+                "Place",
+                "PlacementError",
+                "RemoteCallError",
+                "Replicate",
+                "RowsInfo",
+                "Server",
+                "SessionLostError",
+                "StageStats",
+                "Stream",
+                "StreamStats",
+                "TwinkleError",
+                "UnknownWorkerError",
+                "WorkerContext",
+                "WorkerDiedError",
+                "as_completed",
+                "concat",
+                "current_place",
+                "current_worker",
+                "explain",
+                "gather",
+                "get",
+                "initialize",
+                "join",
+                "map",
+                "minibatches",
+                "on",
+                "register_splitter",
+                "register_type",
+                "release",
+                "remote_class",
+                "remote_function",
+                "rows_info",
+                "select",
+                "serve",
+                "session",
+                "shutdown",
+                "stats",
+                "stream",
+                "submit",
+                "take",
+                "write_timeline",
+            ),
+        },
     )
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "BadSampleError",
-    "Batch",
-    "CallTimeoutError",
-    "CollectError",
-    "Collective",
-    "CollectiveError",
-    "DataLoader",
-    "DeviceGroup",
-    "DeviceMesh",
-    "DeviceMeshSampler",
-    "DispatchError",
-    "Lazy",
-    "ManifestError",
-    "MeshCollective",
-    "Mixture",
-    "NotInitializedError",
-    "Packing",
-    "Place",
-    "PlacementError",
-    "ProcessOptions",
-    "RemoteCallError",
-    "ReplaceableWeights",
-    "Replicate",
-    "RowsInfo",
-    "Server",
-    "SessionLostError",
-    "Shard",
-    "Shards",
-    "SingleProcessCollective",
-    "StageStats",
-    "StagedWeights",
-    "Stream",
-    "StreamStats",
-    "SyncHandle",
-    "TwinkleError",
-    "UnknownWorkerError",
-    "WeightDelivery",
-    "WeightSync",
-    "WeightSyncError",
-    "WeightSyncTimeoutError",
-    "WorkerContext",
-    "WorkerDiedError",
-    "as_completed",
-    "concat",
-    "current_place",
-    "current_worker",
-    "explain",
-    "gather",
-    "get",
-    "initialize",
-    "join",
-    "map",
-    "merge_states",
-    "minibatches",
-    "on",
-    "plan_transfer",
-    "plot_order",
-    "register_splitter",
-    "register_type",
-    "release",
-    "remote_class",
-    "remote_function",
-    "restart",
-    "rows_info",
-    "sample_seed",
-    "select",
-    "serve",
-    "session",
-    "shutdown",
-    "stats",
-    "stream",
-    "submit",
-    "take",
-    "write_timeline",
-]
-
-_PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_ray", "twinkle_data")  # the last one loads torch
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    package = next(found for found in (import_module(one) for one in _PACKAGES) if name in found.__all__)
-    value: object = getattr(package, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

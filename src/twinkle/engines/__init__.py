@@ -6,58 +6,49 @@ Each name is loaded from its package on first use, so `import twinkle` loads not
 
 from __future__ import annotations
 
+from twinkle_mesh import load_lazily
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_engines import (
-        JSONLSink,
-        MLflowSink,
-        Rollouts,
-        SamplingParams,
-        TensorBoardSink,
-        Throughput,
-        TransformersModel,
-        TransformersSampler,
-        VLLMSampler,
-        WandbSink,
-        advantages,
-        load,
-        mismatch,
-        rewards,
-        save,
-        supervised,
-        supervised_packs,
+    from twinkle_engines import JSONLSink as JSONLSink
+    from twinkle_engines import MLflowSink as MLflowSink
+    from twinkle_engines import Rollouts as Rollouts
+    from twinkle_engines import SamplingParams as SamplingParams
+    from twinkle_engines import TensorBoardSink as TensorBoardSink
+    from twinkle_engines import Throughput as Throughput
+    from twinkle_engines import TransformersModel as TransformersModel
+    from twinkle_engines import TransformersSampler as TransformersSampler
+    from twinkle_engines import VLLMSampler as VLLMSampler
+    from twinkle_engines import WandbSink as WandbSink
+    from twinkle_engines import advantages as advantages
+    from twinkle_engines import load as load
+    from twinkle_engines import mismatch as mismatch
+    from twinkle_engines import rewards as rewards
+    from twinkle_engines import save as save
+    from twinkle_engines import supervised as supervised
+    from twinkle_engines import supervised_packs as supervised_packs
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_engines": (
+                "JSONLSink",
+                "MLflowSink",
+                "Rollouts",
+                "SamplingParams",
+                "TensorBoardSink",
+                "Throughput",
+                "TransformersModel",
+                "TransformersSampler",
+                "VLLMSampler",
+                "WandbSink",
+                "advantages",
+                "load",
+                "mismatch",
+                "rewards",
+                "save",
+                "supervised",
+                "supervised_packs",
+            ),
+        },
     )
-
-__all__ = [
-    "JSONLSink",
-    "MLflowSink",
-    "Rollouts",
-    "SamplingParams",
-    "TensorBoardSink",
-    "Throughput",
-    "TransformersModel",
-    "TransformersSampler",
-    "VLLMSampler",
-    "WandbSink",
-    "advantages",
-    "load",
-    "mismatch",
-    "rewards",
-    "save",
-    "supervised",
-    "supervised_packs",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import twinkle_engines
-
-    value: object = getattr(twinkle_engines, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -2,92 +2,53 @@
 
 from __future__ import annotations
 
-from .context import ask_for_rank, current_rank, use_rank
+from twinkle_mesh.lazy_names import load_lazily as load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .balance import Slices, balanced_rows, balanced_slice
-    from .group import DeviceGroup
-    from .launch import LaunchedProcess, launched
-    from .layout.ranks import Groups, Ranks
-    from .mesh import DeviceMesh
-    from .nodes import Nodes
-    from .recipes import DDPConfig, FSDP2Config, MegatronFSDPConfig, create_device_mesh
-    from .show.explain import DimReport, MeshExplanation
-    from .show.picture import Picture
-    from .transfer import Piece, plan_transfer
-    from .unknown_names import check_known_names, instead_of, with_known_names
-
-    Explanation = MeshExplanation
+    from twinkle_mesh.balance import Slices as Slices
+    from twinkle_mesh.balance import balanced_rows as balanced_rows
+    from twinkle_mesh.balance import balanced_slice as balanced_slice
+    from twinkle_mesh.context import ask_for_rank as ask_for_rank
+    from twinkle_mesh.context import current_rank as current_rank
+    from twinkle_mesh.context import use_rank as use_rank
+    from twinkle_mesh.group import DeviceGroup as DeviceGroup
+    from twinkle_mesh.launch import LaunchedProcess as LaunchedProcess
+    from twinkle_mesh.launch import launched as launched
+    from twinkle_mesh.layout.ranks import Groups as Groups
+    from twinkle_mesh.layout.ranks import Ranks as Ranks
+    from twinkle_mesh.mesh import DeviceMesh as DeviceMesh
+    from twinkle_mesh.nodes import Nodes as Nodes
+    from twinkle_mesh.recipes import DDPConfig as DDPConfig
+    from twinkle_mesh.recipes import FSDP2Config as FSDP2Config
+    from twinkle_mesh.recipes import MegatronFSDPConfig as MegatronFSDPConfig
+    from twinkle_mesh.recipes import create_device_mesh as create_device_mesh
+    from twinkle_mesh.show.explain import DimReport as DimReport
+    from twinkle_mesh.show.explain import MeshExplanation as MeshExplanation
+    from twinkle_mesh.show.picture import Picture as Picture
+    from twinkle_mesh.transfer import Piece as Piece
+    from twinkle_mesh.transfer import plan_transfer as plan_transfer
+    from twinkle_mesh.unknown_names import check_known_names as check_known_names
+    from twinkle_mesh.unknown_names import instead_of as instead_of
+    from twinkle_mesh.unknown_names import with_known_names as with_known_names
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_mesh.balance": ("Slices", "balanced_rows", "balanced_slice"),
+            "twinkle_mesh.context": ("ask_for_rank", "current_rank", "use_rank"),
+            "twinkle_mesh.group": ("DeviceGroup",),
+            "twinkle_mesh.launch": ("LaunchedProcess", "launched"),
+            "twinkle_mesh.layout.ranks": ("Groups", "Ranks"),
+            "twinkle_mesh.lazy_names": ("load_lazily",),
+            "twinkle_mesh.mesh": ("DeviceMesh",),
+            "twinkle_mesh.nodes": ("Nodes",),
+            "twinkle_mesh.recipes": ("DDPConfig", "FSDP2Config", "MegatronFSDPConfig", "create_device_mesh"),
+            "twinkle_mesh.show.explain": ("DimReport", "MeshExplanation"),
+            "twinkle_mesh.show.picture": ("Picture",),
+            "twinkle_mesh.transfer": ("Piece", "plan_transfer"),
+            "twinkle_mesh.unknown_names": ("check_known_names", "instead_of", "with_known_names"),
+        },
+    )
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "DDPConfig",
-    "DeviceGroup",
-    "DeviceMesh",
-    "DimReport",
-    "FSDP2Config",
-    "Groups",
-    "LaunchedProcess",
-    "MegatronFSDPConfig",
-    "MeshExplanation",
-    "Nodes",
-    "Picture",
-    "Piece",
-    "Ranks",
-    "Slices",
-    "ask_for_rank",
-    "balanced_rows",
-    "balanced_slice",
-    "check_known_names",
-    "create_device_mesh",
-    "current_rank",
-    "instead_of",
-    "launched",
-    "plan_transfer",
-    "use_rank",
-    "with_known_names",
-]
-
-# A worker without a mesh needs none of these.
-_LAZY = {
-    "DDPConfig": "recipes",
-    "DeviceGroup": "group",
-    "DeviceMesh": "mesh",
-    "DimReport": "show.explain",
-    "FSDP2Config": "recipes",
-    "Groups": "layout.ranks",
-    "LaunchedProcess": "launch",
-    "MegatronFSDPConfig": "recipes",
-    "MeshExplanation": "show.explain",
-    "Nodes": "nodes",
-    "Picture": "show.picture",
-    "Piece": "transfer",
-    "Ranks": "layout.ranks",
-    "Slices": "balance",
-    "balanced_rows": "balance",
-    "balanced_slice": "balance",
-    "check_known_names": "unknown_names",
-    "create_device_mesh": "recipes",
-    "instead_of": "unknown_names",
-    "launched": "launch",
-    "plan_transfer": "transfer",
-    "with_known_names": "unknown_names",
-}
-_OLD_NAMES = {"Explanation": "MeshExplanation"}
-
-
-def __getattr__(name: str) -> object:
-    name = _OLD_NAMES.get(name, name)
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -2,71 +2,51 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from twinkle_mesh import load_lazily
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_ray.backend import RayBackend
-    from twinkle_ray.collective import Collective, CollectiveError, MeshCollective, Meshes, SingleProcessCollective
-    from twinkle_ray.restarting import restart
-    from twinkle_ray.weights import (
-        ManifestError,
-        ReplaceableWeights,
-        Shard,
-        StagedWeights,
-        SyncHandle,
-        WeightDelivery,
-        WeightSync,
-        WeightSyncError,
-        WeightSyncTimeoutError,
+    from twinkle_ray.backend import RayBackend as RayBackend
+    from twinkle_ray.collective import Collective as Collective
+    from twinkle_ray.collective import CollectiveError as CollectiveError
+    from twinkle_ray.collective import MeshCollective as MeshCollective
+    from twinkle_ray.collective import Meshes as Meshes
+    from twinkle_ray.collective import SingleProcessCollective as SingleProcessCollective
+    from twinkle_ray.restarting import restart as restart
+    from twinkle_ray.weights import ManifestError as ManifestError
+    from twinkle_ray.weights import ReplaceableWeights as ReplaceableWeights
+    from twinkle_ray.weights import Shard as Shard
+    from twinkle_ray.weights import StagedWeights as StagedWeights
+    from twinkle_ray.weights import SyncHandle as SyncHandle
+    from twinkle_ray.weights import WeightDelivery as WeightDelivery
+    from twinkle_ray.weights import WeightSync as WeightSync
+    from twinkle_ray.weights import WeightSyncError as WeightSyncError
+    from twinkle_ray.weights import WeightSyncTimeoutError as WeightSyncTimeoutError
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_ray.backend": ("RayBackend",),
+            "twinkle_ray.collective": (
+                "Collective",
+                "CollectiveError",
+                "MeshCollective",
+                "Meshes",
+                "SingleProcessCollective",
+            ),
+            "twinkle_ray.restarting": ("restart",),
+            "twinkle_ray.weights": (
+                "ManifestError",
+                "ReplaceableWeights",
+                "Shard",
+                "StagedWeights",
+                "SyncHandle",
+                "WeightDelivery",
+                "WeightSync",
+                "WeightSyncError",
+                "WeightSyncTimeoutError",
+            ),
+        },
     )
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Collective",
-    "CollectiveError",
-    "ManifestError",
-    "MeshCollective",
-    "Meshes",
-    "RayBackend",
-    "ReplaceableWeights",
-    "Shard",
-    "SingleProcessCollective",
-    "StagedWeights",
-    "SyncHandle",
-    "WeightDelivery",
-    "WeightSync",
-    "WeightSyncError",
-    "WeightSyncTimeoutError",
-    "restart",
-]
-
-_HOMES = {
-    "Collective": "collective",
-    "CollectiveError": "collective",
-    "ManifestError": "weights",
-    "MeshCollective": "collective",
-    "Meshes": "collective",
-    "RayBackend": "backend",
-    "ReplaceableWeights": "weights",
-    "Shard": "weights",
-    "SingleProcessCollective": "collective",
-    "StagedWeights": "weights",
-    "SyncHandle": "weights",
-    "WeightDelivery": "weights",
-    "WeightSync": "weights",
-    "WeightSyncError": "weights",
-    "WeightSyncTimeoutError": "weights",
-    "restart": "restarting",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"twinkle_ray.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__]

@@ -2,198 +2,123 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from twinkle_mesh import load_lazily
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_remote.call.arguments import Replicate
-    from twinkle_remote.call.generate import RemoteGenerator
-    from twinkle_remote.call.lazy_values.as_completed import as_completed
-    from twinkle_remote.call.lazy_values.get import gather, get
-    from twinkle_remote.call.lazy_values.lazy import Lazy
-    from twinkle_remote.call.submit import run_on_workers, submit, submit_on_workers
-    from twinkle_remote.call.tables.minibatches import minibatches
-    from twinkle_remote.call.tables.table_operations import concat, join, map, select, take  # noqa: A004  named like Python's
-    from twinkle_remote.component.create import on
-    from twinkle_remote.component.decorators import remote_class, remote_function
-    from twinkle_remote.component.explain_call import explain
-    from twinkle_remote.component.release import release
-    from twinkle_remote.context import WorkerContext, current_worker
-    from twinkle_remote.errors import (
-        AlreadyInitializedError,
-        BackendError,
-        CallCancelledError,
-        CallTimeoutError,
-        CircularCallError,
-        CollectError,
-        DispatchError,
-        NotInitializedError,
-        PlacementError,
-        RemoteCallError,
-        ReplyLostError,
-        SessionLostError,
-        TwinkleError,
-        UnknownWorkerError,
-        WorkerDiedError,
+    from twinkle_remote.call.arguments import Replicate as Replicate
+    from twinkle_remote.call.generate import RemoteGenerator as RemoteGenerator
+    from twinkle_remote.call.lazy_values.as_completed import as_completed as as_completed
+    from twinkle_remote.call.lazy_values.get import gather as gather
+    from twinkle_remote.call.lazy_values.get import get as get
+    from twinkle_remote.call.lazy_values.lazy import Lazy as Lazy
+    from twinkle_remote.call.submit import run_on_workers as run_on_workers
+    from twinkle_remote.call.submit import submit as submit
+    from twinkle_remote.call.submit import submit_on_workers as submit_on_workers
+    from twinkle_remote.call.tables.minibatches import minibatches as minibatches
+    from twinkle_remote.call.tables.table_operations import concat as concat
+    from twinkle_remote.call.tables.table_operations import join as join
+    from twinkle_remote.call.tables.table_operations import map as map  # noqa: A004  named like Python's
+    from twinkle_remote.call.tables.table_operations import select as select
+    from twinkle_remote.call.tables.table_operations import take as take
+    from twinkle_remote.component.create import on as on
+    from twinkle_remote.component.decorators import remote_class as remote_class
+    from twinkle_remote.component.decorators import remote_function as remote_function
+    from twinkle_remote.component.explain_call import explain as explain
+    from twinkle_remote.component.release import release as release
+    from twinkle_remote.context import WorkerContext as WorkerContext
+    from twinkle_remote.context import current_worker as current_worker
+    from twinkle_remote.errors import AlreadyInitializedError as AlreadyInitializedError
+    from twinkle_remote.errors import BackendError as BackendError
+    from twinkle_remote.errors import CallCancelledError as CallCancelledError
+    from twinkle_remote.errors import CallTimeoutError as CallTimeoutError
+    from twinkle_remote.errors import CircularCallError as CircularCallError
+    from twinkle_remote.errors import CollectError as CollectError
+    from twinkle_remote.errors import DispatchError as DispatchError
+    from twinkle_remote.errors import NotInitializedError as NotInitializedError
+    from twinkle_remote.errors import PlacementError as PlacementError
+    from twinkle_remote.errors import RemoteCallError as RemoteCallError
+    from twinkle_remote.errors import ReplyLostError as ReplyLostError
+    from twinkle_remote.errors import SessionLostError as SessionLostError
+    from twinkle_remote.errors import TwinkleError as TwinkleError
+    from twinkle_remote.errors import UnknownWorkerError as UnknownWorkerError
+    from twinkle_remote.errors import WorkerDiedError as WorkerDiedError
+    from twinkle_remote.place import Place as Place
+    from twinkle_remote.place import current_place as current_place
+    from twinkle_remote.protocol.component import is_handle as is_handle
+    from twinkle_remote.replay import replay as replay
+    from twinkle_remote.serving import Server as Server
+    from twinkle_remote.serving import serve as serve
+    from twinkle_remote.serving import stub_of as stub_of
+    from twinkle_remote.sessions.current import stats as stats
+    from twinkle_remote.sessions.initialize import initialize as initialize
+    from twinkle_remote.sessions.initialize import session as session
+    from twinkle_remote.sessions.initialize import shutdown as shutdown
+    from twinkle_remote.sessions.telemetry.stats import CallRecord as CallRecord
+    from twinkle_remote.sessions.telemetry.timeline import write_timeline as write_timeline
+    from twinkle_remote.streams.open_stream import stream as stream
+    from twinkle_remote.streams.rows.batch_info import rows_info as rows_info
+    from twinkle_remote.streams.rows.rows_info import RowsInfo as RowsInfo
+    from twinkle_remote.streams.stream import Stream as Stream
+    from twinkle_remote.streams.telemetry.stream_stats import StageStats as StageStats
+    from twinkle_remote.streams.telemetry.stream_stats import StreamStats as StreamStats
+    from twinkle_remote.values.registered_splitters import register_splitter as register_splitter
+    from twinkle_remote.values.rows import ReducibleSplitter as ReducibleSplitter
+    from twinkle_remote.values.rows import Splitter as Splitter
+    from twinkle_remote.values.type_names import register_type as register_type
+    from twinkle_remote.worker.failed_call import FailedCall as FailedCall
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_remote.call.arguments": ("Replicate",),
+            "twinkle_remote.call.generate": ("RemoteGenerator",),
+            "twinkle_remote.call.lazy_values.as_completed": ("as_completed",),
+            "twinkle_remote.call.lazy_values.get": ("gather", "get"),
+            "twinkle_remote.call.lazy_values.lazy": ("Lazy",),
+            "twinkle_remote.call.submit": ("run_on_workers", "submit", "submit_on_workers"),
+            "twinkle_remote.call.tables.minibatches": ("minibatches",),
+            "twinkle_remote.call.tables.table_operations": ("concat", "join", "map", "select", "take"),
+            "twinkle_remote.component.create": ("on",),
+            "twinkle_remote.component.decorators": ("remote_class", "remote_function"),
+            "twinkle_remote.component.explain_call": ("explain",),
+            "twinkle_remote.component.release": ("release",),
+            "twinkle_remote.context": ("WorkerContext", "current_worker"),
+            "twinkle_remote.errors": (
+                "AlreadyInitializedError",
+                "BackendError",
+                "CallCancelledError",
+                "CallTimeoutError",
+                "CircularCallError",
+                "CollectError",
+                "DispatchError",
+                "NotInitializedError",
+                "PlacementError",
+                "RemoteCallError",
+                "ReplyLostError",
+                "SessionLostError",
+                "TwinkleError",
+                "UnknownWorkerError",
+                "WorkerDiedError",
+            ),
+            "twinkle_remote.place": ("Place", "current_place"),
+            "twinkle_remote.protocol.component": ("is_handle",),
+            "twinkle_remote.replay": ("replay",),
+            "twinkle_remote.serving": ("Server", "serve", "stub_of"),
+            "twinkle_remote.sessions.current": ("stats",),
+            "twinkle_remote.sessions.initialize": ("initialize", "session", "shutdown"),
+            "twinkle_remote.sessions.telemetry.stats": ("CallRecord",),
+            "twinkle_remote.sessions.telemetry.timeline": ("write_timeline",),
+            "twinkle_remote.streams.open_stream": ("stream",),
+            "twinkle_remote.streams.rows.batch_info": ("rows_info",),
+            "twinkle_remote.streams.rows.rows_info": ("RowsInfo",),
+            "twinkle_remote.streams.stream": ("Stream",),
+            "twinkle_remote.streams.telemetry.stream_stats": ("StageStats", "StreamStats"),
+            "twinkle_remote.values.registered_splitters": ("register_splitter",),
+            "twinkle_remote.values.rows": ("ReducibleSplitter", "Splitter"),
+            "twinkle_remote.values.type_names": ("register_type",),
+            "twinkle_remote.worker.failed_call": ("FailedCall",),
+        },
     )
-    from twinkle_remote.place import Place, current_place
-    from twinkle_remote.protocol.component import is_handle
-    from twinkle_remote.replay import replay
-    from twinkle_remote.serving import Server, serve, stub_of
-    from twinkle_remote.sessions.current import stats
-    from twinkle_remote.sessions.initialize import initialize, session, shutdown
-    from twinkle_remote.sessions.telemetry.stats import CallRecord
-    from twinkle_remote.sessions.telemetry.timeline import write_timeline
-    from twinkle_remote.streams.open_stream import stream
-    from twinkle_remote.streams.rows.batch_info import rows_info
-    from twinkle_remote.streams.rows.rows_info import RowsInfo
-    from twinkle_remote.streams.stream import Stream
-    from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
-    from twinkle_remote.values.registered_splitters import register_splitter
-    from twinkle_remote.values.rows import ReducibleSplitter, Splitter
-    from twinkle_remote.values.type_names import register_type
-    from twinkle_remote.worker.failed_call import FailedCall
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "AlreadyInitializedError",
-    "BackendError",
-    "CallCancelledError",
-    "CallRecord",
-    "CallTimeoutError",
-    "CircularCallError",
-    "CollectError",
-    "DispatchError",
-    "FailedCall",
-    "Lazy",
-    "NotInitializedError",
-    "Place",
-    "PlacementError",
-    "ReducibleSplitter",
-    "RemoteCallError",
-    "RemoteGenerator",
-    "Replicate",
-    "ReplyLostError",
-    "RowsInfo",
-    "Server",
-    "SessionLostError",
-    "Splitter",
-    "StageStats",
-    "Stream",
-    "StreamStats",
-    "TwinkleError",
-    "UnknownWorkerError",
-    "WorkerContext",
-    "WorkerDiedError",
-    "as_completed",
-    "concat",
-    "current_place",
-    "current_worker",
-    "explain",
-    "gather",
-    "get",
-    "initialize",
-    "is_handle",
-    "join",
-    "map",
-    "minibatches",
-    "on",
-    "register_splitter",
-    "register_type",
-    "release",
-    "remote_class",
-    "remote_function",
-    "replay",
-    "rows_info",
-    "run_on_workers",
-    "select",
-    "serve",
-    "session",
-    "shutdown",
-    "stats",
-    "stream",
-    "stub_of",
-    "submit",
-    "submit_on_workers",
-    "take",
-    "write_timeline",
-]
-
-_LAZY = {
-    "AlreadyInitializedError": "twinkle_remote.errors",
-    "BackendError": "twinkle_remote.errors",
-    "CallCancelledError": "twinkle_remote.errors",
-    "CallRecord": "twinkle_remote.sessions.telemetry.stats",
-    "CallTimeoutError": "twinkle_remote.errors",
-    "CircularCallError": "twinkle_remote.errors",
-    "CollectError": "twinkle_remote.errors",
-    "DispatchError": "twinkle_remote.errors",
-    "FailedCall": "twinkle_remote.worker.failed_call",
-    "Lazy": "twinkle_remote.call.lazy_values.lazy",
-    "NotInitializedError": "twinkle_remote.errors",
-    "Place": "twinkle_remote.place",
-    "PlacementError": "twinkle_remote.errors",
-    "ReducibleSplitter": "twinkle_remote.values.rows",
-    "RemoteCallError": "twinkle_remote.errors",
-    "RemoteGenerator": "twinkle_remote.call.generate",
-    "Replicate": "twinkle_remote.call.arguments",
-    "ReplyLostError": "twinkle_remote.errors",
-    "RowsInfo": "twinkle_remote.streams.rows.rows_info",
-    "Server": "twinkle_remote.serving",
-    "SessionLostError": "twinkle_remote.errors",
-    "Splitter": "twinkle_remote.values.rows",
-    "StageStats": "twinkle_remote.streams.telemetry.stream_stats",
-    "Stream": "twinkle_remote.streams.stream",
-    "StreamStats": "twinkle_remote.streams.telemetry.stream_stats",
-    "TwinkleError": "twinkle_remote.errors",
-    "UnknownWorkerError": "twinkle_remote.errors",
-    "WorkerContext": "twinkle_remote.context",
-    "WorkerDiedError": "twinkle_remote.errors",
-    "as_completed": "twinkle_remote.call.lazy_values.as_completed",
-    "concat": "twinkle_remote.call.tables.table_operations",
-    "current_place": "twinkle_remote.place",
-    "current_worker": "twinkle_remote.context",
-    "explain": "twinkle_remote.component.explain_call",
-    "gather": "twinkle_remote.call.lazy_values.get",
-    "get": "twinkle_remote.call.lazy_values.get",
-    "initialize": "twinkle_remote.sessions.initialize",
-    "is_handle": "twinkle_remote.protocol.component",
-    "join": "twinkle_remote.call.tables.table_operations",
-    "map": "twinkle_remote.call.tables.table_operations",
-    "minibatches": "twinkle_remote.call.tables.minibatches",
-    "on": "twinkle_remote.component.create",
-    "register_splitter": "twinkle_remote.values.registered_splitters",
-    "register_type": "twinkle_remote.values.type_names",
-    "release": "twinkle_remote.component.release",
-    "remote_class": "twinkle_remote.component.decorators",
-    "remote_function": "twinkle_remote.component.decorators",
-    "replay": "twinkle_remote.replay",
-    "rows_info": "twinkle_remote.streams.rows.batch_info",
-    "run_on_workers": "twinkle_remote.call.submit",
-    "select": "twinkle_remote.call.tables.table_operations",
-    "serve": "twinkle_remote.serving",
-    "session": "twinkle_remote.sessions.initialize",
-    "shutdown": "twinkle_remote.sessions.initialize",
-    "stats": "twinkle_remote.sessions.current",
-    "stream": "twinkle_remote.streams.open_stream",
-    "stub_of": "twinkle_remote.serving",
-    "submit": "twinkle_remote.call.submit",
-    "submit_on_workers": "twinkle_remote.call.submit",
-    "take": "twinkle_remote.call.tables.table_operations",
-    "write_timeline": "twinkle_remote.sessions.telemetry.timeline",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Names are loaded on first use: a worker needs few of them."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY})

@@ -14,6 +14,3 @@ __all__ = [
     "optimus_meshes",
     "torchtitan_meshes",
 ]
-
-Meshes = OptimusMeshes
-"""The older name of `OptimusMeshes`."""

@@ -9,155 +9,98 @@ A backend of a third party is a class with this interface, registered under the 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from twinkle_mesh import load_lazily
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_remote.protocol.backend import (
-        Backend,
-        BackendFactory,
-        InProcessBackend,
-        InputReplies,
-        MemoryQueueBackend,
-        PickingStore,
-        Reply,
-        ReportingBackend,
-        RestartingBackend,
-        Store,
-        WorkerGroup,
+    from twinkle_remote.protocol.backend import Backend as Backend
+    from twinkle_remote.protocol.backend import BackendFactory as BackendFactory
+    from twinkle_remote.protocol.backend import InProcessBackend as InProcessBackend
+    from twinkle_remote.protocol.backend import InputReplies as InputReplies
+    from twinkle_remote.protocol.backend import MemoryQueueBackend as MemoryQueueBackend
+    from twinkle_remote.protocol.backend import PickingStore as PickingStore
+    from twinkle_remote.protocol.backend import Reply as Reply
+    from twinkle_remote.protocol.backend import ReportingBackend as ReportingBackend
+    from twinkle_remote.protocol.backend import RestartingBackend as RestartingBackend
+    from twinkle_remote.protocol.backend import Store as Store
+    from twinkle_remote.protocol.backend import WorkerGroup as WorkerGroup
+    from twinkle_remote.protocol.call import Call as Call
+    from twinkle_remote.protocol.component import Component as Component
+    from twinkle_remote.protocol.component import component_of as component_of
+    from twinkle_remote.protocol.component import is_component_type as is_component_type
+    from twinkle_remote.protocol.defaults import SessionDefaults as SessionDefaults
+    from twinkle_remote.protocol.failure import Failure as Failure
+    from twinkle_remote.protocol.failure import WorkerInfo as WorkerInfo
+    from twinkle_remote.protocol.failure import here as here
+    from twinkle_remote.protocol.handed import HandedPiece as HandedPiece
+    from twinkle_remote.protocol.handed import HandedShare as HandedShare
+    from twinkle_remote.protocol.handed import HandedSlot as HandedSlot
+    from twinkle_remote.protocol.handed import HandedValue as HandedValue
+    from twinkle_remote.protocol.handed import HandOver as HandOver
+    from twinkle_remote.protocol.handed import HandOverPlan as HandOverPlan
+    from twinkle_remote.protocol.marks import NAMES as NAMES
+    from twinkle_remote.protocol.marks import execute_of as execute_of
+    from twinkle_remote.protocol.marks import options_of as options_of
+    from twinkle_remote.protocol.marks import options_under as options_under
+    from twinkle_remote.protocol.marks import prefetch_of as prefetch_of
+    from twinkle_remote.protocol.messages import Itself as Itself
+    from twinkle_remote.protocol.messages import Kind as Kind
+    from twinkle_remote.protocol.messages import Outcome as Outcome
+    from twinkle_remote.protocol.messages import Share as Share
+    from twinkle_remote.protocol.messages import StoredSlot as StoredSlot
+    from twinkle_remote.protocol.messages import Task as Task
+    from twinkle_remote.protocol.own_calls import OwnCalls as OwnCalls
+    from twinkle_remote.protocol.own_calls import UnseenFailure as UnseenFailure
+    from twinkle_remote.protocol.served import JoiningStore as JoiningStore
+    from twinkle_remote.protocol.served import RowsOfRank as RowsOfRank
+    from twinkle_remote.protocol.served import SentCall as SentCall
+    from twinkle_remote.protocol.served import ServedBackend as ServedBackend
+    from twinkle_remote.protocol.session_tools import SessionTool as SessionTool
+    from twinkle_remote.protocol.spec import Collect as Collect
+    from twinkle_remote.protocol.spec import FunctionSpec as FunctionSpec
+    from twinkle_remote.protocol.spec import by_rank_options as by_rank_options
+    from twinkle_remote.protocol.tables import Rows as Rows
+    from twinkle_remote.protocol.targets import attribute_at as attribute_at
+    from twinkle_remote.protocol.waiting import Wait as Wait
+    from twinkle_remote.protocol.waiting import WaitedWorker as WaitedWorker
+    from twinkle_remote.protocol.waiting import WorkerWaits as WorkerWaits
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_remote.protocol.backend": (
+                "Backend",
+                "BackendFactory",
+                "InProcessBackend",
+                "InputReplies",
+                "MemoryQueueBackend",
+                "PickingStore",
+                "Reply",
+                "ReportingBackend",
+                "RestartingBackend",
+                "Store",
+                "WorkerGroup",
+            ),
+            "twinkle_remote.protocol.call": ("Call",),
+            "twinkle_remote.protocol.component": ("Component", "component_of", "is_component_type"),
+            "twinkle_remote.protocol.defaults": ("SessionDefaults",),
+            "twinkle_remote.protocol.failure": ("Failure", "WorkerInfo", "here"),
+            "twinkle_remote.protocol.handed": (
+                "HandOver",
+                "HandOverPlan",
+                "HandedPiece",
+                "HandedShare",
+                "HandedSlot",
+                "HandedValue",
+            ),
+            "twinkle_remote.protocol.marks": ("NAMES", "execute_of", "options_of", "options_under", "prefetch_of"),
+            "twinkle_remote.protocol.messages": ("Itself", "Kind", "Outcome", "Share", "StoredSlot", "Task"),
+            "twinkle_remote.protocol.own_calls": ("OwnCalls", "UnseenFailure"),
+            "twinkle_remote.protocol.served": ("JoiningStore", "RowsOfRank", "SentCall", "ServedBackend"),
+            "twinkle_remote.protocol.session_tools": ("SessionTool",),
+            "twinkle_remote.protocol.spec": ("Collect", "FunctionSpec", "by_rank_options"),
+            "twinkle_remote.protocol.tables": ("Rows",),
+            "twinkle_remote.protocol.targets": ("attribute_at",),
+            "twinkle_remote.protocol.waiting": ("Wait", "WaitedWorker", "WorkerWaits"),
+        },
     )
-    from twinkle_remote.protocol.call import Call
-    from twinkle_remote.protocol.component import Component, component_of, is_component_type
-    from twinkle_remote.protocol.defaults import SessionDefaults
-    from twinkle_remote.protocol.failure import Failure, WorkerInfo, here
-    from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedSlot, HandedValue, HandOver, HandOverPlan
-    from twinkle_remote.protocol.marks import NAMES, execute_of, options_of, options_under, prefetch_of
-    from twinkle_remote.protocol.messages import Itself, Kind, Outcome, Share, StoredSlot, Task
-    from twinkle_remote.protocol.own_calls import OwnCalls, UnseenFailure
-    from twinkle_remote.protocol.served import JoiningStore, RowsOfRank, SentCall, ServedBackend
-    from twinkle_remote.protocol.session_tools import SessionTool
-    from twinkle_remote.protocol.spec import Collect, FunctionSpec, by_rank_options
-    from twinkle_remote.protocol.tables import Rows
-    from twinkle_remote.protocol.targets import attribute_at
-    from twinkle_remote.protocol.waiting import Wait, WaitedWorker, WorkerWaits
-
-__all__ = [
-    "NAMES",
-    "Backend",
-    "BackendFactory",
-    "Call",
-    "Collect",
-    "Component",
-    "Failure",
-    "FunctionSpec",
-    "HandOver",
-    "HandOverPlan",
-    "HandedPiece",
-    "HandedShare",
-    "HandedSlot",
-    "HandedValue",
-    "InProcessBackend",
-    "InputReplies",
-    "Itself",
-    "JoiningStore",
-    "Kind",
-    "MemoryQueueBackend",
-    "Outcome",
-    "OwnCalls",
-    "PickingStore",
-    "Reply",
-    "ReportingBackend",
-    "RestartingBackend",
-    "Rows",
-    "RowsOfRank",
-    "SentCall",
-    "ServedBackend",
-    "SessionDefaults",
-    "SessionTool",
-    "Share",
-    "Store",
-    "StoredSlot",
-    "Task",
-    "UnseenFailure",
-    "Wait",
-    "WaitedWorker",
-    "WorkerGroup",
-    "WorkerInfo",
-    "WorkerWaits",
-    "attribute_at",
-    "by_rank_options",
-    "component_of",
-    "execute_of",
-    "here",
-    "is_component_type",
-    "options_of",
-    "options_under",
-    "prefetch_of",
-]
-
-_HOMES = {
-    "NAMES": "protocol.marks",
-    "Backend": "protocol.backend",
-    "BackendFactory": "protocol.backend",
-    "Call": "protocol.call",
-    "Collect": "protocol.spec",
-    "Component": "protocol.component",
-    "Failure": "protocol.failure",
-    "FunctionSpec": "protocol.spec",
-    "HandOver": "protocol.handed",
-    "HandOverPlan": "protocol.handed",
-    "HandedPiece": "protocol.handed",
-    "HandedShare": "protocol.handed",
-    "HandedSlot": "protocol.handed",
-    "HandedValue": "protocol.handed",
-    "InProcessBackend": "protocol.backend",
-    "InputReplies": "protocol.backend",
-    "PickingStore": "protocol.backend",
-    "Rows": "protocol.tables",
-    "Itself": "protocol.messages",
-    "JoiningStore": "protocol.served",
-    "Kind": "protocol.messages",
-    "MemoryQueueBackend": "protocol.backend",
-    "Outcome": "protocol.messages",
-    "OwnCalls": "protocol.own_calls",
-    "Reply": "protocol.backend",
-    "ReportingBackend": "protocol.backend",
-    "RestartingBackend": "protocol.backend",
-    "RowsOfRank": "protocol.served",
-    "SentCall": "protocol.served",
-    "ServedBackend": "protocol.served",
-    "SessionDefaults": "protocol.defaults",
-    "SessionTool": "protocol.session_tools",
-    "Share": "protocol.messages",
-    "Store": "protocol.backend",
-    "StoredSlot": "protocol.messages",
-    "Task": "protocol.messages",
-    "UnseenFailure": "protocol.own_calls",
-    "Wait": "protocol.waiting",
-    "WaitedWorker": "protocol.waiting",
-    "WorkerGroup": "protocol.backend",
-    "WorkerInfo": "protocol.failure",
-    "WorkerWaits": "protocol.waiting",
-    "attribute_at": "protocol.targets",
-    "by_rank_options": "protocol.spec",
-    "component_of": "protocol.component",
-    "execute_of": "protocol.marks",
-    "here": "protocol.failure",
-    "is_component_type": "protocol.component",
-    "options_of": "protocol.marks",
-    "options_under": "protocol.marks",
-    "prefetch_of": "protocol.marks",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Names are loaded on first use: a worker needs few of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"twinkle_remote.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from twinkle_mesh import load_lazily
 
-from twinkle_remote.values.columns import columns, rebuild, with_parts
-from twinkle_remote.values.registered_splitters import register_splitter, registered_splitters
-from twinkle_remote.values.rows import PLAIN, ReducibleSplitter, Splitter, rows_of, size_in_bytes, splitter_of, take
-from twinkle_remote.values.tree import map_columns
-from twinkle_remote.values.type_names import (
-    TYPES,
-    TypeNames,
-    component_name,
-    is_named_tuple,
-    name_of,
-    register_type,
-    registered_component,
-    travels_by_name,
-)
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_remote.values.picking import pick, selected_where_there
-
-__all__ = [
-    "PLAIN",
-    "TYPES",
-    "ReducibleSplitter",
-    "Splitter",
-    "TypeNames",
-    "columns",
-    "component_name",
-    "is_named_tuple",
-    "map_columns",
-    "name_of",
-    "pick",
-    "rebuild",
-    "register_splitter",
-    "register_type",
-    "registered_component",
-    "registered_splitters",
-    "rows_of",
-    "selected_where_there",
-    "size_in_bytes",
-    "splitter_of",
-    "take",
-    "travels_by_name",
-    "with_parts",
-]
-
-
-def __getattr__(name: str) -> object:
-    """The operations on tables are loaded on first use: a small worker needs none."""
-    if name not in ("pick", "selected_where_there"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from twinkle_remote.values import picking
-
-    value: object = getattr(picking, name)
-    globals()[name] = value
-    return value
+    from twinkle_remote.values.columns import columns as columns
+    from twinkle_remote.values.columns import rebuild as rebuild
+    from twinkle_remote.values.columns import with_parts as with_parts
+    from twinkle_remote.values.picking import pick as pick
+    from twinkle_remote.values.picking import selected_where_there as selected_where_there
+    from twinkle_remote.values.registered_splitters import register_splitter as register_splitter
+    from twinkle_remote.values.registered_splitters import registered_splitters as registered_splitters
+    from twinkle_remote.values.rows import PLAIN as PLAIN
+    from twinkle_remote.values.rows import ReducibleSplitter as ReducibleSplitter
+    from twinkle_remote.values.rows import Splitter as Splitter
+    from twinkle_remote.values.rows import rows_of as rows_of
+    from twinkle_remote.values.rows import size_in_bytes as size_in_bytes
+    from twinkle_remote.values.rows import splitter_of as splitter_of
+    from twinkle_remote.values.rows import take as take
+    from twinkle_remote.values.tree import map_columns as map_columns
+    from twinkle_remote.values.type_names import TYPES as TYPES
+    from twinkle_remote.values.type_names import TypeNames as TypeNames
+    from twinkle_remote.values.type_names import component_name as component_name
+    from twinkle_remote.values.type_names import is_named_tuple as is_named_tuple
+    from twinkle_remote.values.type_names import name_of as name_of
+    from twinkle_remote.values.type_names import register_type as register_type
+    from twinkle_remote.values.type_names import registered_component as registered_component
+    from twinkle_remote.values.type_names import travels_by_name as travels_by_name
+else:
+    __all__, __getattr__, __dir__ = load_lazily(
+        __name__,
+        {
+            "twinkle_remote.values.columns": ("columns", "rebuild", "with_parts"),
+            "twinkle_remote.values.picking": ("pick", "selected_where_there"),
+            "twinkle_remote.values.registered_splitters": ("register_splitter", "registered_splitters"),
+            "twinkle_remote.values.rows": (
+                "PLAIN",
+                "ReducibleSplitter",
+                "Splitter",
+                "rows_of",
+                "size_in_bytes",
+                "splitter_of",
+                "take",
+            ),
+            "twinkle_remote.values.tree": ("map_columns",),
+            "twinkle_remote.values.type_names": (
+                "TYPES",
+                "TypeNames",
+                "component_name",
+                "is_named_tuple",
+                "name_of",
+                "register_type",
+                "registered_component",
+                "travels_by_name",
+            ),
+        },
+    )

@@ -1,0 +1,41 @@
+"""The public names of a package, each loaded from its module on first use."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+def load_lazily(
+    package: str, homes: Mapping[str, Iterable[str]]
+) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package that loads its names on first use.
+
+    A type checker reads the names from the imports, so an unknown name is an error for it as well::
+
+        if TYPE_CHECKING:
+            from package.module import name as name
+        else:
+            __all__, __getattr__, __dir__ = load_lazily(__name__, {"package.module": ("name",)})
+
+    Args:
+        package: The `__name__` of the package.
+        homes: For each module, by its full name, the public names that it defines.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+    every = sorted(home_of)
+    found = vars(sys.modules[package])
+
+    def load(name: str) -> object:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(every)}")
+        from importlib import import_module
+
+        value: object = getattr(import_module(home_of[name]), name)
+        found[name] = value
+        return value
+
+    return every, load, lambda: sorted({*found, *every})

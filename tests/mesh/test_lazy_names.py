@@ -1,0 +1,65 @@
+"""Packages whose names are loaded on first use: what the program finds is what a type checker reads."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from twinkle_mesh import load_lazily
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = ModuleType("made")
+    monkeypatch.setitem(sys.modules, "made", made)
+    every, load, listed = load_lazily("made", {"colorsys": ("rgb_to_hsv",), "this_is_not_there": ("anything",)})
+    vars(made).update(__all__=every, __getattr__=load, __dir__=listed)
+    return made
+
+
+def test_a_name_is_loaded_on_first_use_and_then_held(package: ModuleType) -> None:
+    assert "rgb_to_hsv" not in vars(package)
+    assert package.rgb_to_hsv(0, 0, 0) == (0, 0, 0)
+    assert vars(package)["rgb_to_hsv"] is import_module("colorsys").rgb_to_hsv
+
+
+def test_names_are_listed_before_they_are_loaded(package: ModuleType) -> None:
+    assert package.__all__ == ["anything", "rgb_to_hsv"]
+    assert {"anything", "rgb_to_hsv", "__name__"} <= set(dir(package))
+
+
+def test_an_unknown_name_is_an_error_with_the_names_that_there_are(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match="rgb_to_hsv"):
+        package.hsv_to_rgb  # noqa: B018  the error is what is tested
+
+
+def test_a_module_that_is_missing_is_no_missing_name(package: ModuleType) -> None:
+    with pytest.raises(ModuleNotFoundError, match="this_is_not_there"):
+        package.anything  # noqa: B018  the error is what is tested
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("twinkle", "twinkle.engines", "twinkle_engines", "twinkle_http", "twinkle_mesh", "twinkle_ray"),
+        *("twinkle_remote", "twinkle_remote.backends.support", "twinkle_remote.protocol", "twinkle_remote.values"),
+    ],
+)
+def test_a_type_checker_reads_the_names_that_the_program_finds(name: str) -> None:
+    package = import_module(name)
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
+    read = {
+        alias.asname: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if alias.asname
+    }
+    homes = next(node.args[1] for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+    found = {one: f"{home}.{one}" for home, names in ast.literal_eval(homes).items() for one in names}
+    assert read == found
