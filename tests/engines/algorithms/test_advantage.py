@@ -42,10 +42,18 @@ def test_advantages_are_those_of_a_loop(rows: list[list[float]], how: Any, scale
 def test_a_row_of_one_and_sequences_without_a_reward() -> None:
     one = Rollouts([[1, 2]], rewards=[3.0])
     assert [values.tolist() for values in advantages(one).advantages or ()] == [[0, 0]]
-    with pytest.raises(ValueError, match="row 0 has one graded sequence"):
+    with pytest.raises(ValueError, match="row 0 has one sequence"):
         advantages(one, "rloo")
     some = Rollouts([[1], [2], [3]], rewards=[1.0, math.nan, 3.0], counts=[3])
     assert [values.tolist() for values in advantages(some, scale=False).advantages or ()] == [[-1], [0], [1]]
+
+
+@pytest.mark.parametrize("how", ["grpo", "rloo", "reinforce++"])
+def test_a_row_of_which_one_reward_has_come_has_no_advantage_and_does_not_fail_the_others(how: Any) -> None:
+    rewards = [math.nan, 2.0, math.nan, *([math.nan] * 2 if how == "reinforce++" else [1.0, 3.0])]
+    made = advantages(Rollouts([[1]] * 5, rewards=rewards, counts=[3, 2]), how).tokens["advantages"].tolist()
+    assert made[:3] == [0, 0, 0]
+    assert how == "reinforce++" or made[3] == -made[4] < 0
 
 
 @pytest.mark.parametrize("how", ["grpo", "rloo", "reinforce++"])

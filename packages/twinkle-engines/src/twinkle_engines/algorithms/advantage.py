@@ -24,7 +24,8 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
         rollouts: With rewards; a row is a group. In a remote function, these are one data rank's.
         how: With r the reward of a sequence, in the row's n sequences:
             "grpo": (r - mean) / (std + 1e-4), std with n - 1 (GRPO, arXiv 2402.03300); 0 for a row of one.
-            "rloo": r - the mean of the row's others, unscaled, in rows of 2 or more (arXiv 2402.14740).
+            "rloo": r - the mean of the row's others, unscaled, in rows of 2 or more (arXiv 2402.14740); 0 where no
+                other one has a reward.
             "reinforce++": as "grpo", but over the sequences of all rows (arXiv 2501.03262).
         scale: False leaves out the division by the std (Dr. GRPO, arXiv 2503.20783).
 
@@ -47,7 +48,8 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
         if not len(graded):
             continue
         if how == "rloo":
-            made[graded] = _beyond_the_others(rewards[graded], row)
+            _check_others(len(group), row)
+            made[graded] = _beyond_the_others(rewards[graded])
         else:
             made[graded] = _beyond_the_mean(rewards[graded], scale)
     found = made.to(given.dtype)
@@ -77,11 +79,14 @@ def _beyond_the_mean(rewards: torch.Tensor, scale: bool) -> torch.Tensor:
     return centred / (rewards.std() + _EPSILON) if scale and len(rewards) > 1 else centred
 
 
-def _beyond_the_others(rewards: torch.Tensor, row: int) -> torch.Tensor:
-    others = len(rewards) - 1
-    if not others:
+def _check_others(count: int, row: int) -> None:
+    if count == 1:
         raise ValueError(
-            f"rloo compares a sequence with the others of its row, but row {row} has one graded sequence; sample n=2 "
-            "or more for each prompt, or use 'reinforce++'"
+            f"rloo compares a sequence with the others of its row, but row {row} has one sequence; sample n=2 or more "
+            "for each prompt, or use 'reinforce++'"
         )
-    return rewards - (rewards.sum() - rewards) / others
+
+
+def _beyond_the_others(rewards: torch.Tensor) -> torch.Tensor:
+    others = len(rewards) - 1
+    return rewards - (rewards.sum() - rewards) / others if others else torch.zeros_like(rewards)

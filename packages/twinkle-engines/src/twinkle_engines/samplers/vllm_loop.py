@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import weakref
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _END_SECONDS = 60.0
+_RELEASE_SECONDS = 3.0  # that threads may take to leave the last call of a sampler that was released
 _IN_PROCESS: weakref.WeakSet[Thread] = weakref.WeakSet()
 """The threads of engines in this process."""
 
@@ -67,9 +69,7 @@ class EngineLoop:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         alone = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-        if alone and any(thread.is_alive() for thread in _IN_PROCESS):
-            gc.collect()  # that of a sampler that was released may be in reference cycles
-        if alone and any(thread.is_alive() for thread in _IN_PROCESS):
+        if alone and _is_one_alive():
             raise ValueError(
                 "vLLM has one engine in a process, and another VLLMSampler is in this one; use the mode ray, or "
                 "VLLM_ENABLE_V1_MULTIPROCESSING=1 in the environment"
@@ -117,6 +117,20 @@ class EngineLoop:
                     raise  # the function's own
                 if self._ended.is_set() and not result.done():
                     raise RuntimeError("the engine of vLLM has ended") from None
+
+
+def _is_one_alive() -> bool:
+    """Whether an engine is in this process, also after the end of those whose samplers were released.
+
+    A released sampler may be in reference cycles, and for a moment in frames of the threads that ran its last call.
+    """
+    patience = time.monotonic() + _RELEASE_SECONDS
+    while any(thread.is_alive() for thread in _IN_PROCESS):
+        gc.collect()
+        if time.monotonic() > patience:
+            return any(thread.is_alive() for thread in _IN_PROCESS)
+        time.sleep(0.05)
+    return False
 
 
 def _end(jobs: SimpleQueue[Job], thread: Thread) -> None:
