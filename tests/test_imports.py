@@ -66,6 +66,7 @@ ROOMS = {
         "serving",
         "context",
         "running",
+        "random_state",
         "place",
         "failures",
         "values",

@@ -16,7 +16,7 @@ from twinkle_mesh import DeviceGroup
 from twinkle_remote import current_worker, on, remote_class, remote_function, session
 from twinkle_remote.backends import turns
 from twinkle_remote.backends.rng_warnings import RngWarnings
-from twinkle_remote.worker.generators import Generators
+from twinkle_remote.random_state import RandomState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,14 +171,14 @@ def test_what_is_drawn_while_a_thread_stands_still_is_not_its_own(
     shared = turns.Turns(RngWarnings(), patience=60)
 
     def stands_still() -> None:
-        with shared.taken(Generators(SEED), "Waits.__init__"):
+        with shared.taken(RandomState(SEED), "Waits.__init__"):
             taken.set()
             assert go.wait(60)
 
     thread = threading.Thread(target=stands_still)
     thread.start()
     assert taken.wait(60)
-    with shared.taken(Generators(SEED), "Draws.__init__"):
+    with shared.taken(RandomState(SEED), "Draws.__init__"):
         assert draw() == expected(SEED)
     go.set()
     thread.join()

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random import mtrand  # numpy's own stubs do not export its two functions from numpy.random
 
+from twinkle_remote.backends.support import RandomState
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -42,7 +44,7 @@ class GlobalGenerators:
         self._taken = 0.0
         self._unchecked_s = 0.0  # time that samples were read since the last check
         self._program: tuple[Any, Any, Any, Any] | None = None
-        self._restored: tuple[Any, Any, Any, Any] | None = None
+        self._restored: RandomState | None = None
 
     def take(self) -> None:
         """Save the program's states; in a loader process, check that nothing drew since they were restored."""
@@ -50,13 +52,13 @@ class GlobalGenerators:
 
         if threading.active_count() > 1:
             self._check_other_threads()
+        if self._restored is not None:
+            _warn_if_drawn(self._restored.moved())
         # numpy drops a saved normal deviate when its bit generator is exchanged.
         stored = np.random.get_state(legacy=False)
         numpys = mtrand.get_bit_generator()
         mtrand.set_bit_generator(self._own)
         self._program = numpys, stored, random.getstate(), default_generator.get_state()
-        if self._restored is not None:
-            _warn_if_drawn([name for name, equal in _equal(self._restored, self._program) if not equal])
         self._taken = time.perf_counter()
 
     def put_back(self) -> None:
@@ -67,8 +69,6 @@ class GlobalGenerators:
         assert self._program is not None
         self._unchecked_s += time.perf_counter() - self._taken
         numpys, stored, pythons, torchs = self._program
-        # The program draws between two steps, and the main thread of a loader process does not.
-        self._restored = None if get_worker_info() is None else self._program
         self._program = None
         default_generator.set_state(torchs)
         random.setstate(pythons)
@@ -76,6 +76,8 @@ class GlobalGenerators:
         if stored["has_gauss"]:
             current = np.random.get_state(legacy=False)
             np.random.set_state({**current, "has_gauss": 1, "gauss": stored["gauss"]})
+        if get_worker_info() is not None:  # its main thread does not draw between two steps, as a program does
+            self._restored = RandomState(accelerators=False).read()
 
     def _check_other_threads(self) -> None:
         """Warn if a thread draws within a share of the time that samples were read; more often at the first steps."""
@@ -112,35 +114,11 @@ def find_rng_use() -> Iterator[list[str]]:
         A list that holds their names after the block.
     """
     found: list[str] = []
-    before = _states()
+    before = RandomState(accelerators=False).read()
     yield found
-    after = _states()
-    found += [name for name, state in before.items() if state != after[name]]
+    found += before.moved()
 
 
 def _warn_if_drawn(drew: list[str]) -> None:
     if drew:
         warnings.warn(_DREW_MEANWHILE.format(drew=" and ".join(drew)), RuntimeWarning, 2)
-
-
-def _equal(before: tuple[Any, Any, Any, Any], after: tuple[Any, Any, Any, Any]) -> Iterator[tuple[str, bool]]:
-    """Compare two states of the program, library by library."""
-    yield "random", before[2] == after[2]
-    yield "numpy", before[0] is after[0] and _plain(before[1]) == _plain(after[1])
-    yield "torch", bool((before[3] == after[3]).all())
-
-
-def _plain(numpys: Any) -> dict[str, object]:
-    """A state of numpy's generator that can be compared with `==`."""
-    words = {name: part.tobytes() if isinstance(part, np.ndarray) else part for name, part in numpys["state"].items()}
-    return {**numpys, "state": words}
-
-
-def _states() -> dict[str, object]:
-    from torch import default_generator
-
-    return {
-        "random": random.getstate(),
-        "numpy": _plain(np.random.get_state(legacy=False)),
-        "torch": default_generator.get_state().numpy().tobytes(),
-    }

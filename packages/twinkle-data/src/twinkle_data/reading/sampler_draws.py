@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
 
 from twinkle_data.reading.generators import find_rng_use
 from twinkle_data.reading.randomness import Randomness
+from twinkle_remote.backends.support import RandomState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +31,7 @@ class SamplerDraws:
     def __init__(self, key: int) -> None:
         self._key = key
         self._randomness = Randomness(key)
-        self._states: tuple[Any, Any, Any] | None = None
+        self._state: RandomState | None = None
         self.drew: list[str] = []
 
     def elements(self, sampler: Iterable[T]) -> Iterator[T]:
@@ -57,7 +55,7 @@ class SamplerDraws:
 
     def _run(self, job: Callable[[], Any]) -> Any:
         with self._randomness.held():
-            if self._states is not None:
+            if self._state is not None:
                 return self._drawn(job)
             return self._randomness.once((self._key,), lambda: self._first(job))
 
@@ -69,13 +67,8 @@ class SamplerDraws:
 
     def _drawn(self, job: Callable[[], Any]) -> Any:
         """Run a job from the states on that the one before has left."""
-        from torch import default_generator
-
-        if self._states is not None:
-            pythons, numpys, torchs = self._states
-            random.setstate(pythons)
-            np.random.set_state(numpys)
-            default_generator.set_state(torchs)
+        if self._state is not None:
+            self._state.install()
         found = job()
-        self._states = random.getstate(), np.random.get_state(legacy=False), default_generator.get_state()
+        self._state = RandomState(accelerators=False).read()
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.thread_clock import ThreadClock
-from twinkle_remote.worker.generators import LIBRARIES, Generators
+from twinkle_remote.random_state import LIBRARIES, RandomState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,17 +45,17 @@ class LostTurns:
     def __init__(self) -> None:
         self._running: list[LostTurn] = []
         self._ended: list[LostTurn] = []
-        self._begin = Generators(0)
+        self._begin = RandomState()
 
     def add(self, turn: LostTurn) -> None:
         """Watch a turn from now on; a period has to begin right after this."""
         self._running.append(turn)
 
-    def period_begins(self, installed: Generators) -> None:
+    def period_begins(self, installed: RandomState) -> None:
         """Remember the state that a period begins with."""
         self._begin = installed.copy()
 
-    def period_ends(self, state: Generators) -> None:
+    def period_ends(self, state: RandomState) -> None:
         """Count what moved in a period that ends in a state."""
         if not self._running:
             return
@@ -70,7 +70,7 @@ class LostTurns:
         Returns:
             The methods and the libraries that were drawn from, once no thread is left that may add some.
         """
-        now = Generators(0).read()
+        now = RandomState().read()
         self.period_ends(now)
         self.period_begins(now)
         self._running.remove(turn)

@@ -16,8 +16,8 @@ from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.random_state import RandomState
 from twinkle_remote.running import wait_of
-from twinkle_remote.worker.generators import Generators
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RankThread:
         self._label = info.label()
         self.worker = Worker(info, store, live=True)
         self._on_loop: set[ThreadReply] = set()
-        self._generators = Generators(shared.seed)
+        self._generators = RandomState(shared.seed)
         self.queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._at: ThreadReply | None = None
         self._waiting_for: SharedInputs | None = None

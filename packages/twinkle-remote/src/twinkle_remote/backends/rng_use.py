@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinkle_remote.worker.generators import Generators
+from twinkle_remote.random_state import RandomState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ class RngUse:
             return run()
         self._seen[key] = seen + 1
         turns = self._turns.count
-        before = Generators(0).read()
+        before = RandomState().read()
         outcome = run()
         libraries = before.moved()
         if libraries and self._turns.count == turns and not self._turns.is_taken():

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from twinkle_remote.failures.travel import reduce_error as reduce_error
     from twinkle_remote.interpreter_end import unless_ending as unless_ending
     from twinkle_remote.protocol.component import component_of as component_of
+    from twinkle_remote.random_state import RandomState as RandomState
     from twinkle_remote.running import between_awaits as between_awaits
     from twinkle_remote.sessions.collector import collector_paused as collector_paused
     from twinkle_remote.sessions.collector import paused_for as paused_for
@@ -82,6 +83,7 @@ else:
             "twinkle_remote.failures.travel": ("error_to_bytes", "reduce_error"),
             "twinkle_remote.interpreter_end": ("unless_ending",),
             "twinkle_remote.protocol.component": ("component_of",),
+            "twinkle_remote.random_state": ("RandomState",),
             "twinkle_remote.running": ("between_awaits",),
             "twinkle_remote.sessions.collector": ("collector_paused", "paused_for"),
             "twinkle_remote.sessions.current": ("active", "attach", "report_records", "running", "session_tool"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.lost_turns import LostTurn, LostTurns
 from twinkle_remote.backends.thread_clock import ThreadClock
-from twinkle_remote.worker.generators import Generators
+from twinkle_remote.random_state import RandomState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ class _Turn:
         lost: What it does after another thread took the turn over; None before that.
     """
 
-    own: Generators
+    own: RandomState
     name: str
     thread: int = field(default_factory=threading.get_ident)
     lost: LostTurn | None = None
@@ -59,13 +59,13 @@ class Turns:
         self._patience = patience
         self._changed = threading.Condition()
         self._turn: _Turn | None = None
-        self._outside = Generators(0)
+        self._outside = RandomState()
         self._lost = LostTurns()
         self._mine = threading.local()
         self._waiting_for_others: set[str] = set()
 
     @contextmanager
-    def taken(self, own: Generators, name: str) -> Iterator[None]:
+    def taken(self, own: RandomState, name: str) -> Iterator[None]:
         """Run a block with its own generators, which keep their state for the next time.
 
         Args:
@@ -126,7 +126,7 @@ class Turns:
         self._exchange(other.own, turn.own)
         self._lost.add(other.lost)
 
-    def _exchange(self, current: Generators, new: Generators) -> None:
+    def _exchange(self, current: RandomState, new: RandomState) -> None:
         current.exchange(new)
         self._lost.period_ends(current)
         self._lost.period_begins(new)

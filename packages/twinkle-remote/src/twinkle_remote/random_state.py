@@ -1,0 +1,147 @@
+"""The state of the global random generators of `random`, numpy and torch: read, set and compared."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Library(NamedTuple):
+    """The functions for one library's generators; the first argument of each is the loaded module.
+
+    Attributes:
+        seeded: Makes the state of a seed.
+        read: Reads the current state.
+        install: Sets a state.
+        equal: Whether two states are equal.
+    """
+
+    seeded: Callable[[Any, int], Any]
+    read: Callable[[Any], Any]
+    install: Callable[[Any, Any], object]
+    equal: Callable[[Any, Any], bool]
+
+
+def _install_torch(torch: Any, state: tuple[Any, Any, int | None]) -> None:
+    cpu, devices, seed = state
+    torch.set_rng_state(cpu)
+    if not torch.cuda.is_initialized():
+        return
+    if devices is not None:
+        torch.cuda.set_rng_state_all(devices)
+    elif seed is not None:
+        torch.cuda.manual_seed_all(seed)
+
+
+def _read_torch(torch: Any) -> tuple[Any, Any, int | None]:
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), devices, None
+
+
+def _plain(numpys: Any) -> Any:
+    """A state of numpy's, of a bit generator of any kind, with bytes in place of arrays, so that `==` compares it."""
+    if isinstance(numpys, dict):
+        return {name: _plain(part) for name, part in numpys.items()}
+    return numpys.tobytes() if hasattr(numpys, "tobytes") else numpys
+
+
+_ALL = {
+    "random": _Library(
+        lambda _, seed: Random(seed).getstate(),
+        lambda random: random.getstate(),
+        lambda random, state: random.setstate(state),
+        lambda left, right: bool(left == right),
+    ),
+    "numpy": _Library(
+        lambda numpy, seed: numpy.random.RandomState(seed).get_state(legacy=False),
+        lambda numpy: numpy.random.get_state(legacy=False),
+        lambda numpy, state: numpy.random.set_state(state),
+        lambda left, right: bool(_plain(left) == _plain(right)),
+    ),
+    "torch": _Library(
+        lambda torch, seed: (torch.Generator().manual_seed(seed).get_state(), None, seed),
+        _read_torch,
+        _install_torch,
+        lambda left, right: bool(left[0].equal(right[0])),
+    ),
+}
+_ON_CPU = {
+    **_ALL,
+    "torch": _Library(
+        lambda torch, seed: torch.Generator().manual_seed(seed).get_state(),
+        lambda torch: torch.get_rng_state(),
+        lambda torch, state: torch.set_rng_state(state),
+        lambda left, right: bool(left.equal(right)),
+    ),
+}
+
+LIBRARIES = tuple(_ALL)
+
+
+class RandomState:
+    """A state of the global generators; a library that is loaded later starts from the seed.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+        accelerators: Whether torch's generators of accelerators belong to it; `moved` compares those of the CPU.
+    """
+
+    def __init__(self, seed: int = 0, *, accelerators: bool = True) -> None:
+        self._seed = seed
+        self._libraries = _ALL if accelerators else _ON_CPU
+        self._states: dict[str, Any] = {}
+
+    def read(self) -> RandomState:
+        """Read the current state into this object; returns itself."""
+        self._states = {name: self._libraries[name].read(module) for name, module in _loaded().items()}
+        return self
+
+    def install(self) -> None:
+        """Set the process's generators to this state."""
+        for name, module in _loaded().items():
+            self._libraries[name].install(module, self._of(name, module))
+
+    def exchange(self, other: RandomState) -> None:
+        """Read the current state into this object and set another one, library by library.
+
+        What another thread draws between these two is lost, so they follow each other at once.
+        """
+        states = {}
+        for name, module in _loaded().items():
+            new = other._of(name, module)
+            states[name] = self._libraries[name].read(module)
+            other._libraries[name].install(module, new)
+        self._states = states
+
+    def copy(self) -> RandomState:
+        """Another object with this state."""
+        twin = RandomState(self._seed)
+        twin._libraries, twin._states = self._libraries, dict(self._states)
+        return twin
+
+    def moved(self, now: RandomState | None = None) -> list[str]:
+        """The libraries whose state differs from this one.
+
+        Args:
+            now: The state to compare with, with or without accelerators as this one; None is the current one.
+        """
+        if now is None:
+            now = RandomState(accelerators=self._libraries is _ALL).read()
+        shared = [name for name in self._states if name in now._states]
+        return [name for name in shared if not self._libraries[name].equal(self._states[name], now._states[name])]
+
+    def _of(self, name: str, module: Any) -> Any:
+        """The state of one library."""
+        if name not in self._states:
+            self._states[name] = self._libraries[name].seeded(module, self._seed)
+        return self._states[name]
+
+
+def _loaded() -> dict[str, Any]:
+    """The loaded libraries by name; waits for a library that another thread is loading."""
+    return {name: import_module(name) for name in LIBRARIES if sys.modules.get(name) is not None}
