@@ -55,16 +55,16 @@ def train(options: argparse.Namespace) -> list[float]:
                 rollouts = advantages(twinkle.get(batch), "grpo", scale=False)
                 history.append(rollouts.sequence_rewards().mean().item())
                 lag = sync.version - int(rollouts.tokens["versions"].min())
-                figures: dict[str, Any] = {"reward": history[-1], "lag": lag}
+                metrics: dict[str, Any] = {"reward": history[-1], "lag": lag}
                 if sink and lag == 0:  # the same weights, so that the engines alone differ
-                    figures["mismatch"] = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))
-                figures |= {**model.forward_backward(rollouts, loss="grpo"), **model.step()}
+                    metrics["mismatch"] = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))
+                metrics |= {**model.forward_backward(rollouts, loss="grpo"), **model.step()}
                 started = perf_counter()
                 sync()
-                figures["sync_seconds"] = perf_counter() - started
-                print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {figures['loss']:+.4f}  lag {lag}")
+                metrics["sync_seconds"] = perf_counter() - started
+                print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {metrics['loss']:+.4f}  lag {lag}")
                 if sink:
-                    sink.log({**figures, **throughput.mark(sum(rollouts.lengths))}, step=len(history))
+                    sink.log({**metrics, **throughput.mark(sum(rollouts.lengths))}, step=len(history))
         rollouts = twinkle.get(grader.grade(sampler.sample(PROMPTS)))
         ratio = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))
     report(history, rollouts)

@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=defaults.steps, help="GRPO steps")
     parser.add_argument("--ahead", type=int, default=defaults.ahead, help="prompts at work ahead of the GRPO loop")
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for curves and figures")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for curves and metrics")
     arguments = vars(parser.parse_args())
     folder, port = arguments.pop("out").resolve(), arguments.pop("serve")
     if port is not None:

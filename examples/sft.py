@@ -61,13 +61,13 @@ def train(options: argparse.Namespace) -> list[float]:
         batches = chain.from_iterable(repeat(loader))
         stopped = stops()
         while done < options.steps and not stopped:
-            figures = {**model.forward_backward(next(batches)), **model.step()}
+            metrics = {**model.forward_backward(next(batches)), **model.step()}
             done, stopped = done + 1, stops()
-            losses.append(figures["loss"])
+            losses.append(metrics["loss"])
             if leads:
-                print(f"step {done:4d}  loss {losses[-1]:.4f}  gradient {figures['grad_norm']:.3f}", flush=True)
+                print(f"step {done:4d}  loss {losses[-1]:.4f}  gradient {metrics['grad_norm']:.3f}", flush=True)
             if sink:
-                sink.log({**figures, **throughput.mark(int(figures["tokens"]))}, step=done)
+                sink.log({**metrics, **throughput.mark(int(metrics["tokens"]))}, step=done)
             if options.checkpoints and (done % options.every == 0 or done == options.steps or stopped):
                 save(options.checkpoints, model=model, loader=loader)
     return losses

@@ -78,8 +78,8 @@ def progress(name: str, steps: int) -> Iterator[Callable[..., None]]:
     """Show a progress bar; give a function that advances it by a step and shows metrics."""
     with tqdm(total=steps, desc=name, mininterval=0.2 if sys.stderr.isatty() else 10.0) as bar:
 
-        def step(**figures: float) -> None:
-            bar.set_postfix({key: f"{value:.3f}" for key, value in figures.items()}, refresh=False)
+        def step(**metrics: float) -> None:
+            bar.set_postfix({key: f"{value:.3f}" for key, value in metrics.items()}, refresh=False)
             bar.update()
 
         yield step
@@ -95,8 +95,8 @@ def report(history: History, folder: Path) -> None:
     console.print(str(history.stream), markup=False, highlight=False)
     console.print(_times(history), _hand_overs(history))
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"losses": history.losses, "rewards": history.rewards, "seconds": history.seconds}
-    (folder / "post_training.json").write_text(json.dumps(figures))
+    metrics = {"losses": history.losses, "rewards": history.rewards, "seconds": history.seconds}
+    (folder / "post_training.json").write_text(json.dumps(metrics))
     curves(history, folder / "post_training.png")
     for name, values in (("loss", history.losses), ("reward", history.rewards)):
         if values:

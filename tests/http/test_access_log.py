@@ -110,7 +110,7 @@ class Unserved(Counter):
     """A class that the server does not serve."""
 
 
-def test_a_token_sees_the_figures_of_its_own_tenant_and_one_sees_all(tmp_path: Path) -> None:
+def test_a_token_sees_the_metrics_of_its_own_tenant_and_one_sees_all(tmp_path: Path) -> None:
     bob = {"authorization": "Bearer another token"}
     with logging_server(tmp_path) as (address, _):
         assert ask(address, "GET", "/metrics", authorization="Bearer nothing")[0] == 401
@@ -141,7 +141,7 @@ def test_a_token_sees_the_figures_of_its_own_tenant_and_one_sees_all(tmp_path: P
     assert everyone['twinkle_call_seconds_count{call="Counter.current"}'] == 2
     assert everyone['twinkle_call_seconds_count{call="Counter.add"}'] == 5
     assert everyone['twinkle_http_requests_total{status="401"}'] == 1
-    held = [figures["twinkle_results"] for figures in (own, other, everyone)]
+    held = [metrics["twinkle_results"] for metrics in (own, other, everyone)]
     assert 2 <= held[2] <= held[0] <= 3 and held[1] == 0, "that of the constructor until its client drops it"
     gauges = ("calls_in_flight", "clients", "components", "draining")
     assert [own[f"twinkle_{name}"] for name in gauges] == [0, 2, 2, 0], own
@@ -151,8 +151,8 @@ def test_a_token_sees_the_figures_of_its_own_tenant_and_one_sees_all(tmp_path: P
 
 
 def parse(text: str) -> dict[str, float]:
-    """The figures of a text, which must have the format of Prometheus."""
-    figures: dict[str, float] = {}
+    """The metrics of a text, which must have the format of Prometheus."""
+    metrics: dict[str, float] = {}
     typed: set[str] = set()
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -164,18 +164,18 @@ def parse(text: str) -> dict[str, float]:
             match = re.fullmatch(r'([a-z_]+)(\{(?:[a-z]+="(?:[^"\\]|\\.)*",?)*\})? (\S+)', line)
             assert match, line
             assert match[1] in typed or re.sub("_(bucket|sum|count)$", "", match[1]) in typed
-            assert line.rpartition(" ")[0] not in figures
-            figures[line.rpartition(" ")[0]] = float(match[3])
-    return figures
+            assert line.rpartition(" ")[0] not in metrics
+            metrics[line.rpartition(" ")[0]] = float(match[3])
+    return metrics
 
 
 def test_a_histogram_counts_up_and_names_are_escaped() -> None:
     access_log = AccessLog()
     for seconds in (0.0001, 0.001, 0.02, 5.0, 10_000.0):
         access_log.called('A"\\\n', "", "r", seconds, "KeyError" if seconds > 1 else "")
-    figures = parse(metrics_text(access_log.figures(None), {"twinkle_clients": ("Clients.", 2)}))
+    metrics = parse(metrics_text(access_log.metrics(None), {"twinkle_clients": ("Clients.", 2)}))
     name = 'call="A\\"\\\\\\n"'
-    counts = [value for key, value in figures.items() if key.startswith(f"twinkle_call_seconds_bucket{{{name}")]
+    counts = [value for key, value in metrics.items() if key.startswith(f"twinkle_call_seconds_bucket{{{name}")]
     assert counts == sorted(counts) and counts[0] == 2 and counts[-1] == 5
-    assert figures[f"twinkle_calls_failed_total{{{name}}}"] == 2
-    assert figures[f"twinkle_call_seconds_sum{{{name}}}"] == pytest.approx(10_005.0211)
+    assert metrics[f"twinkle_calls_failed_total{{{name}}}"] == 2
+    assert metrics[f"twinkle_call_seconds_sum{{{name}}}"] == pytest.approx(10_005.0211)

@@ -131,8 +131,8 @@ def calls(folder: Path) -> dict[str, Callable[[Any], Any]]:
         "throughput": Throughput,
         "devices": lambda value: Throughput(devices=value),
         "flops": lambda value: Throughput(flops=value),
-        "tokens": lambda value: Throughput().figures(value, 1.0),
-        "seconds": lambda value: Throughput().figures(1, value),
+        "tokens": lambda value: Throughput().metrics(value, 1.0),
+        "seconds": lambda value: Throughput().metrics(1, value),
     }
 
 

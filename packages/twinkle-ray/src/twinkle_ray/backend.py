@@ -64,7 +64,7 @@ class RayBackend:
             `twinkle_ray.cluster.environment`; `*` and `?` are wildcards. Workers of a cluster of its own inherit all.
         colocate: Sets of names of groups; the groups of a set are placed on the same nodes, each with its part.
         restart: "group" keeps what `restart` needs to rebuild a group; None does not.
-        metrics: Export the figures of calls as metrics of Ray, every few seconds.
+        metrics: Export the metrics of calls to Ray, every few seconds.
         calls: "by_node" sends one message for each node to its agent, which hands the tasks to the node's ranks and
             answers for all of them; "direct" sends one message to each rank; "auto" decides by group.
         progress: Show how many workers are ready, when their start takes longer than 5 seconds: a bar on a terminal
@@ -333,7 +333,7 @@ class RayBackend:
     def records_of_workers(
         self, since: float, busy: Collection[tuple[str, int]]
     ) -> Mapping[Hashable, Sequence[CallRecord]]:
-        """The figures of the calls that workers made since then."""
+        """The metrics of the calls that workers made since then."""
         return self._records.ask(self._groups.all(), since, busy)
 
     def after_fork(self) -> bool:

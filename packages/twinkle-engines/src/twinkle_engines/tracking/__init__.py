@@ -1,1 +1,1 @@
-"""Figures of a run: where they go, and how fast it is."""
+"""Metrics of a run: where they go, and how fast it is."""

@@ -33,7 +33,7 @@ class Throughput:
         self._since = time.perf_counter()
 
     def mark(self, tokens: int) -> dict[str, float]:
-        """The figures since the last mark, or since this object was made.
+        """The metrics since the last mark, or since this object was made.
 
         Args:
             tokens: Tokens of all ranks that were trained on meanwhile.
@@ -43,9 +43,9 @@ class Throughput:
         """
         now = time.perf_counter()
         seconds, self._since = now - self._since, now
-        return self.figures(tokens, seconds)
+        return self.metrics(tokens, seconds)
 
-    def figures(self, tokens: int, seconds: float) -> dict[str, float]:
+    def metrics(self, tokens: int, seconds: float) -> dict[str, float]:
         """The same for a time that was measured elsewhere.
 
         Args:

@@ -1,4 +1,4 @@
-"""The figures of calls as metrics of Ray: a thread of the driver exports them, so that calls do not wait."""
+"""Metrics of calls, exported to Ray: a thread of the driver exports them, so that calls do not wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAGS = ("group", "method")
 
 
 class Exporter:
-    """Exports the figures of finished calls to Ray.
+    """Exports the metrics of finished calls to Ray.
 
     Args:
         interval: Seconds between two exports.

@@ -98,7 +98,7 @@ class LoopCalls:
 
     @ray.method(concurrency_group=CONTROL)
     def own_records(self, since: float) -> Sequence[CallRecord]:
-        """The figures of the calls that this worker has made since then."""
+        """The metrics of the calls that this worker has made since then."""
         from twinkle_remote.backends.support import report_records
 
         return report_records(since)

@@ -1,4 +1,4 @@
-"""The figures of the calls that workers made: the driver asks all of them at once."""
+"""The metrics of the calls that workers made: the driver asks all of them at once."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class FunctionOptions(TypedDict, total=False):
             other columns are divided.
         uneven: What happens if the number of data ranks does not divide the rows. None splits as evenly as possible
             (a rank without rows gets an empty slice of the same type). "strict" raises an error. "pad" repeats rows
-            and drops their results (a "mean" or "sum" of figures that the workers compute counts the repeated rows
+            and drops their results (a "mean" or "sum" of numbers that the workers compute counts the repeated rows
             too). "drop" leaves the remainder out.
         weight: Weights of "mean" and "sum". "rows" weighs each data rank by its number of rows, including repeated
             ones; "equal" gives each data rank the same weight; a callable returns the weight of each result. None

@@ -35,7 +35,7 @@ class Runtime:
         lazy_collect: Whether results are lazy; the option of a function takes precedence.
         max_in_flight: Number of calls that one caller may have in flight in one group.
         arguments: Arguments of `initialize`.
-        stats: Figures of the latest calls.
+        stats: Metrics of the latest calls.
         in_flight: Calls that are not known to be done.
         streams: The streams that are open.
         weights: What gives components their weights.

@@ -116,7 +116,7 @@ class ClientApi:
     def metrics(self, tenant: str) -> str:
         """The metrics of the server as text: for this tenant, or for all tenants if it sees them."""
         of = None if tenant == self._sees_all else tenant
-        return metrics_text(self.access_log.figures(of), self._gauges(of))
+        return metrics_text(self.access_log.metrics(of), self._gauges(of))
 
     def _gauges(self, tenant: str | None) -> Mapping[str, tuple[str, float]]:
         """The holdings of the server now for a tenant, or for all: help and value by name."""

@@ -25,7 +25,7 @@ BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 600.0)  # seconds
 
 
 @dataclass(slots=True)
-class CallFigures:
+class CallMetrics:
     """The calls of one name.
 
     Attributes:
@@ -38,7 +38,7 @@ class CallFigures:
     seconds: float = 0.0
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
-    def add(self, other: CallFigures) -> None:
+    def add(self, other: CallMetrics) -> None:
         """Add the calls of another."""
         self.failed += other.failed
         self.seconds += other.seconds
@@ -46,18 +46,18 @@ class CallFigures:
 
 
 @dataclass(slots=True)
-class Figures:
-    """Figures of what was done.
+class ServerMetrics:
+    """Metrics of what was done.
 
     Attributes:
         statuses: Number of requests by status.
         sent: Bytes of answers.
-        calls: Figures of calls by Class.method.
+        calls: Metrics of calls by Class.method.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
     sent: int = 0
-    calls: dict[str, CallFigures] = field(default_factory=dict)
+    calls: dict[str, CallMetrics] = field(default_factory=dict)
 
     def answered(self, status: int, sent: int) -> None:
         """A request was answered."""
@@ -66,22 +66,22 @@ class Figures:
 
     def called(self, name: str, seconds: float, *, failed: bool) -> None:
         """A call has ended."""
-        figures = self.calls.get(name)
-        if figures is None:
-            figures = self.calls[name] = CallFigures()
-        figures.failed += failed
-        figures.seconds += seconds
-        figures.counts[bisect_left(BOUNDS, seconds)] += 1
+        metrics = self.calls.get(name)
+        if metrics is None:
+            metrics = self.calls[name] = CallMetrics()
+        metrics.failed += failed
+        metrics.seconds += seconds
+        metrics.counts[bisect_left(BOUNDS, seconds)] += 1
 
 
-def sum_of(several: Iterable[Figures]) -> Figures:
+def sum_of(several: Iterable[ServerMetrics]) -> ServerMetrics:
     """The sum of several records."""
-    total = Figures()
+    total = ServerMetrics()
     for one in several:
         total.statuses.update(one.statuses)
         total.sent += one.sent
-        for name, figures in one.calls.items():
-            total.calls.setdefault(name, CallFigures()).add(figures)
+        for name, metrics in one.calls.items():
+            total.calls.setdefault(name, CallMetrics()).add(metrics)
     return total
 
 
@@ -144,7 +144,8 @@ class AccessLog:
     """The work of the server since its start, by tenant."""
 
     def __init__(self) -> None:
-        self._figures: defaultdict[str | None, Figures] = defaultdict(Figures)  # None: refused without a known token
+        # None: refused without a known token
+        self._metrics: defaultdict[str | None, ServerMetrics] = defaultdict(ServerMetrics)
         self._prefix = secrets.token_hex(4)
         self._count = itertools.count(1)
         self._lock = threading.Lock()
@@ -160,7 +161,7 @@ class AccessLog:
     def end(self, entry: LoggedRequest) -> None:
         """It was answered."""
         with self._lock:
-            self._figures[entry.tenant].answered(entry.status, entry.sent)
+            self._metrics[entry.tenant].answered(entry.status, entry.sent)
         entry.log()
 
     def called(self, name: str, tenant: str, request: str, seconds: float, error: str = "") -> None:
@@ -174,7 +175,7 @@ class AccessLog:
             error: Type of its error; empty without one.
         """
         with self._lock:
-            self._figures[tenant].called(name, seconds, failed=bool(error))
+            self._metrics[tenant].called(name, seconds, failed=bool(error))
         if _access.isEnabledFor(logging.INFO):
             outcome = f"failed with {ascii(error)[1:-1]}" if error else "done"
             _access.info("%s %s %s, %.4f s, request %s", tenant or "-", ascii(name)[1:-1], outcome, seconds, request)
@@ -192,11 +193,11 @@ class AccessLog:
         finally:
             self.called(name, tenant, request, time.monotonic() - began, error)
 
-    def figures(self, tenant: str | None) -> Figures:
+    def metrics(self, tenant: str | None) -> ServerMetrics:
         """The metrics at one moment.
 
         Args:
             tenant: Of this tenant; None for all of them, and for what was refused before its token was known.
         """
         with self._lock:
-            return sum_of(self._figures.values() if tenant is None else [self._figures[tenant]])
+            return sum_of(self._metrics.values() if tenant is None else [self._metrics[tenant]])

@@ -1,1 +1,1 @@
-"""Figures, timelines and lines of progress that a session keeps of its calls."""
+"""Metrics, timelines and lines of progress that a session keeps of its calls."""

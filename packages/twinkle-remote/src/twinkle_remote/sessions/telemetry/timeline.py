@@ -44,7 +44,7 @@ def add_calls(trace: Trace, records: Sequence[CallRecord]) -> None:
 
     Args:
         trace: Where they are added.
-        records: Figures of calls.
+        records: Metrics of calls.
     """
     trace.track(_DRIVER, "calls")
     ranks = sorted({(_component(record), record.group, rank) for record in records for rank in record.started})

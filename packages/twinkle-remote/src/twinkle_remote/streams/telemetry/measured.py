@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def measured(record: StreamRecord, counts: StreamCounts) -> StreamStats:
-    """Figures since the stream was made.
+    """Metrics since the stream was made.
 
     Args:
         record: Times.
