@@ -144,11 +144,9 @@ def test_nothing_is_left_of_all_that(server: Any) -> None:
     assert server.left_over(10) == []
 
 
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGKILL"])
-def test_an_ended_driver_leaves_nothing(program: Callable[..., Any], signal_name: str) -> None:
-    running = program(
-        COMPONENTS
-        + """
+DRIVER = (
+    COMPONENTS
+    + """
     if __name__ == "__main__":
         if "SIGTERM" in sys.argv:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -157,9 +155,20 @@ def test_an_ended_driver_leaves_nothing(program: Callable[..., Any], signal_name
         import ray
         print("READY", ray.nodes()[0]["ObjectStoreSocketName"].partition("/r/")[0], flush=True)
         victim.run("hang")
-    """,
-        signal_name,
-    )
+    """
+)
+SIGNALS = ("SIGINT", "SIGTERM", "SIGKILL")
+
+
+@pytest.fixture(scope="module")
+def drivers(programs: Callable[..., Any]) -> dict[str, Any]:
+    """A program for each signal, with a cluster of its own: they start beside each other."""
+    return {name: programs(DRIVER, name) for name in SIGNALS}
+
+
+@pytest.mark.parametrize("signal_name", SIGNALS)
+def test_an_ended_driver_leaves_nothing(drivers: dict[str, Any], signal_name: str) -> None:
+    running = drivers[signal_name]
     folder = Path(running.line("READY", 110))
     assert folder.name.startswith("twinkle-") and folder.exists()
     number = getattr(signal, signal_name)

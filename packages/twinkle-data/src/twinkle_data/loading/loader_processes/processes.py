@@ -152,6 +152,10 @@ class Processes:
                 impatient.start()
         running.__del__()  # torch's own end of an iterator; it may be called twice
         impatient.cancel()
+        for process in self._started:
+            if process.is_alive():  # torch ended it after its five seconds, and does not wait for that
+                process.kill()
+                process.join(_TIDY_S)
 
     def _kill(self) -> None:
         running, self._running = self._running, None
