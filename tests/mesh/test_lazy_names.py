@@ -33,6 +33,20 @@ def test_names_are_listed_before_they_are_loaded(package: ModuleType) -> None:
     assert {"anything", "rgb_to_hsv", "__name__"} <= set(dir(package))
 
 
+def test_a_name_that_its_module_bears_too_stays_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "bears_names"
+    folder.mkdir()
+    names = {"bears_names.rows": ("rows",), "bears_names.more": ("other",)}
+    text = f"from twinkle_mesh import load_lazily\n__all__, __getattr__, __dir__ = load_lazily(__name__, {names})\n"
+    (folder / "__init__.py").write_text(text)
+    (folder / "rows.py").write_text("def rows(): return 1\n")
+    (folder / "more.py").write_text("import bears_names.rows\ndef other(): return 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    package = import_module("bears_names")
+    assert (package.other(), package.rows()) == (2, 1)
+    assert import_module("bears_names.more").__name__ == "bears_names.more"
+
+
 def test_an_unknown_name_is_an_error_with_the_names_that_there_are(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="rgb_to_hsv"):
         package.hsv_to_rgb  # noqa: B018  the error is what is tested

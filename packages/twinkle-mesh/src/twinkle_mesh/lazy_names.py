@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+
+class _Package(ModuleType):
+    """A package with a public name that one of its modules also bears: an import of the module does not replace it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        is_module = isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"
+        if not is_module or name not in self.__all__:
+            super().__setattr__(name, value)
 
 
 def load_lazily(
@@ -27,6 +37,8 @@ def load_lazily(
     """
     home_of = {name: home for home, names in homes.items() for name in names}
     every = sorted(home_of)
+    if any(f"{package}.{name}" in homes for name in every):
+        sys.modules[package].__class__ = _Package
     found = vars(sys.modules[package])
 
     def load(name: str) -> object:
