@@ -71,7 +71,7 @@ def monarch() -> Callable[[], object]:
     actor: Any = import_module("monarch.actor")
 
     class Worker(actor.Actor):  # type: ignore[misc]  # Monarch is not in the environment that checks types
-        @actor.endpoint  # type: ignore[untyped-decorator]
+        @actor.endpoint  # type: ignore[untyped-decorator]  # as above
         def ready(self) -> int:
             return 1
 

@@ -23,7 +23,7 @@ def run(path: Path, folder: Path = HERE) -> Any:
     Returns:
         The notebook with its outputs, without times and numbers that differ from run to run.
     """
-    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # nbformat has no types
     client = NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", record_timing=False)
     client.execute(cwd=str(folder))
     for cell in notebook.cells:
@@ -47,7 +47,7 @@ def main() -> None:
     """Run the notebooks that are named, or all, and write them."""
     for path in sorted(HERE.glob("*.ipynb")):
         if not sys.argv[1:] or path.stem in sys.argv[1:]:
-            nbformat.write(run(path), path)  # type: ignore[no-untyped-call]
+            nbformat.write(run(path), path)  # type: ignore[no-untyped-call]  # nbformat has no types
 
 
 if __name__ == "__main__":

@@ -49,7 +49,5 @@ def test_a_split_model_has_the_loss_and_the_gradients_of_the_whole_one(results: 
 def test_rows_that_do_not_fill_the_micro_batches_are_an_error() -> None:
     mesh = torch_mesh(DeviceMesh.from_sizes(pp_size=1, dp_size=1, tp_size=1, device_type="cpu"))
     gpt = SplitGPT(SMALL, 0, mesh, micro_batches=2)
-    with pytest.raises(
-        ValueError, match="3 rows on one data rank do not make 2 equal micro-batches; use a multiple of 2"
-    ):
+    with pytest.raises(ValueError, match=r"3 rows .* 2 equal micro-batches"):
         gpt.backward(torch.zeros(3, 4, dtype=torch.long), {}, lambda logits, rows: logits.mean())

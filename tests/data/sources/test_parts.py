@@ -28,7 +28,7 @@ def divided() -> Any:
 
 
 def of_accelerate(name: str) -> Any:
-    return getattr(pytest.importorskip("accelerate.data_loader"), name)
+    return getattr(pytest.importorskip("accelerate.data_loader", reason="accelerate is optional"), name)
 
 
 class Wrapping(IterableDataset[Any]):
@@ -84,7 +84,7 @@ def test_samplers_that_know_a_rank_are_refused() -> None:
 
 
 def test_who_knows_a_rank_for_another_purpose_is_let_in() -> None:
-    accelerate = pytest.importorskip("accelerate")
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is optional")
 
     class Holding:
         def __init__(self) -> None:

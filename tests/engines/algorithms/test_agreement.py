@@ -57,7 +57,7 @@ def test_a_token_that_the_trainer_rules_out_is_seen() -> None:
 def test_other_sequences_are_refused() -> None:
     rollouts = written()
     assert rollouts.logprobs
-    with pytest.raises(ValueError, match="2 sequences with 6 tokens, but the rollouts have 3 with 9"):
+    with pytest.raises(ValueError, match=r"2 sequences with 6 tokens.* 3 with 9"):
         mismatch(rollouts, rollouts.logprobs[:2])
     with pytest.raises(ValueError, match="no log-probabilities"):
         mismatch(rollouts.replace(logprobs=None), rollouts.logprobs)

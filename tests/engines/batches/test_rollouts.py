@@ -196,7 +196,7 @@ def test_lengths_that_disagree_are_refused(columns: dict[str, Any], text: str) -
 
 @pytest.mark.parametrize("flags", [[True, False], True, np.array([True, False])])
 def test_flags_choose_no_rows(flags: Any) -> None:
-    with pytest.raises(TypeError, match=r"an int, a slice or a list of ints, got .*True.* chooses by flags"):
+    with pytest.raises(TypeError, match=r"got .*True.* chooses by flags"):
         Rollouts([[1, 2], [3]])[flags]
 
 

@@ -54,14 +54,14 @@ def test_optimizers_that_would_train_something_else_are_refused() -> None:
         made_optimizer(lambda given: sgd(given[:1]), own)
     with pytest.raises(TypeError, match="closure"):
         made_optimizer(OPTIM.LBFGS, own)
-    nothing: Any = lambda given: None  # noqa: E731
+    nothing: Any = lambda given: None  # noqa: E731  an argument without a name of its own
     with pytest.raises(TypeError, match="NoneType"):
         made_optimizer(nothing, own)
 
 
 def test_schedules_that_would_not_go_on_are_refused() -> None:
     made, other = sgd(parameters()), sgd(parameters())
-    nothing: Any = lambda given: None  # noqa: E731
+    nothing: Any = lambda given: None  # noqa: E731  an argument without a name of its own
     with pytest.raises(TypeError, match="NoneType"):
         made_schedule(nothing, made)
     with pytest.raises(TypeError, match="metrics"):

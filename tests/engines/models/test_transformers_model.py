@@ -302,7 +302,7 @@ def test_meshes_that_divide_otherwise_are_errors_with_the_sizes_that_work(field:
 
 
 def test_tensor_parallel_sizes_divide_the_heads() -> None:
-    with pytest.raises(ValueError, match="tp_size=4 does not divide the 4 attention heads and 2 key-value heads"):
+    with pytest.raises(ValueError, match=r"tp_size=4 .*2 key-value heads"):
         check_tensor_parallel(Build("llama")(), 4)
     with pytest.raises(ValueError, match="; use 1 or 2"):
         check_tensor_parallel(Build("llama")(), 3)
@@ -316,7 +316,7 @@ def test_an_older_transformers_divides_no_experts() -> None:
 
 @pytest.mark.skipif(not DIVIDES_EXPERTS, reason="transformers before 5.21")
 def test_expert_parallel_sizes_divide_the_experts() -> None:
-    with pytest.raises(ValueError, match=r"does not divide the 4 experts of Qwen3MoeForCausalLM; use 1 or 2 or 4"):
+    with pytest.raises(ValueError, match=r"does not divide the 4 experts .*use 1"):
         check_expert_parallel(Build("qwen3-moe")(), 3)
     with pytest.raises(ValueError, match=r"LlamaForCausalLM has no experts that .* ep_size=2; use ep_size=1"):
         check_expert_parallel(Build("llama")(), 2)

@@ -9,5 +9,5 @@ from twinkle.engines import VLLMSampler
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
 def test_without_vllm_the_error_names_the_extra() -> None:
-    with pytest.raises(ImportError, match="VLLMSampler needs vllm, of the extra vllm of twinkle-all: pip install vllm"):
+    with pytest.raises(ImportError, match=r"VLLMSampler needs vllm, .*: pip install vllm"):
         VLLMSampler("model")

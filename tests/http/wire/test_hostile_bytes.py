@@ -141,7 +141,7 @@ def test_limits_hold_before_memory_is_taken() -> None:
     tracemalloc.stop()
     with pytest.raises(WireFormatError, match="is cut off after"):
         reader.finish()
-    with pytest.raises(WireFormatError, match="at most 1048576 bytes here, and this one has more"):
+    with pytest.raises(WireFormatError, match="at most 1048576 bytes"):
         read(GOOD + bytes(1 << 20))
     with pytest.raises(WireFormatError, match="bytes behind the end"):
         read(GOOD + b"x")

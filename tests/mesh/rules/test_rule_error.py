@@ -162,7 +162,7 @@ def test_nodes(dp: int, tp: int, count: int, field: str, tp_crossing: str) -> No
 
 
 def test_where_no_size_fits_the_error_changes_two_fields() -> None:
-    with pytest.raises(ValueError, match=r"^tp_size=0 must be at least 1, or -1 to infer it; use 2$"):
+    with pytest.raises(ValueError, match=r"^tp_size=0 must be at least 1.*use 2$"):
         DeviceMesh.from_sizes(tp_size=0, sequence_parallel=True)
     with pytest.raises(ValueError, match=re.escape("ulysses_size=5 does not divide dp_size=4; use 1, 2 or 4")):
         DeviceMesh.from_sizes(dp_size=4, ulysses_size=5)

@@ -89,9 +89,7 @@ def mistakes(rank: int) -> None:
     with build(rank) as whole:
         float8 = torch.ones(2).to(torch.float8_e4m3fn)
         for _ in range(2):
-            with pytest.raises(
-                ValueError, match="all_reduce SUM of float8_e4m3fn over Gloo: Invalid scalar type; conv"
-            ):
+            with pytest.raises(ValueError, match="SUM of float8_e4m3fn over Gloo: Invalid scalar type"):
                 whole.all_reduce(float8)
             with pytest.raises(ValueError, match="all_reduce BAND of float32 over Gloo: Cannot use"):
                 whole.all_reduce(torch.ones(2), dist.ReduceOp.BAND)

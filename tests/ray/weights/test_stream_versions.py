@@ -204,7 +204,7 @@ def test_a_replica_that_cannot_take_a_version_fails_the_next_sync(fresh_gate: Ga
             get(next(batches))
             assert sync() == 1
             assert get(submit(sampler.sample, [7])) == [(7, 0.0)]
-            with pytest.raises(WeightSyncError, match=r"version 1 of the weights was published, .*no such cache"):
+            with pytest.raises(WeightSyncError, match=r"version 1 .*no such cache"):
                 sync()
             assert sync() == 2
 

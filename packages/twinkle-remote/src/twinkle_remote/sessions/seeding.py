@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 import random
 import sys
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, cast
 
+from twinkle_remote.sessions.collector import collector_paused
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -140,20 +140,8 @@ class _SeedingLoader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        with _no_collections():
+        with collector_paused():  # to walk the many objects that torch makes is a tenth of the time that it loads
             self._loader.exec_module(module)
         seed = _finder.seeds.pop(module.__name__, None)
         if seed is not None:
             _seed_module(module, seed)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Leave garbage alone: to look through the many objects that torch makes is a tenth of the time that it loads."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
