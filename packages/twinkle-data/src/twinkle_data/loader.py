@@ -11,12 +11,13 @@ from twinkle_data.loading.options import LoaderOptions, grouped
 from twinkle_data.loading.progress import Progress
 from twinkle_data.loading.recipe import Recipe
 from twinkle_data.loading.remote import dividing_mesh, open_on_group
+from twinkle_data.reading.randomness import seeded_libraries
 from twinkle_data.reading.retries import Policy
 from twinkle_data.sources.streams import refuse_resume
 from twinkle_data.whole_number import true_or_false, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from typing_extensions import TypeVar
@@ -68,7 +69,8 @@ class DataLoader(Generic[B]):
         retries: More attempts after a transient error: OSError, ConnectionError, TimeoutError.
         backoff_s: Seconds before the first retry; doubled for each later one.
         max_bad: Number of bad samples that `skip` and `replace` accept.
-        sample_seeds: Seed `random`, numpy and torch before each sample, by (seed, epoch, index).
+        sample_seeds: Seed `random`, numpy and torch before each sample, by (seed, epoch, index); names such as
+            `("numpy",)` seed only these, and draws from the others are warned of. False leaves all of them alone.
         fingerprint: Name of the dataset's contents. Without it, the loader uses the dataset's attribute `fingerprint`,
             or a digest of some samples.
         progress: Show a progress bar for each epoch (needs tqdm), on one rank.
@@ -185,7 +187,7 @@ class DataLoader(Generic[B]):
         retries: int = 3,
         backoff_s: float = 0.1,
         max_bad: int = 1000,
-        sample_seeds: bool = True,
+        sample_seeds: bool | Collection[str] = True,
         fingerprint: str | None = None,
         progress: bool = False,
         processes: ProcessOptions | None = None,
@@ -206,7 +208,7 @@ class DataLoader(Generic[B]):
             collate=collate_fn,
             policy=Policy(on_error, whole_number("retries", retries), backoff_s, whole_number("max_bad", max_bad)),
             processes=processes,
-            sample_seeds=true_or_false("sample_seeds", sample_seeds),
+            sample_seeds=seeded_libraries(sample_seeds),
             fingerprint=fingerprint,
             packing=packing,
         )

@@ -23,12 +23,13 @@ def whole_number(name: str, value: object) -> int:
     raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number")
 
 
-def true_or_false(name: str, value: object) -> bool:
+def true_or_false(name: str, value: object, otherwise: str = "") -> bool:
     """Convert a bool, or numpy's bool, to a bool; a text such as "false" would be true.
 
     Args:
         name: Name of the option, for the error.
         value: A bool, or 0 or 1.
+        otherwise: What else the option takes, for the error.
 
     Raises:
         TypeError: It is something else.
@@ -37,4 +38,6 @@ def true_or_false(name: str, value: object) -> bool:
         return bool(value)
     if type(value) is int and value in (0, 1):
         return bool(value)
-    raise TypeError(f"{name}={value!r} is a {type(value).__name__}; use True or False")
+    raise TypeError(
+        f"{name}={value!r} is a {type(value).__name__}; use True or False{otherwise and f', or {otherwise}'}"
+    )

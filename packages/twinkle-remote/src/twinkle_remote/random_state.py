@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
 
 class _Library(NamedTuple):
@@ -89,21 +89,27 @@ class RandomState:
     Args:
         seed: From 0 to 2**32 - 1.
         accelerators: Whether torch's generators of accelerators belong to it; `moved` compares those of the CPU.
+        libraries: Names of the libraries that belong to it.
     """
 
-    def __init__(self, seed: int = 0, *, accelerators: bool = True) -> None:
+    def __init__(self, seed: int = 0, *, accelerators: bool = True, libraries: Collection[str] = LIBRARIES) -> None:
         self._seed = seed
-        self._libraries = _ALL if accelerators else _ON_CPU
+        self._accelerators = accelerators
+        self._libraries = {name: (_ALL if accelerators else _ON_CPU)[name] for name in libraries}
         self._states: dict[str, Any] = {}
 
     def read(self) -> RandomState:
         """Read the current state into this object; returns itself."""
-        self._states = {name: self._libraries[name].read(module) for name, module in _loaded().items()}
+        self._states = {name: self._libraries[name].read(module) for name, module in _loaded(self._libraries).items()}
         return self
+
+    def __getitem__(self, name: str) -> Any:
+        """The state of one library as its own functions give it, of the ones that were loaded when it was read."""
+        return self._states[name]
 
     def install(self) -> None:
         """Set the process's generators to this state."""
-        for name, module in _loaded().items():
+        for name, module in _loaded(self._libraries).items():
             self._libraries[name].install(module, self._of(name, module))
 
     def exchange(self, other: RandomState) -> None:
@@ -112,7 +118,7 @@ class RandomState:
         What another thread draws between these two is lost, so they follow each other at once.
         """
         states = {}
-        for name, module in _loaded().items():
+        for name, module in _loaded(self._libraries).items():
             new = other._of(name, module)
             states[name] = self._libraries[name].read(module)
             other._libraries[name].install(module, new)
@@ -120,8 +126,8 @@ class RandomState:
 
     def copy(self) -> RandomState:
         """Another object with this state."""
-        twin = RandomState(self._seed)
-        twin._libraries, twin._states = self._libraries, dict(self._states)
+        twin = RandomState(self._seed, accelerators=self._accelerators, libraries=self._libraries)
+        twin._states = dict(self._states)
         return twin
 
     def moved(self, now: RandomState | None = None) -> list[str]:
@@ -131,7 +137,7 @@ class RandomState:
             now: The state to compare with, with or without accelerators as this one; None is the current one.
         """
         if now is None:
-            now = RandomState(accelerators=self._libraries is _ALL).read()
+            now = RandomState(accelerators=self._accelerators, libraries=self._libraries).read()
         shared = [name for name in self._states if name in now._states]
         return [name for name in shared if not self._libraries[name].equal(self._states[name], now._states[name])]
 
@@ -142,6 +148,6 @@ class RandomState:
         return self._states[name]
 
 
-def _loaded() -> dict[str, Any]:
-    """The loaded libraries by name; waits for a library that another thread is loading."""
-    return {name: import_module(name) for name in LIBRARIES if sys.modules.get(name) is not None}
+def _loaded(libraries: Iterable[str]) -> dict[str, Any]:
+    """Those of the libraries that are loaded, by name; waits for a library that another thread is loading."""
+    return {name: import_module(name) for name in libraries if sys.modules.get(name) is not None}

@@ -85,7 +85,7 @@ class IndexedEngine:
         """Deliver from a position to the end of its epoch, or without an end where processes persist."""
         self.check_lengths()
         recipe = self._recipe
-        randomness = Randomness(recipe.seed, enabled=recipe.sample_seeds)
+        randomness = Randomness(recipe.seed, recipe.sample_seeds)
         sizes = self.plan.lengths if isinstance(self.plan, PackPlan) else None
         source = self._source
         if isinstance(source, ShardedSource):
@@ -143,9 +143,9 @@ class StreamEngine:
             shard=shard,
             sharded=shard.data_rank is not None and not whole,
             collate=recipe.collate,
-            randomness=Randomness(recipe.seed, enabled=recipe.sample_seeds),
+            randomness=Randomness(recipe.seed, recipe.sample_seeds),
             name=self._name,
-            digests=shard.data_world_size > 1 and recipe.sample_seeds and recipe.fingerprint is None,
+            digests=shard.data_world_size > 1 and recipe.sample_seeds is not None and recipe.fingerprint is None,
         )
         return _pipeline(reader, partial(steps_from, self.plan, position, shard, endless=False), recipe, shard)
 

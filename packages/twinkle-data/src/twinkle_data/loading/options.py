@@ -10,7 +10,7 @@ from twinkle_data.whole_number import true_or_false
 from twinkle_mesh import instead_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from multiprocessing.context import BaseContext
 
     from twinkle_data.order.tails import Tail
@@ -57,7 +57,7 @@ class _Keywords(_ProcessKeywords, total=False):
     retries: int
     backoff_s: float
     max_bad: int
-    sample_seeds: bool
+    sample_seeds: bool | Collection[str]
     fingerprint: str | None
     progress: bool
     processes: ProcessOptions | None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_data.loading.loader_processes.processes import ProcessOptions
 from twinkle_data.order.tails import TAILS, Tail, check_batch_size
+from twinkle_data.reading.generators import LIBRARIES
 from twinkle_data.reading.retries import Policy
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Recipe:
 
     Attributes:
         data_world_size: Number of data ranks.
+        sample_seeds: Libraries whose generators are seeded for each sample; None leaves all of them alone.
     """
 
     batch_size: int
@@ -32,7 +34,7 @@ class Recipe:
     collate: Callable[[Batch[Any]], Any] | None = None
     policy: Policy = field(default_factory=Policy)
     processes: ProcessOptions = field(default_factory=ProcessOptions)
-    sample_seeds: bool = True
+    sample_seeds: tuple[str, ...] | None = LIBRARIES
     fingerprint: str | None = None
     packing: Packing | None = None
 

@@ -28,6 +28,19 @@ _MIX_2: Final = 0x94D049BB133111EB
 _BLOCK: Final = 1 << 13  # four arrays of these stay in the processor's cache
 
 
+def _operand(value: int) -> NDArray[np.uint64]:
+    """A number as an array without dimensions; numpy computes with it twice as fast as with a scalar."""
+    return np.array(value, dtype=np.uint64)
+
+
+_FIRST: Final = _operand(_MIX_1)
+_SECOND: Final = _operand(_MIX_2)
+_THIRTY: Final = _operand(30)
+_TWENTY_SEVEN: Final = _operand(27)
+_THIRTY_ONE: Final = _operand(31)
+_HALF: Final = _operand(32)
+
+
 def mix64(value: int) -> int:
     """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers."""
     value &= _MASK
@@ -57,10 +70,14 @@ def derive_each(prefix: int, parts: NDArray[np.uint64]) -> list[int]:
 
 
 def mix_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`mix64` of every element."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(_MIX_1)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(_MIX_2)
-    return values ^ (values >> np.uint64(31))
+    """`mix64` of every element of an array with dimensions."""
+    shifted = values >> _THIRTY
+    mixed = values ^ shifted
+    mixed *= _FIRST
+    mixed ^= np.right_shift(mixed, _TWENTY_SEVEN, out=shifted)
+    mixed *= _SECOND
+    mixed ^= np.right_shift(mixed, _THIRTY_ONE, out=shifted)
+    return mixed
 
 
 def small_permutations(length: int, seed: int, epochs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -74,16 +91,6 @@ def small_permutations(length: int, seed: int, epochs: NDArray[np.int64]) -> NDA
     keys = np.array(derive_each(derive(length, seed), epochs.astype(np.uint64)), dtype=np.uint64)
     steps = np.arange(length, dtype=np.uint64) * np.uint64(_GOLDEN) + keys[:, None]
     return np.argsort(mix_array(steps), axis=1, kind="stable")
-
-
-def _operand(value: int) -> NDArray[np.uint64]:
-    """A number as an array without dimensions; numpy computes with it twice as fast as with a scalar."""
-    return np.array(value, dtype=np.uint64)
-
-
-_FIRST: Final = _operand(_MIX_1)
-_SECOND: Final = _operand(_MIX_2)
-_HALF: Final = _operand(32)
 
 
 class Permutation:

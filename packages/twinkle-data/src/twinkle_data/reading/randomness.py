@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from twinkle_data.order.permutation import derive, derive_each
-from twinkle_data.reading.generators import GlobalGenerators, find_rng_use
+from twinkle_data.reading.generators import LIBRARIES, GlobalGenerators, find_rng_use
+from twinkle_data.whole_number import true_or_false
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -124,43 +125,43 @@ class Randomness:
 
     Args:
         seed: The loader's seed.
-        enabled: False does not touch the global generators.
+        libraries: Libraries whose global generators are seeded; None does not touch any.
     """
 
-    def __init__(self, seed: int, *, enabled: bool = True) -> None:
+    def __init__(self, seed: int, libraries: Sequence[str] | None = LIBRARIES) -> None:
         self.seed = seed
-        self._enabled = enabled
-        self._generators = GlobalGenerators()
+        self._libraries = libraries
+        self._generators = None if libraries is None else GlobalGenerators(libraries)
         self._held = False
         # By dataset: whether its samples draw, and so are read one by one.
         self._one_by_one: dict[int, bool] = {}
 
-    def __getstate__(self) -> tuple[int, bool]:
-        return self.seed, self._enabled
+    def __getstate__(self) -> tuple[int, Sequence[str] | None]:
+        return self.seed, self._libraries
 
-    def __setstate__(self, state: tuple[int, bool]) -> None:
-        seed, enabled = state
-        Randomness.__init__(self, seed, enabled=enabled)
+    def __setstate__(self, state: tuple[int, Sequence[str] | None]) -> None:
+        Randomness.__init__(self, *state)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Read a step in this block; the program's generators are restored after it."""
-        if not self._enabled:
+        generators = self._generators
+        if generators is None:
             yield
             return
         turn = _turn
         with turn:
-            self._generators.take()
+            generators.take()
             self._held = True
             try:
                 yield
             finally:
                 self._held = False
-                self._generators.put_back()
+                generators.put_back()
 
     def wait(self, seconds: float) -> None:
         """Sleep; meanwhile the program has its generators back, and other loaders can read."""
-        if not self._held:
+        if not self._held or self._generators is None:
             time.sleep(seconds)
             return
         turn = _turn
@@ -183,10 +184,10 @@ class Randomness:
             read: Reads one.
             failed: Makes the value for a sample whose reading raised.
         """
-        if self._enabled and indices:
+        if indices and self._libraries and self._generators is not None:
             keys = iter(derive_each(derive(self.seed, epoch), np.array(indices, dtype=np.uint64)))
-            read = _seeding(read, keys, self._generators.seed)
-        reading = _Reading(self.seed, epoch, indices, self._generators if self._enabled else None)
+            read = _seeding(read, keys, self._generators.seeders())
+        reading = _Reading(self.seed, epoch, indices, self._generators)
         done = reading.done
         token = _reading.set(reading)
         try:
@@ -219,7 +220,7 @@ class Randomness:
             failed: Makes the value for samples whose reading raised.
             dataset: Key of their dataset, where several are mixed.
         """
-        if not self._enabled:
+        if self._generators is None or not self._libraries:
             return _at_once(indices, read, failed)
         done: list[Any] = []
         if dataset not in self._one_by_one:
@@ -228,7 +229,7 @@ class Randomness:
         if self._one_by_one.get(dataset, True) or not left:
             return done + self.each(epoch, left, lambda index: read([index])[0], failed)
         self._generators.seed(derive(self.seed, epoch, left[0]))
-        with find_rng_use() as drew:
+        with find_rng_use(self._libraries) as drew:
             done += _at_once(left, read, failed)
         if drew:
             self._one_by_one[dataset] = True
@@ -236,7 +237,7 @@ class Randomness:
         return done
 
     def _probe(self, dataset: int, read: Callable[[Sequence[int]], list[Any]], index: int) -> Any:
-        with find_rng_use() as drew:
+        with find_rng_use(self._libraries or ()) as drew:
             (sample,) = read([index])
         self._one_by_one[dataset] = bool(drew)
         return sample
@@ -248,16 +249,36 @@ class Randomness:
             parts: The seed is derived from these.
             job: What to run.
         """
-        if self._enabled:
+        if self._libraries and self._generators is not None:
             self._generators.seed(derive(*parts))
         return job()
 
 
-def _seeding(read: Callable[[int], Any], keys: Iterator[int], seed: Callable[[int], None]) -> Callable[[int], Any]:
+def seeded_libraries(sample_seeds: object) -> tuple[str, ...] | None:
+    """Read the option `sample_seeds`: the libraries that are seeded for each sample; None leaves all of them alone.
+
+    Raises:
+        TypeError: It is neither a bool nor a collection of names.
+        ValueError: A name is not one of `LIBRARIES`.
+    """
+    if not isinstance(sample_seeds, (tuple, list, set, frozenset)) or any(type(one) is not str for one in sample_seeds):
+        return LIBRARIES if true_or_false("sample_seeds", sample_seeds, f"names such as {LIBRARIES[:1]}") else None
+    unknown = [name for name in sample_seeds if name not in LIBRARIES]
+    if unknown:
+        known = ", ".join(map(repr, LIBRARIES))
+        raise ValueError(f"sample_seeds={sample_seeds!r} names {unknown[0]!r}; use names of {known}, or True for all")
+    return tuple(name for name in LIBRARIES if name in sample_seeds)
+
+
+def _seeding(
+    read: Callable[[int], Any], keys: Iterator[int], seeders: Sequence[Callable[[int], object]]
+) -> Callable[[int], Any]:
     """Return `read` with the generators seeded before each sample."""
 
     def seeded(index: int) -> Any:
-        seed(next(keys))
+        key = next(keys)
+        for seed in seeders:
+            seed(key)
         return read(index)
 
     return seeded
