@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 
 class Sampler:
-    """The owner of an engine's thread, which ends with it."""
+    """The owner of an engine's thread, which ends some time after it."""
 
-    def __init__(self) -> None:
-        end = Event()
-        self.thread = Thread(target=end.wait, daemon=True)
+    def __init__(self, seconds: float = 0.0) -> None:
+        ended = Event()
+
+        def run() -> None:
+            ended.wait()
+            sleep(seconds)
+
+        self.thread = Thread(target=run, daemon=True)
         self.thread.start()
-        weakref.finalize(self, end.set)
-        vllm_loop._IN_PROCESS.add(self.thread)
+        vllm_loop._IN_PROCESS[self.thread] = weakref.finalize(self, ended.set)  # type: ignore[arg-type]  # of no engine
 
 
 def test_an_engine_is_gone_when_the_threads_of_its_last_call_have_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +36,9 @@ def test_an_engine_is_gone_when_the_threads_of_its_last_call_have_left_it(monkey
     holder = Thread(target=last_call, args=([Sampler()],))
     holder.start()
     assert not vllm_loop._is_one_alive()
+    holder.join()
     monkeypatch.setattr(vllm_loop, "_RELEASE_SECONDS", 0.1)
-    used = Sampler()
+    used = Sampler(seconds=0.5)
     assert vllm_loop._is_one_alive()
     del used
-    assert not vllm_loop._is_one_alive()
-    holder.join()
+    assert not vllm_loop._is_one_alive()  # its end takes longer than the frames of a call

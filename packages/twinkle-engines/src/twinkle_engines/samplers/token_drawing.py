@@ -32,7 +32,7 @@ def draws_of(ids: Sequence[int], number: int, seed: int, count: int) -> torch.Te
 
 
 class TokenDrawing(LogitsProcessor):
-    """Leaves one token to choose from, the one drawn, and keeps its log-probability at the temperature.
+    """Makes the drawn token the likeliest one, and keeps its log-probability at the temperature.
 
     Tokens are left out in vLLM's order: by min_p, by top_k, then by top_p.
 
@@ -55,25 +55,40 @@ class TokenDrawing(LogitsProcessor):
         self.logprobs: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Scores (sequences, vocabulary) of which each row has one finite value.
+        """The scores (sequences, vocabulary) themselves, changed so that each row's largest is its token's.
+
+        A greedy token has the largest one already.
 
         Raises:
             ValueError: A row's logits are no distribution: NaN, inf, or none above -inf.
         """
-        logits = (scores if scores.dtype == torch.float64 else scores.float()) / self._temperature
-        total = logits.logsumexp(dim=-1)
-        if not bool(total.isfinite().all()):
-            self._refuse(scores, total)
-        tokens = logits.argmax(dim=-1) if self._greedy else self._draw(self._warpers(input_ids, logits))
-        self.logprobs.append(logits.gather(-1, tokens[:, None])[:, 0] - total)
-        only = torch.full_like(scores, -torch.inf)
-        return only.scatter(-1, tokens[:, None], 0.0)  # type: ignore[return-value]  # a Tensor of that dtype
+        wide = scores if scores.dtype == torch.float64 else scores.float()
+        logits = wide if self._temperature == 1.0 else wide / self._temperature
+        probabilities = logits.softmax(dim=-1)
+        if self._greedy:
+            chosen = probabilities.amax(dim=-1)
+            self._check(scores, chosen)
+            self.logprobs.append(chosen.log())
+            return scores
+        if self._warpers:
+            self._check(scores, probabilities.sum(dim=-1))
+            tokens = self._draw(scores, self._warpers(input_ids, logits).softmax(dim=-1))
+        else:
+            tokens = self._draw(scores, probabilities)
+        self.logprobs.append(probabilities.gather(-1, tokens)[:, 0].log())
+        return scores.scatter_(-1, tokens, torch.inf)  # type: ignore[return-value]  # a Tensor of that dtype
 
-    def _draw(self, scores: torch.Tensor) -> torch.Tensor:
-        """The first token at which the summed probabilities pass the draw."""
-        upto = scores.softmax(dim=-1, dtype=torch.float64).cumsum(dim=-1)
-        draw = self._draws[:, len(self.logprobs), None] * upto[:, -1:]  # rounding leaves the last sum next to 1
-        return torch.searchsorted(upto, draw.contiguous(), right=True)[:, 0].clamp(max=scores.shape[-1] - 1)
+    def _draw(self, scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+        """The first token of each row (sequences, 1) at which the summed probabilities pass the draw."""
+        upto = probabilities.double().cumsum(dim=-1)  # in two steps, as torch takes ten times as long in one
+        self._check(scores, upto[:, -1])
+        # The last sum is next to 1 by rounding. What is drawn lies below it, so that no token without a probability is.
+        draw = self._draws[:, len(self.logprobs), None] * upto[:, -1:] * (1 - 2**-52)
+        return torch.searchsorted(upto, draw.contiguous(), right=True)
+
+    def _check(self, scores: torch.Tensor, sums: torch.Tensor) -> None:
+        if not bool(sums.isfinite().all()):
+            self._refuse(scores, sums)
 
     def _refuse(self, scores: torch.Tensor, total: torch.Tensor) -> None:
         wrong = int((~total.isfinite()).sum())

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _END_SECONDS = 60.0
-_RELEASE_SECONDS = 3.0  # that threads may take to leave the last call of a sampler that was released
-_IN_PROCESS: weakref.WeakSet[Thread] = weakref.WeakSet()
-"""The threads of engines in this process."""
+_RELEASE_SECONDS = 10.0  # that threads may take to leave the last call of a sampler that was released
+_IN_PROCESS: weakref.WeakKeyDictionary[Thread, weakref.finalize[..., EngineLoop]] = weakref.WeakKeyDictionary()
+"""The threads of engines in this process, and what ends each."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class EngineLoop:
         self._thread = Thread(target=_run, args=(arguments, self._jobs, ready, self._ended), name="vllm", daemon=True)
         self._thread.start()
         ready.result()
-        weakref.finalize(self, _end, self._jobs, self._thread)
+        end = weakref.finalize(self, _end, self._jobs, self._thread)
         if alone:
-            _IN_PROCESS.add(self._thread)
+            _IN_PROCESS[self._thread] = end
 
     def write(self, ids: Sequence[int], params: Any, lora: Any = None) -> Future[Any]:
         """Begin a request; cancelling the future aborts it.
@@ -120,13 +120,17 @@ class EngineLoop:
 
 
 def _is_one_alive() -> bool:
-    """Whether an engine is in this process, also after the end of those whose samplers were released.
+    """Whether an engine is in this process, after the end of those whose samplers were released.
 
-    A released sampler may be in reference cycles, and for a moment in frames of the threads that ran its last call.
+    A released sampler may be in reference cycles, and for a moment in frames of the threads that ran its last call. The
+    end of its engine may be at work in another thread.
     """
     patience = time.monotonic() + _RELEASE_SECONDS
     while any(thread.is_alive() for thread in _IN_PROCESS):
         gc.collect()
+        for thread, end in list(_IN_PROCESS.items()):
+            if not end.alive:
+                thread.join(_END_SECONDS)
         if time.monotonic() > patience:
             return any(thread.is_alive() for thread in _IN_PROCESS)
         time.sleep(0.05)
