@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,6 +167,23 @@ def test_a_checkpoint_of_another_base_or_scaling_is_refused(
     with pytest.raises(ValueError, match=message):
         other.load_state(str(tmp_path))
     assert all(torch.equal(whole(weight), before[name]) for name, weight in other.weights().items())
+
+
+def test_a_checkpoint_that_does_not_name_its_base_is_read_with_a_warning(tmp_path: Path) -> None:
+    model = TransformersModel(Build("llama"), optimizer=adamw, lora=lora())
+    model.forward_backward(ragged(4, 1))
+    model.step()
+    model.save_state(str(tmp_path))
+    for name in ("adapters.json", "digests.json"):
+        (tmp_path / name).unlink()
+    other = TransformersModel(Build("llama"), optimizer=adamw, lora=lora())
+    with pytest.warns(UserWarning, match="on which base"):
+        other.load_state(str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*on which base")  # once
+        other.load_state(str(tmp_path))
+    for name, weight in other.weights().items():
+        assert torch.equal(whole(weight), whole(model.weights()[name]))
 
 
 def test_facts_that_one_side_alone_tells_are_not_compared() -> None:

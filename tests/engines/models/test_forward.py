@@ -8,6 +8,7 @@ from tiny_models import Build, plain_logprobs, sgd
 from torch.testing import assert_close
 
 from twinkle.engines import Rollouts, TransformersModel
+from twinkle_engines.models.forward import chosen, has_head_by_token, head_at
 
 IDS = [[3, 5, 7, 9], [3, 5], [2, 4, 6, 1, 1], [7]]
 HEAT = [0.5, 1.0, 2.0, 0.7]
@@ -59,3 +60,61 @@ def test_empty_sequences_count_for_nothing_wherever_they_stand(options: dict[str
         assert told == {"loss": pytest.approx(-found[1][1:].mean().item(), rel=1e-5), "tokens": 3}
         assert model.step()["grad_norm"] > 0
     assert model.forward_backward(Rollouts([[], []])) == {"loss": 0.0, "tokens": 0.0}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+def test_chosen_has_the_values_and_gradients_of_a_softmax(kind: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = (3 * torch.randn(2, 5, 17, generator=generator)).to(kind)
+    targets = torch.randint(17, (2, 5), generator=generator)
+    weights = torch.randn(2, 5, generator=generator)
+    found, gradients = [], []
+    for own in (True, False):
+        given = logits.clone().requires_grad_()
+        wide = given if kind == torch.float64 else given.float()
+        values = chosen(given, targets) if own else wide.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        total: Any = (values * weights).sum()
+        total.backward()
+        assert given.grad is not None and given.grad.dtype == kind
+        found.append(values.detach())
+        gradients.append(given.grad)
+    assert_close(found[0], found[1])
+    assert_close(gradients[0], gradients[1])
+
+
+def test_logits_are_those_of_tokens_that_count_alone() -> None:
+    model = Build("llama")()
+    device = torch.device("cpu")
+    assert has_head_by_token(model, device)
+    ids = torch.tensor([[3, 5, 7, 9], [2, 4, 6, 1]])
+    whole = model(input_ids=ids).logits.flatten(0, 1)
+    with head_at(model, torch.tensor([0, 6])):
+        some = model(input_ids=ids).logits
+    assert_close(some[0], whole[[0, 6]])
+    assert model(input_ids=ids).logits.shape[:2] == (2, 4)
+    sizes: list[int] = []
+    own = TransformersModel(Build("llama"), optimizer=sgd)
+
+    def count(logprobs: torch.Tensor, batch: Any) -> torch.Tensor:
+        sizes.append(int((logprobs != 0).sum()))
+        return -logprobs
+
+    mask = [[0, 0, 0, 1], [0, 1, 0, 0]]
+    own.forward_backward(Rollouts(ids.tolist(), mask), count)
+    assert sizes == [2]
+    assert has_head_by_token(Strange(model), device) is False
+
+
+class Strange(torch.nn.Module):
+    """A model whose head is not where it says."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.own, self.config = model, model.config
+        self.other = torch.nn.Linear(32, 61)
+
+    def get_output_embeddings(self) -> Any:
+        return self.other
+
+    def forward(self, input_ids: Any, logits_to_keep: int = 0, **given: Any) -> Any:
+        return self.own(input_ids=input_ids, **given)

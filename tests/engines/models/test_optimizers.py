@@ -45,6 +45,24 @@ def test_optimizers_of_torch_are_taken(name: str) -> None:
     assert made_schedule(None, made) is None
 
 
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_rate_that_is_no_number_reaches_no_weights(rate: float) -> None:
+    with pytest.raises(ValueError, match="learning rate"):
+        made_optimizer(lambda given: torch.optim.SGD(given, lr=rate), parameters())
+
+    def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 1 else rate)
+
+    model = TransformersModel(Build("qwen2"), optimizer=sgd, schedule=schedule)
+    for _ in range(2):
+        model.forward_backward(ragged(2, 1))
+        if _ == 0:
+            model.step()
+    with pytest.raises(ValueError, match="learning rate"):
+        model.step()
+    assert all(row.isfinite().all() for row in model.logprobs(ragged(2, 1)))
+
+
 def test_optimizers_that_would_train_something_else_are_refused() -> None:
     own, other = parameters(), parameters()
     for wrong in (other, [*own, *other], other[:1]):

@@ -103,6 +103,37 @@ def test_a_constructor_refuses_by_name() -> None:
     refuse_all("dtype", lambda value: build(dtype=value))
     refuse_all("compute_dtype", lambda value: build(compute_dtype=value), "None")
     refuse_all("gradient_checkpointing", lambda value: build(gradient_checkpointing=value), "flag")
+    refuse_all("balance", lambda value: build(balance=value), "flag")
+    refuse_all("device_mesh", lambda value: build(device_mesh=value), "None")
+
+
+def test_functions_of_other_parameters_are_refused_by_name() -> None:
+    def none() -> None:
+        raise AssertionError("never called")
+
+    def two(first: object, second: object) -> object:
+        raise AssertionError("never called")
+
+    def build(**options: Any) -> object:
+        return TransformersModel(**{"model": Build("qwen2"), "optimizer": sgd, **options})
+
+    wrong: dict[str, tuple[Any, ...]] = {"model": (two,), "optimizer": (none, two), "schedule": (none, two)}
+    for name, functions in wrong.items():
+        for function in functions:
+            with pytest.raises(TypeError, match=f"function of {name}="):
+                build(**{name: function})
+    with twinkle.session("local"):
+        model = TransformersModel(Build("qwen2"), optimizer=sgd)
+        losses: tuple[Any, ...] = (none, lambda logprobs: logprobs)
+        for function in losses:
+            with pytest.raises(TypeError, match="function of loss="):
+                model.forward_backward(ragged(2, 1), function)
+
+
+def test_an_error_of_a_function_says_which_it_is() -> None:
+    with pytest.raises(ValueError, match="Invalid learning rate") as found:
+        TransformersModel(Build("qwen2"), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=-1.0))
+    assert any("optimizer=" in note for note in found.value.__notes__)
 
 
 def test_methods_of_a_model_refuse_by_name(tmp_path: Path) -> None:
@@ -128,7 +159,7 @@ def test_methods_of_a_model_refuse_by_name(tmp_path: Path) -> None:
             refuse_all(column, partial(with_column, column), "None")
         model.forward_backward(batch)
         model.step()
-        for option, taken in (("low", ()), ("high", LARGE), ("beta", LARGE)):
+        for option, taken in (("low", ()), ("high", LARGE), ("beta", LARGE[:2])):
             refuse_all(option, partial(with_option, option), "zero", *taken)
         refuse_all("folder", model.save_pretrained, "text", "digits")
         refuse_all("merge", lambda value: model.save_pretrained(tmp_path / "merged", merge=value), "flag")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from math import prod
@@ -228,6 +229,43 @@ def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
     model.step()
     with pytest.raises(ValueError, match="has no gradient"):
         model.step()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_reaches_no_weights(number: float) -> None:
+    model = one("llama")
+    before = model.logprobs(ragged(2, 1))
+    for loss in (lambda logprobs, batch: logprobs * 0 + number, lambda logprobs, batch: logprobs * number):
+        model.forward_backward(ragged(4, 1))
+        assert not math.isfinite(model.forward_backward(ragged(4, 1), loss)["loss"])
+        assert model.step()["skipped"] == 1.0
+    for own, old in zip(model.logprobs(ragged(2, 1)), before, strict=True):
+        assert_close(own, old)
+    model.forward_backward(ragged(4, 1))
+    assert "skipped" not in model.step()
+
+
+def test_weights_that_an_optimizer_spoils_are_named() -> None:
+    model = one("llama", optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.1, eps=0.0))
+    model.forward_backward(Rollouts([[3, 5]]))  # tokens that are not there have a gradient of 0
+    model.step()
+    model.forward_backward(Rollouts([[3, 5]]))
+    with pytest.raises(FloatingPointError, match="weights are not finite"):
+        model.step()
+
+
+def test_values_of_another_graph_are_refused() -> None:
+    model = one("llama")
+    losses: list[Any] = [
+        lambda logprobs, batch: torch.ones_like(logprobs, requires_grad=True),
+        lambda logprobs, batch: logprobs.detach(),
+        lambda logprobs, batch: logprobs * (1 + 1j),
+    ]
+    for loss in losses:
+        with pytest.raises((TypeError, ValueError), match=r"the loss .*lambda.* returned"):
+            model.forward_backward(ragged(4, 1), loss)
+    told = model.forward_backward(ragged(4, 1), lambda logprobs, batch: logprobs.mul_(-1))  # written on
+    assert told == pytest.approx(one("llama").forward_backward(ragged(4, 1)))
 
 
 def test_a_batch_that_fails_leaves_no_gradient_behind() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import pickle
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
 
 def test_lines_of_json_come_back(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "metrics.jsonl"
-    sink: Sink = JSONLSink(path)
+    first = JSONLSink(path)
+    sink: Sink = first
     sink.log({"loss": torch.tensor(0.5), "tokens": np.int64(7), "sync": {"seconds": 1.25, "lag": {"worst": 3}}}, step=1)
     sink.log({"loss": math.nan, "high": math.inf, "low": -math.inf}, step=2)
+    first.close()
     JSONLSink(path).log({"loss": 0.25}, step=3)
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"step": 1, "loss": 0.5, "tokens": 7, "sync/seconds": 1.25, "sync/lag/worst": 3},
@@ -87,6 +92,7 @@ def test_a_run_that_was_resumed_takes_the_place_of_the_lines_after(tmp_path: Pat
     for step in (1, 2, 3, 4):
         first.log({"loss": 1.0}, step=step)
     path.write_text(path.read_text() + '{"step": 5, "lo')  # it was killed
+    first.close()
     again = JSONLSink(path)
     for name in ("loss", "test"):
         again.log({name: 2.0}, step=3)
@@ -97,6 +103,36 @@ def test_a_run_that_was_resumed_takes_the_place_of_the_lines_after(tmp_path: Pat
         {"step": 3, "loss": 2.0},
         {"step": 3, "test": 2.0},
     ]
+
+
+def test_a_file_has_one_sink_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first, second = JSONLSink(path), JSONLSink(path)
+    for step in (1, 2):
+        first.log({"loss": 1.0}, step=step)
+    with pytest.raises(ValueError, match="another sink"):
+        second.log({"test": 2.0}, step=1)
+    program = f"from twinkle.engines import JSONLSink; JSONLSink({str(path)!r}).log({{'a': 1}}, step=1)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "another sink" in ended.stderr
+    first.log({"loss": 1.0}, step=3)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+    first = pickle.loads(pickle.dumps(first))  # the one that had the file is gone
+    second.log({"test": 2.0}, step=2)
+    with pytest.raises(ValueError, match="another sink"):
+        first.log({"loss": 1.0}, step=4)
+    second.close()
+    first.log({"loss": 1.0}, step=2)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 1, "loss": 1.0},
+        {"step": 2, "loss": 1.0},
+    ]
+
+
+@pytest.mark.parametrize("path", [3, None, b"x", ["x"], object(), "", "."])
+def test_a_path_that_is_no_file_is_refused(path: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="path"):
+        JSONLSink(path)
 
 
 @pytest.mark.parametrize("metrics", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a": 10**400}])

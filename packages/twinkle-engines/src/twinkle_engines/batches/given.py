@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Iterable, Mapping
@@ -99,6 +100,28 @@ def seconds(name: str, value: Any) -> float | None:
     if not 0 < found < math.inf:
         raise ValueError(f"{name} is above 0 seconds, or None, got {value}")
     return found
+
+
+def called_with(what: str, function: Any, *names: str) -> None:
+    """Raise for a function that cannot be called with so many arguments.
+
+    Args:
+        what: What it is, for the error.
+        function: Any object that can be called.
+        names: What each argument is.
+
+    Raises:
+        TypeError: It takes another number of them.
+    """
+    try:
+        inspect.signature(function).bind(*names)
+    except ValueError:  # one written in C may not show its parameters
+        return
+    except TypeError as error:
+        given = f"with {len(names)} arguments, the {' and the '.join(names)}" if names else "without arguments"
+        raise TypeError(
+            f"{what} is called {given}, but {function!r:.60} has others ({error}): use one that takes them"
+        ) from None
 
 
 def instance(kind: type[T], name: str, value: Any) -> T:

@@ -145,7 +145,8 @@ def _write_config(model: Any, path: Path, folder: Path) -> None:
     config.architectures = [model_class(model).__name__]
     config.save_pretrained(path)
     source = Path(model.name_or_path or "")
-    beside = [file for pattern in _TOKENIZER for file in source.glob(pattern)] if source.is_dir() else []
+    found = [file for pattern in _TOKENIZER for file in source.glob(pattern)] if source.is_dir() else []
+    beside = [file for file in found if file.is_file()]
     if model.can_generate():
         settings = deepcopy(model.generation_config)
         place = folder if any(folder.glob("tokenizer*.json")) else source if beside else None

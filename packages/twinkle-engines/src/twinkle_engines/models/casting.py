@@ -43,10 +43,20 @@ def cast_like_folder(model: Any, kind: torch.dtype) -> Any:
                 module.register_buffer(name, buffer.to(torch.float32 if wide(whole) else kind))
             elif buffer.is_floating_point() and buffer.dtype.itemsize < torch.float32.itemsize:
                 module.register_buffer(name, _anew(module, name, whole), persistent=False)
-    own.config = deepcopy(own.config)  # the function may build further models of it
+    _own_config(own)
     for config in _configs(own.config):
         config.dtype = kind
     return model
+
+
+def _own_config(model: Any) -> None:
+    """Give a model and its layers a config of their own: the function may build further models of the one it has."""
+    copies: dict[int, Any] = {}
+    model.config = deepcopy(model.config, copies)
+    for module in model.modules():
+        held = vars(module).get("config")
+        if id(held) in copies:
+            module.config = copies[id(held)]
 
 
 def _kept_wide(model: Any, kind: torch.dtype) -> Any:

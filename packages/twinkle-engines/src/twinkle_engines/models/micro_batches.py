@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from twinkle_engines.batches.given import whole
 from twinkle_engines.batches.packed import given_packs, lengths_of, packs
 from twinkle_engines.batches.padded import (
     Columns,
@@ -44,6 +45,11 @@ class MicroBatch(NamedTuple):
     columns: Padded
     sequences: Sequence[int] = ()
     apart: bool = False
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether its sequences stand one after the other, without padding."""
+        return "attention_mask" not in self.columns
 
     @property
     def longest(self) -> int:
@@ -106,6 +112,20 @@ def micro_batches(
                 for columns, members in packs(rows, max_tokens) if is_pack else [(rows, range(len(group)))]:
                     yield MicroBatch(columns, [before + group[i] for i in members], len(groups) > 1)
             before += len(padded["input_ids"])
+
+
+def given_sizes(micro_batch_size: object, max_tokens: object) -> tuple[int | None, int | None]:
+    """Rows and tokens of a pass at most, as they are given: one of them, or none.
+
+    Raises:
+        TypeError: One is no whole number.
+        ValueError: One is below 1, or both are given.
+    """
+    rows = None if micro_batch_size is None else whole("micro_batch_size", micro_batch_size, 1)
+    tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
+    if rows is not None and tokens is not None:
+        raise ValueError("micro_batch_size counts rows, and max_tokens tokens: give one of them")
+    return rows, tokens
 
 
 def is_packed(batch: Batch, max_tokens: int | None) -> bool:

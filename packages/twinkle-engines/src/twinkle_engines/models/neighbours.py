@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from twinkle_engines.models.kept_state import KeptState
+from twinkle_engines.models.sequence_attention import attention_by_sequence
 from twinkle_engines.models.token_limits import token_limits
+from twinkle_engines.parallel.parallel import reshard
 from twinkle_engines.parallel.tensor_parallel import plain_model
 
 if TYPE_CHECKING:
@@ -138,6 +140,22 @@ def look_at_packs(model: Any, device: torch.device, agree: Agree = float) -> Nei
         return Neighbours(True, *look.border())
 
 
+def look_at_attention(model: Any, device: torch.device, agree: Agree = float) -> bool:
+    """Whether packs have the values of their sequences alone where each is attended to by itself.
+
+    The values alone are those of the model's own attention. All ranks that share the model's parts call this.
+    """
+    with _as_before(model):
+        look = _Look(model, device, agree)
+        sequences = [look.ids(_SHORT, 1), look.ids(_LONG, 2), look.ids(_SHORT, 3), look.ids(1, 4)]
+        alone = [look.alone(one) for one in sequences]
+        try:
+            with attention_by_sequence(model, True):
+                return not look.packs_leak(sequences, alone)
+        except ValueError:  # the model calculates with its mask
+            return False
+
+
 @contextmanager
 def _as_before(model: Any) -> Iterator[None]:
     """Passes that leave nothing in the model, such as frequencies of the longest sequence that it has seen."""
@@ -178,10 +196,10 @@ class _Look:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
         parts = [(i, slice(n, n + len(row))) for i, (n, row) in enumerate(zip(left, rows, strict=True))]
         together, leaks = self._pass(given, parts)
-        apart = [self._alone(row) for row in rows]
+        apart = [self.alone(row) for row in rows]
         return self._or(leaks or any(map(_differ, apart, together)))
 
-    def packs_leak(self, sequences: list[list[int]]) -> bool:
+    def packs_leak(self, sequences: list[list[int]], alone: list[Tensor] | None = None) -> bool:
         """Whether sequences of a pack have other values than alone, or see each other."""
         ids = [[token for one in sequences for token in one]]
         positions = [[i for one in sequences for i in range(len(one))]]
@@ -190,7 +208,7 @@ class _Look:
             parts.append((0, slice(start, start + len(one))))
             start += len(one)
         together, leaks = self._pass(self._tensors(input_ids=ids, position_ids=positions), parts)
-        apart = [self._alone(one) for one in sequences]
+        apart = alone or [self.alone(one) for one in sequences]
         return self._or(leaks or any(map(_differ, apart, together)))
 
     def writes_otherwise(self, rows: list[list[int]], cached: bool) -> bool:
@@ -262,7 +280,8 @@ class _Look:
         moved = _distance(before, values(beside, other))
         return self._or(moved > 4 * noise or _distance(before, values(beside, start)) > 4 * noise)
 
-    def _alone(self, row: list[int]) -> Tensor:
+    def alone(self, row: list[int]) -> Tensor:
+        """The logits of a sequence by itself."""
         return self._pass(self._tensors(input_ids=[row], attention_mask=[[1] * len(row)]))[0][0]
 
     def _pass(self, given: Mapping[str, Tensor], parts: Sequence[tuple[int, slice]] = ()) -> tuple[list[Tensor], bool]:
@@ -280,8 +299,7 @@ class _Look:
                     seen = seen.clone()
                     seen[row, tokens] = 0
                     leaks |= bool((seen != 0).any())
-        if hasattr(self._model, "reshard"):
-            self._model.reshard()  # without a backward pass the root keeps its parameters gathered
+        reshard(self._model)
         return [one.detach() for one in chosen], leaks
 
     @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
 from twinkle_engines.algorithms.losses import COMPARING, LOSSES, NORMALIZATIONS, SAMPLED, Normalization, total_and_count
-from twinkle_engines.batches.given import fraction
+from twinkle_engines.batches.given import called_with, fraction
 from twinkle_mesh import check_known_names
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Loss: TypeAlias = Callable[[Tensor, Padded], Tensor]
 
-_RANGES = {"low": (0.0, 1.0), "high": (0.0, math.inf), "beta": (0.0, math.inf)}
+_RANGES = {"low": (0.0, 1.0), "high": (0.0, math.inf), "beta": (0.0, sys.float_info.max)}
 """The least and the largest of each option of a loss by name."""
 
 
@@ -64,9 +65,18 @@ class Objective(NamedTuple):
         total, count = total_and_count(values, part.columns, normalize)
         return total, float(count)
 
+    def without_gradient(self) -> ValueError:
+        """The error of values that no gradient comes from."""
+        return ValueError(
+            f"the loss {self.name} returned values without a gradient: compute them from its first argument, "
+            "without detach() or no_grad()"
+        )
+
     def _check(self, values: Any, logprobs: Tensor, part: MicroBatch) -> None:
         if not isinstance(values, Tensor):
             raise TypeError(f"the loss {self.name} returned {type(values).__name__}: it returns a tensor of values")
+        if values.is_complex():
+            raise TypeError(f"the loss {self.name} returned {values.dtype}: use real numbers")
         count = len(part.sequences)
         by_sequence = {(count,), (count // 2,)} if not part.apart else set()
         if values.shape != logprobs.shape and tuple(values.shape) not in by_sequence:
@@ -76,10 +86,7 @@ class Objective(NamedTuple):
                 f"({count},) or ({count // 2},)"
             )
         if logprobs.requires_grad and not values.requires_grad:
-            raise ValueError(
-                f"the loss {self.name} returned values without a gradient: compute them from its first argument, "
-                "without detach() or no_grad()"
-            )
+            raise self.without_gradient()
 
 
 def objective(
@@ -115,6 +122,7 @@ def objective(
         what = f"the loss {loss!r}" if isinstance(loss, str) else f"the loss {chosen.__name__}"
         check_known_names(what, options, [*names, "normalize", "dropout"])
     if not isinstance(loss, str):
+        called_with("the function of loss=", partial(loss, **options), "log-probabilities", "batch")
         name = getattr(loss, "__name__", type(loss).__name__)
         return Objective(name, partial(loss, **options), normalize or "token", None, None)
     bounded = {name: _bounded(f"{name} of {loss}", value, *_RANGES[name]) for name, value in options.items()}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from twinkle_engines.batches.given import called_with
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
     from torch.optim.lr_scheduler import LRScheduler
@@ -33,6 +37,9 @@ def check_makers(optimizer: object, schedule: object) -> None:
             "schedule= makes the learning rate's schedule of the optimizer, on each worker: use a function, as in "
             f"lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer), got a {type(schedule).__name__}"
         )
+    called_with("the function of optimizer=", optimizer, "parameters")
+    if schedule is not None:
+        called_with("the function of schedule=", schedule, "optimizer")
 
 
 def made_optimizer(make: Callable[[list[Any]], Optimizer], parameters: Sequence[nn.Parameter]) -> Optimizer:
@@ -44,15 +51,17 @@ def made_optimizer(make: Callable[[list[Any]], Optimizer], parameters: Sequence[
 
     Raises:
         TypeError: Something else was made, or an optimizer whose steps need more than gradients.
-        ValueError: It has parameters that are not among these.
+        ValueError: It has parameters that are not among these, or a learning rate that is no finite number.
     """
-    made: Any = make(list(parameters))
+    with _named("optimizer="):
+        made: Any = make(list(parameters))
     if not isinstance(made, Optimizer):
         raise TypeError(
             f"the function of optimizer= returned a {type(made).__name__}: use one that returns an optimizer, as "
             "lambda parameters: torch.optim.AdamW(parameters, lr=1e-5) does"
         )
     _check_step(made, "optimizer")
+    rate_of(made)
     own = {id(one) for one in parameters}
     held = [id(one) for group in made.param_groups for one in group["params"]]
     if strange := sum(one not in own for one in held):
@@ -78,7 +87,8 @@ def made_schedule(make: Callable[[Optimizer], LRScheduler] | None, optimizer: Op
     """
     if make is None:
         return None
-    made: Any = make(optimizer)
+    with _named("schedule="):
+        made: Any = make(optimizer)
     if not all(callable(getattr(made, name, None)) for name in _OF_SCHEDULES):
         raise TypeError(
             f"the function of schedule= returned a {type(made).__name__}: use one that returns a schedule, as lambda "
@@ -88,6 +98,32 @@ def made_schedule(make: Callable[[Optimizer], LRScheduler] | None, optimizer: Op
     if getattr(made, "optimizer", optimizer) is not optimizer:
         raise ValueError("the schedule is of another optimizer: make it of the one that the function of schedule= gets")
     return made  # type: ignore[no-any-return]  # it has the methods of one
+
+
+@contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """A call of a caller's function, whose errors say which it is."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by the function of {argument}")
+        raise
+
+
+def rate_of(optimizer: Optimizer) -> float:
+    """The learning rate of an optimizer's first group.
+
+    Raises:
+        ValueError: That of a group is no finite number at or above 0: a step would spoil the weights.
+    """
+    rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    wrong = [rate for rate in rates if not (math.isfinite(rate) and rate >= 0)]
+    if wrong:
+        raise ValueError(
+            f"the learning rate is {wrong[0]}, so a step would spoil the weights: use lr= and a schedule that are "
+            "finite, and at or above 0"
+        )
+    return rates[0] if rates else 0.0
 
 
 def _check_step(made: Any, what: str) -> None:

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from twinkle_engines.batches.given import flag
 from twinkle_engines.batches.padded import filler
 from twinkle_engines.batches.padding import TRUNCATED
-from twinkle_engines.models.forward import token_logprobs
+from twinkle_engines.models.forward import has_head_by_token, token_logprobs
 from twinkle_engines.models.micro_batches import MicroBatch, check_inputs, is_packed, micro_batches
-from twinkle_engines.models.neighbours import Neighbours, look_at_packs, look_at_rows
+from twinkle_engines.models.neighbours import Neighbours, look_at_attention, look_at_packs, look_at_rows
+from twinkle_engines.models.sequence_attention import attention_by_sequence, can_attend_by_sequence
 from twinkle_engines.models.token_limits import token_limits
 from twinkle_engines.parallel.tensor_parallel import plain_model
 
@@ -50,6 +51,8 @@ class Passes:
         self._limits = token_limits(model)
         self._unread = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
         self._neighbours: dict[bool, Neighbours] = {}
+        self._by_sequence = can_attend_by_sequence(model, layout.device)
+        self._by_token: bool | None = None
 
     def prepare(self, batch: Batch, check: Callable[[], None] = lambda: None) -> list[MicroBatch] | None:
         """This rank's micro-batches, and fillers up to the largest number of any data rank.
@@ -107,7 +110,7 @@ class Passes:
     def logprobs(self, part: MicroBatch) -> Tensor:
         """The log-probabilities of a part's ids, on the CPU."""
         columns = part.on(self._layout.device).columns
-        with self._together():
+        with self._together(), attention_by_sequence(self._model, self._by_sequence and part.is_pack):
             return token_logprobs(self._model, {**columns, "targets": columns["input_ids"]}).cpu()
 
     def add_gradients(
@@ -120,19 +123,28 @@ class Passes:
         totals = [0.0, 0.0, 0.0]
         failure: Exception | None = None
         for part in (one.on(self._layout.device) for one in parts):
-            with self._together():
-                logprobs = token_logprobs(self._model, part.columns)
-            total = 0.0 * torch.where(part.columns["mask"], logprobs, 0).sum()
-            if part.sequences and failure is None:
-                try:
-                    total, count = aim.share(logprobs, part)
-                    figures = (total.item(), count, float(part.columns["mask"].sum()))
-                    totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
-                except Exception as error:
-                    failure = error
-            with self._together():
-                total.backward()  # type: ignore[no-untyped-call]  # torch's own
+            counted = part.columns["mask"]
+            with attention_by_sequence(self._model, self._by_sequence and part.is_pack):
+                with self._together():
+                    logprobs = token_logprobs(self._model, part.columns, counted if self._by_token else None)
+                total, reached = None, _Reached(logprobs)
+                if part.sequences and failure is None:
+                    try:
+                        total, count = aim.share(reached.values, part)
+                        figures = (total.item(), count, float(counted.sum()))
+                        totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
+                    except Exception as error:
+                        failure, total = error, None
+                with self._together():
+                    if total is not None:
+                        total.backward()  # type: ignore[no-untyped-call]  # torch's own
+                    if not reached.seen:
+                        failure = failure or (aim.without_gradient() if total is not None else None)
+                        nothing = 0.0 * torch.where(counted, logprobs, 0).sum()
+                        nothing.backward()  # type: ignore[no-untyped-call]  # torch's own
             sums.add()
+        if failure is not None:
+            failure.add_note("the gradients since the last step() are forgotten")
         return totals, failure
 
     def _look_at(self, batch: Batch) -> Neighbours:
@@ -141,11 +153,16 @@ class Passes:
         if packed not in self._neighbours:
             device, agree = self._layout.device, self._layout.max_over_all
             with self._together():
-                self._neighbours[packed] = (
-                    look_at_packs(self._model, device, agree)
-                    if packed
-                    else look_at_rows(self._model, device, "right", agree)
-                )
+                if packed and self._by_sequence:
+                    self._by_sequence = look_at_attention(self._model, device, agree)
+                with attention_by_sequence(self._model, packed and self._by_sequence):
+                    self._neighbours[packed] = (
+                        look_at_packs(self._model, device, agree)
+                        if packed
+                        else look_at_rows(self._model, device, "right", agree)
+                    )
+                if self._by_token is None:
+                    self._by_token = has_head_by_token(self._model, device, agree)
         return self._neighbours[packed]
 
     @contextmanager
@@ -161,6 +178,23 @@ class Passes:
                     "restart the group"
                 )
             raise
+
+
+class _Reached:
+    """Values that a loss is computed from, and whether its backward pass has come to them.
+
+    Attributes:
+        values: The values.
+        seen: Whether it has.
+    """
+
+    def __init__(self, logprobs: Tensor) -> None:
+        self.values = logprobs.clone()  # a loss may write on them
+        self.seen = False
+        self.values.register_hook(self._see)  # type: ignore[no-untyped-call]  # torch's own
+
+    def _see(self, gradient: Tensor) -> None:
+        self.seen = True
 
 
 @contextmanager

@@ -74,6 +74,7 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
     """
     from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+    from twinkle_engines.batches.given import called_with
     from twinkle_engines.models.adapters import add_adapters, check_outside
     from twinkle_engines.models.casting import cast_like_folder
 
@@ -84,6 +85,7 @@ def build_model(source: Source, dtype: str, lora: PeftConfig | None) -> PreTrain
     elif isinstance(source, str | PathLike):
         model = _read(source, kind)
     elif callable(source) and not isinstance(source, PreTrainedModel):
+        called_with("the function of model=", source)
         model = source()
         check_head(model)
         check_outside(model)
@@ -140,6 +142,7 @@ def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:
     """The model of a folder or a hub's name, or the adapter there on its base.
 
     Raises:
+        OSError: It is neither a folder nor a name that a hub knows.
         ValueError: The folder holds no model, or the text is empty.
     """
     from transformers import AutoModelForCausalLM
@@ -153,7 +156,14 @@ def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:
             f"model={str(source)!r} holds no model, which has a config.json: use a folder of save_pretrained(); "
             "load(folder, model=...) reads a checkpoint into a model"
         )
-    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    except OSError as error:
+        if Path(source).exists():
+            raise
+        raise OSError(
+            f"model={str(source)!r} is no folder here, and no model of a hub that can be read: {error}"
+        ) from error
     if not getattr(model, "peft_config", None):
         return model
     if Path(source).is_dir():

@@ -34,6 +34,9 @@ _log = logging.getLogger("twinkle.engines")
 _SKIPS = 10
 _FACTS = "adapters.json"
 _WHOLE = tuple(f"batch.{column}" for column in OF_THE_WHOLE)
+_divided = remote_function(
+    dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="first", collective=True, balance="balance"
+)
 
 
 @remote_class()
@@ -60,6 +63,7 @@ class TransformersModel:
             Adapters, and what is trained with them, are in float32 where it is a shorter one.
         compute_dtype: Dtype of the forward and backward pass, such as "bfloat16" with float32 parameters.
         gradient_checkpointing: Compute the layers' activations anew in the backward pass, in place of keeping them.
+        balance: Divide a batch so that data ranks have even tokens; else so that they have even rows, in their order.
         device_mesh: The mesh, of the dims dp, fsdp and tp, and of ep_size.
         remote_group: The group of workers that hold the model.
 
@@ -84,10 +88,12 @@ class TransformersModel:
         dtype: str = "float32",
         compute_dtype: str | None = None,
         gradient_checkpointing: bool = False,
+        balance: bool = True,
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
-        from twinkle_engines.batches.given import flag, fraction, whole
+        from twinkle_engines.batches.given import flag, fraction
+        from twinkle_engines.models.micro_batches import given_sizes
         from twinkle_engines.models.optimizers import check_makers, made_optimizer, made_schedule
         from twinkle_engines.models.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
         from twinkle_engines.parallel.model_layout import check_precision, own_layout
@@ -100,12 +106,9 @@ class TransformersModel:
         self._max_grad_norm = None if max_grad_norm is None else fraction("max_grad_norm", max_grad_norm)
         if self._max_grad_norm is not None and not self._max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is above 0, or None, got {max_grad_norm}")
-        rows = None if micro_batch_size is None else whole("micro_batch_size", micro_batch_size, 1)
-        tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
-        if rows is not None and tokens is not None:
-            raise ValueError("micro_batch_size counts rows, and max_tokens tokens: give one of them")
-        anew = flag("gradient_checkpointing", gradient_checkpointing)
-        self._layout = own_layout("TransformersModel")
+        sizes = given_sizes(micro_batch_size, max_tokens)
+        anew, _ = flag("gradient_checkpointing", gradient_checkpointing), flag("balance", balance)
+        self._layout = own_layout("TransformersModel", device_mesh)
 
         from twinkle_engines.models.adapters import check_adapters, facts, widen
         from twinkle_engines.models.lost_steps import LostSteps
@@ -119,22 +122,20 @@ class TransformersModel:
         self._facts = facts(self._model)
         if anew:
             enable_checkpointing(self._model)
-        self._passes = Passes(self._model, self._layout, rows, tokens)
+        self._passes = Passes(self._model, self._layout, *sizes)
         self._partial = divide(self._model, self._layout, compute)
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._sums = GradientSums(self._trained)
         self._lost = LostSteps(self._trained if self._layout.is_first else [])
         self._optimizer = made_optimizer(optimizer, self._trained)
         self._schedule = made_schedule(schedule, self._optimizer)
-        self._counted = 0.0
-        self._unit = ""
+        self._counted, self._finite, self._unit = 0.0, True, ""
         self._skipped = 0
         self._compared = False
         self._warned = False
+        self._unsure = False
 
-    @remote_function(
-        dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="first", collective=True, balance=True
-    )
+    @_divided
     def forward_backward(
         self,
         batch: Batch,
@@ -150,10 +151,9 @@ class TransformersModel:
             batch: Rollouts, divided so that data ranks have even tokens; or a collator's mapping of columns (rows,
                 tokens), padded on either side: input_ids, attention_mask, labels (-100 at tokens that do not count) or
                 a mask, temperatures. Of input_ids alone all tokens count. A mapping with position_ids in place of
-                attention_mask has packs as rows. A list of such batches, as a loader with `max_tokens` makes, is
-                divided by its members, each of which is packed and computed at once.
-            loss: Its name, or a function from log-probabilities (sequences, tokens), at the batch's temperatures, and
-                the padded batch to one value for each token.
+                attention_mask has packs as rows. A list of such batches is divided by its members, each one a pack.
+            loss: Its name, or a function from log-probabilities (sequences, tokens), at the batch's temperatures and
+                0 where a token does not count, and the padded batch to one value for each token.
             normalize: "token": the mean over all tokens that count since the last step. "sequence": the mean over
                 sequences of each one's mean. None: the loss's own, "sequence" for grpo and gspo, pairs for dpo, else
                 "token".
@@ -185,7 +185,6 @@ class TransformersModel:
             flags = failure is not None, self._passes.is_truncated(aim, parts)
             total_loss, counted, tokens, failed, truncated = self._layout.sum_over_data([*totals, *map(float, flags)])
             if failure is not None:
-                failure.add_note("the gradients since the last step() are forgotten")
                 raise failure
         except BaseException:
             self._forget_gradients()
@@ -193,7 +192,7 @@ class TransformersModel:
         if failed:  # on another data rank, whose error the caller gets
             self._forget_gradients()
             return {"loss": 0.0, "tokens": 0.0}
-        self._note(aim, counted, truncated > 0)
+        self._note(aim, counted, math.isfinite(total_loss), truncated > 0)
         return {"loss": total_loss / counted if counted else 0.0, "tokens": tokens}
 
     @remote_function(dispatch="all", collect="first", collective=True)
@@ -202,13 +201,14 @@ class TransformersModel:
 
         Returns:
             "grad_norm", the norm of the whole model's gradient before clipping, and "lr", that of this step. Where the
-            gradient is not finite no rank makes a step, the schedule stays, and there is "skipped", 1.0.
+            gradient or a loss is not finite no rank makes a step, the schedule stays, and there is "skipped", 1.0.
 
         Raises:
-            FloatingPointError: The tenth gradient in a row is not finite.
-            ValueError: If no token has counted since the last step, or, at the first step over tp, a parameter that
-                each rank holds whole has parts of its gradient.
+            FloatingPointError: The tenth gradient in a row is not finite, or the weights are not.
+            ValueError: If no token has counted since the last step, the learning rate is no finite number, or, at the
+                first step over tp, a parameter that each rank holds whole has parts of its gradient.
         """
+        from twinkle_engines.models.optimizers import rate_of
         from twinkle_engines.parallel import gradients
 
         if not self._counted:
@@ -221,8 +221,8 @@ class TransformersModel:
             self._compared = True
         gradients.scale(self._sums.all(), 1 / self._counted)
         norm = gradients.clip(self._sums.all(), self._max_grad_norm)
-        rate = float(self._optimizer.param_groups[0]["lr"])
-        if self._layout.max_over_all(float(not math.isfinite(norm))):
+        rate = rate_of(self._optimizer)
+        if self._layout.max_over_all(float(not (self._finite and math.isfinite(norm)))):
             return self._skip(rate)
         self._skipped = 0
         looked = self._lost.before(self._sums, rate)
@@ -247,6 +247,7 @@ class TransformersModel:
         import torch
 
         from twinkle_engines.models.micro_batches import count_sequences
+        from twinkle_engines.parallel.parallel import reshard
 
         found: dict[int, Tensor] = {}
         with torch.no_grad():
@@ -254,7 +255,7 @@ class TransformersModel:
             self._model.eval()
             for part in parts or ():
                 found.update(part.rows(self._passes.logprobs(part)))
-        self._model.reshard()  # without a backward pass the root keeps its parameters gathered
+        reshard(self._model)
         return [found.get(number, torch.zeros(0)) for number in range(count_sequences(batch))]
 
     def weights(self) -> ReplaceableWeights[Tensor]:
@@ -318,12 +319,20 @@ class TransformersModel:
         read_state(path, self._model, self._optimizer, self._schedule, self._layout, self._check_adapters)
 
     def _check_adapters(self, path: Path) -> None:
-        """Raise where a checkpoint's adapters stand on another base than this model's."""
+        """Raise where a checkpoint's adapters stand on another base than this model's; warn where it does not say."""
         from twinkle_engines.models.adapters import check_facts
 
         file = path / _FACTS
-        if file.exists():
-            check_facts(self._facts, json.loads(file.read_text(encoding="utf-8")), "the checkpoint")
+        theirs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        check_facts(self._facts, theirs, "the checkpoint")
+        if self._facts and not any("base" in name for name in self._facts.keys() & theirs.keys()) and not self._unsure:
+            self._unsure = True
+            if self._layout.is_first:
+                warnings.warn(
+                    "the checkpoint does not say on which base its adapters stand, as those of older versions: their "
+                    "names and shapes are compared alone, and they are right on their own base only; save() writes it",
+                    stacklevel=2,
+                )
 
     def _check_unit(self, aim: Objective) -> None:
         if self._counted and aim.unit != self._unit:
@@ -333,19 +342,27 @@ class TransformersModel:
             )
 
     def _skip(self, rate: float) -> dict[str, float]:
+        from twinkle_engines.parallel.gradients import local_parts
+
         self._forget_gradients()
         self._skipped += 1
+        if self._layout.max_over_all(float(not all(bool(one.isfinite().all()) for one in local_parts(self._trained)))):
+            raise FloatingPointError(
+                "weights are not finite: a step of the optimizer has made them so, with a gradient that was, as Adam's "
+                "does with eps=0; use another optimizer, and load() a checkpoint"
+            )
         if self._skipped >= _SKIPS:
             raise FloatingPointError(
                 f"the gradient was not finite in {_SKIPS} steps in a row, and the weights are those before them: look "
                 "for NaN or infinity in losses, advantages and weights, or use a smaller learning rate"
             )
-        _log.warning("the gradient is not finite: no step is made (%d in a row)", self._skipped)
+        _log.warning("the gradient, or a loss, is not finite: no step is made (%d in a row)", self._skipped)
         return {"grad_norm": math.nan, "lr": rate, "skipped": 1.0}
 
-    def _note(self, aim: Objective, counted: float, is_truncated: bool) -> None:
+    def _note(self, aim: Objective, counted: float, is_finite: bool, is_truncated: bool) -> None:
         """Note what a batch added; warn once, on the first rank, of a loss over samples of truncated sampling."""
         self._counted += counted
+        self._finite = self._finite and is_finite
         self._unit = aim.unit
         if self._warned or not is_truncated or not self._layout.is_first:
             return
@@ -360,3 +377,4 @@ class TransformersModel:
     def _forget_gradients(self) -> None:
         self._sums.forget()
         self._counted = 0.0
+        self._finite = True

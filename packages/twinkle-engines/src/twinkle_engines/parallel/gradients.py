@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
@@ -142,6 +142,13 @@ def clip(gradients: Sequence[Tensor], limit: float | None) -> float:
     if limit is not None and math.isfinite(total):
         scale(gradients, min(1.0, limit / (total + 1e-6)))  # torch's own rule
     return total
+
+
+def local_parts(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """This rank's part of each tensor."""
+    for one in tensors:
+        own = one.detach()
+        yield own.to_local() if isinstance(own, DTensor) else own
 
 
 def _whole(value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from twinkle_engines.batches.given import instance
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import current_worker
 
@@ -91,6 +92,8 @@ class ModelLayout:
         import torch
         import torch.distributed as dist
 
+        if self.world_size == 1:
+            return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return tensor.item()
@@ -117,21 +120,28 @@ class ModelLayout:
         import torch
         import torch.distributed as dist
 
+        groups = [group for group in self.data_groups if group.size() > 1]
+        if not groups:
+            return [float(value) for value in values]
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        for group in self.data_groups:
+        for group in groups:
             dist.all_reduce(tensor, op=how, group=group)
         return tensor.tolist()
 
 
-def own_layout(engine: str) -> ModelLayout:
+def own_layout(engine: str, given: object = None) -> ModelLayout:
     """The layout of the component that is being built on this worker; starts torch's process group.
 
     Args:
         engine: Name of the component's class, for errors.
+        given: The constructor's `device_mesh`, which is checked: a worker knows its mesh.
 
     Raises:
+        TypeError: What is given is no mesh.
         ValueError: For a mesh with a dim or an attribute that engines do not have, or ranks that share a process.
     """
+    if given is not None:
+        instance(DeviceMesh, "device_mesh", given)
     worker = current_worker()
     mesh = worker.mesh or DeviceMesh.from_sizes(dp_size=worker.world_size)
     check_sizes(engine, mesh)

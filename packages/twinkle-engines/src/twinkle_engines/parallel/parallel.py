@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def divide(model: Any, layout: ModelLayout, compute_dtype: torch.dtype | None) -> list[nn.Parameter]:
-    """Divide a whole model over the layout, in place, and move it to its device.
+    """Divide a whole model over the layout, in place, and move it to its device; one rank keeps it as it is.
+
+    FSDP2 computes in another dtype than that of the parameters, also on one rank.
 
     Args:
         model: The model, alike on all ranks.
@@ -36,6 +38,9 @@ def divide(model: Any, layout: ModelLayout, compute_dtype: torch.dtype | None) -
     """
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+    if layout.world_size == 1 and compute_dtype is None:
+        model.to(layout.device)
+        return []
     check_alike(model, layout)
     apart = expert_plan(model) if layout.experts is not None else {}
     if layout.ep_size > 1:
@@ -60,6 +65,14 @@ def divide(model: Any, layout: ModelLayout, compute_dtype: torch.dtype | None) -
             part.set_gradient_divide_factor(1.0)  # gradients are sums over ranks: `step` divides by what counted
             part.set_force_sum_reduction_for_comms(True)
     return [parameter for name, parameter in model.named_parameters() if name in set(names)]
+
+
+def reshard(model: Any) -> None:
+    """Let go of what a forward pass has gathered: without a backward pass the root of a divided model keeps it."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if isinstance(model, FSDPModule):
+        model.reshard()
 
 
 @torch.no_grad()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Protocol
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twinkle_engines.batches.given import fraction, whole
+from twinkle_engines.checkpoints.replaced_folder import folder_path
 from twinkle_remote import get
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Sink(Protocol):
@@ -78,43 +83,89 @@ class JSONLSink:
     A line is written whole and at once. What JSON has no number for is the text "NaN", "Infinity" or "-Infinity". Lines
     of an earlier run give way to a run that was resumed: those of the first step that is logged, and of later ones.
 
+    A file has one sink at a time, since two would take each other's lines: the first line locks it, until `close`, or
+    until the sink is gone.
+
     Args:
         path: The file; its folder is made.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        self._path = folder_path("path", path)
+        if self._path.is_dir():
+            raise ValueError(f"path is {str(path)!r}, a folder: use a file in it")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._begun = False
+        self._release: Callable[[], object] | None = None
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Append a line; see `Sink.log`.
 
         Raises:
             TypeError: A metric is no number, or the step no whole number.
-            ValueError: A metric is named "step", as the line's own number is; or see `numbers`.
+            ValueError: A metric is named "step", as the line's own number is; another sink has the file; or see
+                `numbers`.
         """
         step = _step(step)
         found = {name: _in_json(value) for name, value in numbers(metrics).items()}
         if "step" in found:
             raise ValueError('a metric is named "step", which is the number of the line: use another name for it')
-        if not self._begun:
-            self._leave_out(step)
-            self._begun = True
+        if self._release is None:
+            self._begin(step)
         line = json.dumps({"step": step, **found}, allow_nan=False)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def _leave_out(self, step: int) -> None:
-        """Take the lines of this step and later ones off, of a run that was resumed before them."""
-        if not self._path.exists():
-            return
+    def close(self) -> None:
+        """Let another sink have the file; a line that is logged afterwards begins as that of a new sink."""
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_release": None}
+
+    def _begin(self, step: int) -> None:
+        lock = _locked(self._path)
+        try:
+            if self._leave_out(step):  # the file is another one now
+                lock, before = _locked(self._path), lock
+                os.close(before)
+        except BaseException:
+            os.close(lock)
+            raise
+        self._release = weakref.finalize(self, os.close, lock)
+
+    def _leave_out(self, step: int) -> bool:
+        """Take the lines of this step and later ones off, of a run that was resumed before them; whether there were."""
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line if line.endswith("\n") else f"{line}\n" for line in lines if _step_of(line) < step]
         if kept != lines:
             fresh = self._path.with_name(f".{self._path.name}.new")
             fresh.write_text("".join(kept), encoding="utf-8")
             fresh.replace(self._path)
+        return kept != lines
+
+
+def _locked(path: Path) -> int:
+    """A descriptor of a file, which is made, and which is locked while that is open, on hosts that have locks.
+
+    Raises:
+        ValueError: Another sink of this process, or of another, has locked it.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        import fcntl
+
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        raise ValueError(
+            f"another sink writes to {path}, here or in another process, and each would take lines of the other: log "
+            "to that one, close() it, or use a file for each; of several ranks let the first log"
+        ) from None
+    except (ImportError, OSError):  # a file system without locks
+        pass
+    return opened
 
 
 def _step_of(line: str) -> float:

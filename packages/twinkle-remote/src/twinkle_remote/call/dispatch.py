@@ -130,7 +130,7 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
     balanced = spec.balance is not False and real is not None and count > 1 and not any(own)
     if balanced:
         first = next(value for (_, value), divided in zip(named, split, strict=True) if divided and _has_rows(value))
-        parts = assigned(spec.balance, _costs(first), total, count, call.name)
+        parts = assigned(spec.rule, _costs(first), total, count, call.name)
     else:
         parts = [_numbers(balanced_slice(total, count, index)) for index in range(count)]
     arguments = []

@@ -158,7 +158,7 @@ def _tasks(call: Call, shares: Shares, pieces: Sequence[HandedShare] | None) -> 
             total=shares.real,
             rows=shares.rows(index),
             uneven=spec.uneven,
-            balance=spec.balance if (shares.count or 1) > 1 else False,
+            balance=spec.rule if (shares.count or 1) > 1 else False,
             numbers=shares.numbers(index),
             in_order=spec.collect == "flatten",
             lists_only=only_lists,

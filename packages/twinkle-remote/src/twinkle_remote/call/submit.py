@@ -67,7 +67,7 @@ def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
         raise TypeError(
             f"expected a remote function of a component, as in submit(actor.update, batch), got {bound_method!r}"
         )
-    return component, spec
+    return component, spec.of(component.off)
 
 
 def start_on_workers(

@@ -78,7 +78,7 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
     from twinkle_remote.component.create import adopt, handle_on_group  # a worker builds its own objects only
 
     if isinstance(runtime.backend, InProcessBackend):
-        return adopt(cls, runtime, name, kwargs, build(cls, original, args, kwargs))
+        return adopt(cls, runtime, name, args, kwargs, build(cls, original, args, kwargs))
     assert name is not None
     return handle_on_group(cls, name, args, kwargs, runtime)
 

@@ -134,6 +134,35 @@ def with_mesh(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Dev
     return kwargs if mesh is None or MESH in by_place else {**kwargs, MESH: mesh}
 
 
+def flags_off(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[str]:
+    """The flags of a constructor that are False, of those that remote functions of the class name in `balance=`.
+
+    Raises:
+        TypeError: A function names what is no parameter of the constructor.
+    """
+    named = _balance_flags(cls)
+    signature = constructor_signature(cls) if named else None
+    if signature is None:
+        return frozenset()
+    if strange := named - signature.parameters.keys():
+        raise TypeError(
+            f"{cls.__name__}: balance={min(strange)!r} of a remote function names no parameter of the constructor, "
+            f"{signature}"
+        )
+    try:
+        bound = signature.bind(*args, **own_keywords(cls, kwargs))
+    except TypeError:  # which the caller reports
+        return frozenset()
+    bound.apply_defaults()
+    return frozenset(name for name in named if bound.arguments.get(name) is False)
+
+
+@functools.cache
+def _balance_flags(cls: Any) -> frozenset[str]:
+    found = [options_under(cls, name) for name in dir(cls)]
+    return frozenset(spec.balance for spec in found if spec is not None and isinstance(spec.balance, str))
+
+
 def declared_keywords(cls: Any) -> frozenset[str]:
     """The placement keywords that the constructor declares, or that a base declares and receives as `**kwargs`."""
     names: set[str] = set()

@@ -16,6 +16,7 @@ from twinkle_remote.component.constructor import (
     MESH,
     constructor_signature,
     declared_keywords,
+    flags_off,
     own_keywords,
     with_mesh,
 )
@@ -60,7 +61,8 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     group = runtime.backend.group(name)
     ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
     mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size)
-    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh)
+    off = flags_off(cls, args, kwargs)
+    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh, off)
     if inspect.isabstract(cls):
         raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
     passed = with_mesh(cls, args, kwargs, mesh) if MESH in declared_keywords(cls) else kwargs
@@ -111,7 +113,9 @@ def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, 
     return mesh
 
 
-def adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], made: Any) -> Any:
+def adopt(
+    cls: Any, runtime: Runtime, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any
+) -> Any:
     """Register an object of this process in local mode, so that its calls use dispatch and collect as well."""
     if not isinstance(made, cls):
         return made
@@ -132,7 +136,8 @@ def adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], 
     if mesh is not None:
         mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
     ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
-    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh)
+    off = flags_off(cls, args, kwargs)
+    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh, off)
     if backend.adopt(group.name, component.instance, made, mesh):
         remember(made, component)
     return made

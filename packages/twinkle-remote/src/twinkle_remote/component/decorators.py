@@ -71,7 +71,8 @@ class FunctionOptions(TypedDict, total=False):
         balance: Rows go to data ranks so that their costs are even, not their counts: those of the first divided
             argument, of which a type tells (tokens of `Rollouts`), else 1 for each row. Each rank gets a row where
             there are enough, and results are in the order of the rows, so a function returns one for each. A callable
-            takes the costs of all rows and returns others, such as their squares.
+            takes the costs of all rows and returns others, such as their squares. A text names a flag of the class's
+            constructor, so that each component says whether.
     """
 
     sync: bool
@@ -82,7 +83,7 @@ class FunctionOptions(TypedDict, total=False):
     uneven: Uneven | None
     weight: Weight | None
     collective: bool
-    balance: bool | CostRule
+    balance: bool | str | CostRule
 
 
 Collecting: TypeAlias = Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction

@@ -23,6 +23,7 @@ class Component:
         name: Name of the class.
         ranks: Ranks that hold it, ascending.
         mesh: Its mesh, or None.
+        off: The flags of its constructor that are False, of those that its functions name in `balance=`.
     """
 
     group: str
@@ -30,6 +31,7 @@ class Component:
     name: str
     ranks: tuple[int, ...]
     mesh: DeviceMesh | None
+    off: frozenset[str] = frozenset()
 
 
 def same_component(one: Component, other: Component) -> bool:

@@ -59,7 +59,7 @@ class FunctionSpec:
     uneven: Uneven | None = None
     weight: Weight | None = None
     collective: bool = False
-    balance: bool | CostRule = False
+    balance: bool | str | CostRule = False
     columns: bool | None = None
     many: Many = (frozenset(), frozenset(), frozenset())
     masks: bool = False
@@ -97,10 +97,11 @@ class FunctionSpec:
     def _check_balance(self) -> None:
         if self.balance is False:
             return
-        if self.balance is not True and not callable(self.balance):
+        named = isinstance(self.balance, str) and self.balance.isidentifier()
+        if self.balance is not True and not named and not callable(self.balance):
             raise ValueError(
-                f"balance={self.balance!r} is not valid: it is True, False, or a callable that takes the costs of all "
-                "rows and returns others"
+                f"balance={self.balance!r} is not valid: it is True, False, the name of a flag of the constructor, or "
+                "a callable that takes the costs of all rows and returns others"
             )
         if self.dispatch not in ("slice", "slice_dp") or self.collect not in IN_ORDER:
             raise ValueError(
@@ -113,6 +114,17 @@ class FunctionSpec:
                 f"uneven={self.uneven!r} is for ranks with equally many rows, and balance= for ranks with equal costs: "
                 "use one of them"
             )
+
+    @property
+    def rule(self) -> bool | CostRule:
+        """The rule by which rows are divided: False by count, True by costs, or a callable that takes all costs."""
+        return self.balance if not isinstance(self.balance, str) else True
+
+    def of(self, off: frozenset[str]) -> FunctionSpec:
+        """The options for a component whose constructor was given False for some flags."""
+        if not isinstance(self.balance, str):
+            return self
+        return _balanced(self, self.balance not in off)
 
     def names(self, chosen: Sequence[str], argument: str) -> bool:
         """Whether names in `split=` or `replicate=` stand for an argument.
@@ -155,6 +167,11 @@ class FunctionSpec:
     def yields(self) -> bool:
         """Whether it yields items."""
         return self.form in ("generator", "async generator")
+
+
+@lru_cache
+def _balanced(spec: FunctionSpec, balance: bool) -> FunctionSpec:
+    return replace(spec, balance=balance)
 
 
 def by_rank_options(spec: FunctionSpec) -> FunctionSpec:

@@ -69,7 +69,7 @@ def hand_over_plan(call: Call, shares: Shares) -> HandOverPlan:
         shares.real,
         call.spec.uneven,
         lists_only(call.spec),
-        call.spec.balance if (shares.count or 1) > 1 else False,
+        call.spec.rule if (shares.count or 1) > 1 else False,
         tuple(shares.parts) if shares.balanced else None,
     )
 
