@@ -1,6 +1,7 @@
 """Mixtures: exact shares, every dataset gone through evenly, any position found at once."""
 
 import random
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -195,3 +196,16 @@ def test_hugging_face_datasets_are_read_together() -> None:
 def test_permutations_of_small_datasets_are_the_same_many_at_once(length: int, seed: int, epochs: list[int]) -> None:
     rows = small_permutations(length, seed, np.array(epochs))
     assert rows.tolist() == [Permutation(length, seed, epoch).block(0, length).tolist() for epoch in epochs]
+
+
+def test_a_share_that_rounds_to_nothing_is_warned_of() -> None:
+    big, small = range(100_000), range(10)
+    with pytest.warns(RuntimeWarning, match=r"'small' .*2.44 times"):
+        mixture = Mixture({"big": big, "small": small})
+    assert mixture.shares()["small"] == 1 / BLOCK
+    with pytest.warns(RuntimeWarning, match="'small'"):
+        Mixture({"big": big, "small": small}, {"big": 1.0, "small": 1e-9})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Mixture({"big": big, "small": small}, {"big": BLOCK - 1, "small": 1})
+        Mixture({"big": big, "small": range(20)})

@@ -12,15 +12,20 @@ from twinkle_data.errors import NotResumableError, StateMismatchError
 from twinkle_data.sources.parts import objects_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
-def generators_in(value: object) -> list[Any]:
-    """The generators of torch, numpy and `random` that an object holds, each once, the nearest first."""
+def generators_in(value: object, enter: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The generators of torch, numpy and `random` that an object holds, each once, the nearest first.
+
+    Args:
+        value: The object.
+        enter: Whether to look into an object; without it, datasets are left out.
+    """
     import torch
 
     kinds = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-    found = [one for one in objects_in(value, _is_no_dataset) if isinstance(one, kinds)]
+    found = [one for one in objects_in(value, enter or _is_no_dataset) if isinstance(one, kinds)]
     inner = {id(one.bit_generator) for one in found if isinstance(one, np.random.Generator)}
     return [one for one in found if id(one) not in inner]
 

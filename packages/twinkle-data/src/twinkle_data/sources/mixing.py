@@ -7,6 +7,7 @@ before one of them comes again, also from one epoch to the next.
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -42,7 +43,8 @@ class Mixture:
 
     Args:
         datasets: Datasets by name, each of a kind that a loader takes by index.
-        weights: A weight above 0 for each name, rounded to 4096ths of their sum; None takes the lengths as weights.
+        weights: A weight above 0 for each name, rounded to 4096ths of their sum; None takes the lengths as weights. A
+            share that would be rounded to 0 is raised to 1/4096, with a warning.
         epoch_length: Samples in an epoch; None takes the sum of the lengths.
 
     Raises:
@@ -74,11 +76,25 @@ class Mixture:
         if not isfinite(sum(given.values())):
             raise ValueError(f"the weights and their sum must be finite, got {given}")
         self.quotas = _quotas([given[name] for name in self.names])
+        self._warn_of_small_shares(given)
         epoch_length = None if epoch_length is None else whole_number("epoch_length", epoch_length)
         if epoch_length is not None and epoch_length < 1:
             raise ValueError(f"epoch_length={epoch_length} must be at least 1")
         self.epoch_length = sum(self.lengths) if epoch_length is None else epoch_length
         self._starts = [0, *accumulate(self.lengths)]
+
+    def _warn_of_small_shares(self, weights: Mapping[str, float]) -> None:
+        total = sum(weights.values())
+        small = [name for name in self.names if weights[name] / total < 0.5 / BLOCK]
+        if small:
+            share = weights[small[0]] / total
+            warnings.warn(
+                f"the shares of {', '.join(map(repr, small))} are raised to 1/{BLOCK}, the smallest one of a mixture: "
+                f"{small[0]!r} comes {1 / BLOCK / share:.3g} times as often as its weight says; use at least "
+                f"{total / BLOCK:.3g}, or join it with another dataset (torch's ConcatDataset)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def locate(self, index: int) -> tuple[str, int]:
         """The name of the dataset that an index belongs to, and the index in that dataset.

@@ -14,6 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import BadSampleError, bad_sample
+from twinkle_data.loading.loader_processes.own_generators import OwnGenerators
 from twinkle_data.loading.loader_processes.process_start import garbage_left
 from twinkle_data.order.steps import Step
 
@@ -37,13 +38,18 @@ class StepKey(tuple[Any, ...]):
 
 
 class Message:
-    """A delivery or a problem, pickled in the loader process, so that an error of pickling is reported too."""
+    """A delivery or a problem, pickled in the loader process, so that an error of pickling is reported too.
 
-    __slots__ = ("content", "is_problem", "pickled")
+    Attributes:
+        drew: Kind and holder of a generator that the process has a copy of, and drew from.
+    """
 
-    def __init__(self, pickled: bytes, *, is_problem: bool = False) -> None:
+    __slots__ = ("content", "drew", "is_problem", "pickled")
+
+    def __init__(self, pickled: bytes, *, is_problem: bool = False, drew: tuple[str, str] | None = None) -> None:
         self.pickled = pickled
         self.is_problem = is_problem
+        self.drew = drew
         self.content: Delivery | Problem | None = None
 
     def pin_memory(self) -> Message:
@@ -67,11 +73,11 @@ class Message:
         return content
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _message, (self.pickled, self.is_problem)
+        return _message, (self.pickled, self.is_problem, self.drew)
 
 
-def _message(pickled: bytes, is_problem: bool) -> Message:
-    return Message(pickled, is_problem=is_problem)
+def _message(pickled: bytes, is_problem: bool, drew: tuple[str, str] | None) -> Message:
+    return Message(pickled, is_problem=is_problem, drew=drew)
 
 
 @dataclass(slots=True)
@@ -120,14 +126,16 @@ class StepDataset:
         reader: Reads the steps.
     """
 
-    __slots__ = ("_problem", "_reader")
+    __slots__ = ("_generators", "_problem", "_reader")
 
     _reader: StepReader
     _problem: Problem | None
+    _generators: OwnGenerators
 
     def __init__(self, reader: StepReader) -> None:
         object.__setattr__(self, "_reader", reader)
         object.__setattr__(self, "_problem", None)
+        object.__setattr__(self, "_generators", OwnGenerators(reader.user_code))
 
     def __getstate__(self) -> StepReader:
         return self._reader
@@ -152,11 +160,13 @@ class StepDataset:
         try:
             if self._problem is not None:
                 return Message(_pickled(self._problem), is_problem=True)
+            self._generators.begin()
             delivery = self._reader.read(Step(*key))
+            drew = self._generators.drawn()
         except Exception as error:  # raised again in the process of the loop
             return Message(_pickled(Problem.of(error)), is_problem=True)
         try:
-            return Message(_pickled(delivery))
+            return Message(_pickled(delivery), drew=drew)
         except Exception as error:
             refusal = TypeError(
                 f"a batch cannot be sent from its loader process ({type(error).__name__}: {error}); return plain "

@@ -8,12 +8,14 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import LoaderProcessError
 from twinkle_data.loading.loader_processes.forks import ADVICE, is_fork, warn_of_polars
+from twinkle_data.loading.loader_processes.own_generators import DREW_ALIKE
 from twinkle_data.loading.loader_processes.process_messages import Message, StepDataset, StepKey, WorkerInit
 from twinkle_data.loading.loader_processes.process_start import (
     Starter,
@@ -109,6 +111,7 @@ class Processes:
         self._forks = False
         self._started: list[BaseProcess] = []  # the processes of the running iterator
         self._asked: deque[Step] = deque()  # steps that are read ahead; the next one to deliver is in front
+        self._warned = False
         self._one_by_one = 0  # steps to deliver before several are read ahead again
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -120,7 +123,9 @@ class Processes:
             try:
                 if self._running is None:
                     self._running = self._start()
-                delivery = self._opened(self._wait())
+                message = self._wait()
+                delivery = self._opened(message)
+                self._warn_if_alike(message)
                 self._asked.popleft()
                 if self._one_by_one:
                     self._one_by_one -= 1
@@ -237,6 +242,16 @@ class Processes:
             if not all(alive) and not message.is_problem:
                 raise _Lost(f"{type(error).__name__}: {error}".splitlines()[0]) from error
             raise
+
+    def _warn_if_alike(self, message: Message) -> None:
+        """Warn once of a generator of which each process has a copy."""
+        alike = self._options.num_workers > 1 and self._options.worker_init_fn is None
+        if message.drew is None or self._warned or not alike:
+            return
+        self._warned = True
+        drew, held = message.drew
+        text = DREW_ALIKE.format(drew=drew, held=held, workers=self._options.num_workers)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _out_of_descriptors(self) -> LoaderProcessError:
         return LoaderProcessError(
