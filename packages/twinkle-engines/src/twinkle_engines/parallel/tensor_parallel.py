@@ -48,6 +48,8 @@ def split_layers(model: Any, mesh: DeviceMesh, apart: Mapping[str, str]) -> list
     from torch.distributed.tensor.parallel import parallelize_module
 
     check_tensor_parallel(model, mesh.size(), apart)
+    if hasattr(model, "peft_config"):
+        _check_single_tokens(model)
     own = plain_model(model)
     tables = [plain_table(own.get_input_embeddings()), plain_table(own.get_output_embeddings())]
     tied = all(tables) and tables[0].weight is tables[1].weight
@@ -100,6 +102,18 @@ def _used_plan(own: Any, apart: Mapping[str, str]) -> dict[str, str]:
     return {name: style for name, style in plan.items() if not any(matching(pattern, name) for pattern in apart)}
 
 
+def _check_single_tokens(model: Any) -> None:
+    """Raise for adapters that train single tokens: also where a plan does not divide their table."""
+    from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+
+    for name, module in plain_model(model).named_modules():
+        if isinstance(module, AuxiliaryTrainingWrapper) and not isinstance(module, ModulesToSaveWrapper):
+            raise ValueError(
+                f"single tokens of {name} are trained (trainable_token_indices), which are not divided over tp: use "
+                "modules_to_save, or tp_size=1, with fsdp"
+            )
+
+
 def _with_adapters(
     name: str, module: nn.Module, style: str, styles: Mapping[str, ParallelStyle]
 ) -> dict[str, ParallelStyle]:
@@ -109,16 +123,11 @@ def _with_adapters(
         ValueError: The adapter is none that can be divided.
     """
     from peft.tuners.lora import Linear
-    from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+    from peft.utils.other import ModulesToSaveWrapper
 
     if isinstance(module, ModulesToSaveWrapper):
         copies = [f"{name}.modules_to_save.{adapter}" for adapter in module.modules_to_save]
         return dict.fromkeys([f"{name}.original_module", *copies], styles[style])
-    if isinstance(module, AuxiliaryTrainingWrapper):
-        raise ValueError(
-            f"single tokens of {name} are trained (trainable_token_indices), which are not divided over tp: use "
-            "modules_to_save, or tp_size=1, with fsdp"
-        )
     if not hasattr(module, "base_layer"):
         return {name: styles[style]}
 
