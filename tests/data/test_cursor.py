@@ -53,7 +53,7 @@ def runs(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 
 
 @given(runs(), st.integers(1, 60), st.integers(0, 2**64 - 1), st.booleans(), st.sampled_from(["short", "pad"]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @pytest.mark.slow
 def test_interrupted_runs_deliver_the_order(
     stretches: list[tuple[int, int, int]], length: int, seed: int, shuffle: bool, tail: str

@@ -20,7 +20,7 @@ from twinkle_mesh import DeviceMesh, use_rank
 if TYPE_CHECKING:
     from twinkle_data.order.tails import Tail
 
-LIVES = int(os.environ.get("TWINKLE_LIVES", "150"))
+LIVES = int(os.environ.get("TWINKLE_LIVES", "80"))
 # Streams that are read from their start only can be saved between epochs alone.
 UNRESUMABLE = ("stream", "chain", "generator", "closure")
 STREAMS = (*UNRESUMABLE, "hf stream", "hf mapped stream", "hf generator", "stream of shards")

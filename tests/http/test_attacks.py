@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # the server takes seconds to end
 SERVER = """
     import sys
+    from twinkle_http.server import server as ending
     from twinkle_mesh import DeviceGroup
     from twinkle_remote import serve, session
     from twinkle_remote.conformance.subjects.components import Counter
 
+    ending.LAST_UPDATE_SECONDS = 0.2  # at its end, for clients that have not read: those of these tests never do
     with session("threads", groups=[DeviceGroup("group", 2, "CPU")]):
         tokens = {"one": "token number one", "two": "token number two"}
         with serve([Counter], port=0, token=tokens, max_body=100_000, lease=float(sys.argv[1])) as server:
@@ -120,6 +123,15 @@ class Raw(Place):
 def raw(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Raw]:
     with serving(SERVER, "60") as address:
         yield Raw(address)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow(raw: Raw) -> tuple[threading.Thread, list[tuple[int, float]]]:
+    """Slow requests, which are waited for while the other tests run."""
+    found: list[tuple[int, float]] = []
+    thread = threading.Thread(target=slow_requests, args=(raw, found), daemon=True)
+    thread.start()
+    return thread, found
 
 
 def refused(answer: Any) -> tuple[int, str]:
@@ -282,8 +294,8 @@ def test_a_client_killed_in_the_middle_of_an_upload_has_no_effect(raw: Raw) -> N
     assert raw.value(client, 60) == raw.value(client, 62)
 
 
-@pytest.mark.slow
-def test_a_slow_request_is_closed_within_thirty_seconds(raw: Raw) -> None:
+def slow_requests(raw: Raw, found: list[tuple[int, float]]) -> None:
+    """Send five requests in part, and note the status of each answer and its seconds."""
     client = raw.open()
     head = raw.head("POST", "/twinkle/1/call", 5000, twinkle_client=client, twinkle_request="1")
     places = [socket.create_connection(raw.place, timeout=60.0) for _ in range(5)]
@@ -294,7 +306,7 @@ def test_a_slow_request_is_closed_within_thirty_seconds(raw: Raw) -> None:
     places[4].sendall(raw.head("POST", "/v1/Counter", 5000) + b'{"start":')
     for connection in places:
         status, _ = raw.answer(connection)
-        assert status in (0, 408) and time.monotonic() - began < 30.0
+        found.append((status, time.monotonic() - began))
         connection.close()
 
 
@@ -341,3 +353,11 @@ def test_a_client_is_told_what_it_did_wrong(raw: Raw) -> None:
             on("group").create(Unserved)
         with pytest.raises(DispatchError, match="100000"):
             on("group").create(Unserved, b"x" * 200_000)
+
+
+@pytest.mark.slow
+def test_a_slow_request_is_closed_within_thirty_seconds(slow: tuple[threading.Thread, list[tuple[int, float]]]) -> None:
+    thread, found = slow
+    thread.join(60.0)
+    assert len(found) == 5
+    assert all(status in (0, 408) and seconds < 30.0 for status, seconds in found), found

@@ -175,13 +175,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("mode", ["threads", "ray"])
+@pytest.mark.parametrize("mode", ["threads", pytest.param("ray", marks=pytest.mark.ray)])
 @pytest.mark.slow
-def test_the_command_debugs_what_a_program_defines_itself(tmp_path: Path, mode: str) -> None:
+def test_the_command_debugs_what_a_program_defines_itself(
+    request: pytest.FixtureRequest, tmp_path: Path, mode: str
+) -> None:
+    environment = request.getfixturevalue("joining") if mode == "ray" else None
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     ran = [sys.executable, str(program), mode, str(tmp_path / "failures")]
-    path = file_in(subprocess.run(ran, capture_output=True, text=True, timeout=170, check=True).stdout)
+    printed = subprocess.run(ran, capture_output=True, text=True, timeout=170, check=True, env=environment).stdout
+    path = file_in(printed)
     command = [sys.executable, "-m", "twinkle", "replay", path, "--pdb"]
     done = subprocess.run(command, input="p row.value\nq\n", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

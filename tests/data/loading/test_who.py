@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "150"))
+PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "80"))
 SIZES = [{"dp_size": 2}, {"dp_size": 3}, {"dp_size": 2, "tp_size": 2}, {"pp_size": 2, "dp_size": 2}, {"fsdp_size": 2}]
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 

@@ -10,7 +10,7 @@ from twinkle_data.order.bin_packing import bounds, most_rows, pack
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 8), st.integers(40, 120))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_packs_hold_everything_once(lengths: list[int], packs: int, max_tokens: int) -> None:
     bins = pack(lengths, packs, max_tokens)
     if bins is None:
@@ -23,7 +23,7 @@ def test_packs_hold_everything_once(lengths: list[int], packs: int, max_tokens: 
 
 
 @given(st.lists(st.integers(1, 12), max_size=7), st.integers(1, 3), st.just(12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_way_to_pack_exceeds_the_bounds(lengths: list[int], packs: int, max_tokens: int) -> None:
     for start, most in enumerate(bounds(np.array(lengths, dtype=np.int64), packs, max_tokens)):
         fitting = 0
@@ -44,7 +44,7 @@ def _fit(lengths: list[int], packs: int, max_tokens: int) -> bool:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 8), st.integers(40, 120))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_sample_more_does_not_fit(lengths: list[int], packs: int, max_tokens: int) -> None:
     sizes = np.array(lengths, dtype=np.int64)
     sizes = sizes[: bounds(sizes, packs, max_tokens)[0]]

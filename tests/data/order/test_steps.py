@@ -42,7 +42,7 @@ STRETCHES = st.lists(
 
 @pytest.mark.slow
 @given(STRETCHES, st.integers(1, 70), st.integers(0, 2**64 - 1), st.booleans())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_interrupted_runs_lose_repeat_and_reorder_nothing(
     stretches: list[tuple[int, int, int, Tail]], length: int, seed: int, shuffle: bool
 ) -> None:
@@ -63,7 +63,7 @@ def test_interrupted_runs_lose_repeat_and_reorder_nothing(
 
 
 @given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 20), st.integers(0, 300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_drop_takes_full_batches_only(length: int, world: int, each: int, position: int) -> None:
     if world * each > length:
         with pytest.raises(ValueError, match="has no step"):

@@ -49,7 +49,7 @@ def order_by_hand(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=7), st.booleans(), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_known_and_unknown_lengths_give_one_order(lengths: list[int], shuffle: bool, epoch: int) -> None:
     def begin(shard: int, offset: int) -> Iterator[tuple[int, int]]:
         return iter([(shard, place) for place in range(offset, lengths[shard])])

@@ -329,7 +329,7 @@ def built(api: Api) -> dict[str, str]:
     return {"Adder": api.build("Adder"), "Arrays": api.build("Arrays"), "Kinds": api.build("Kinds"), "Steps": steps}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     call=st.sampled_from(METHODS),
     body=st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=8), ANY, max_size=3).map(json.dumps)
@@ -343,7 +343,7 @@ def test_no_request_breaks_the_server(api: Api, built: dict[str, str], call: tup
     assert status == 200 or answer["error"]["type"], answer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(body=st.dictionaries(st.sampled_from(["start", "names", "remote_group", "device_mesh", "x"]), ANY, max_size=3))
 def test_no_constructor_breaks_the_server(api: Api, body: dict[str, Any]) -> None:
     status, answer = api.post("Adder", json.dumps(body).encode())

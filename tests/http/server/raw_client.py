@@ -28,7 +28,9 @@ import numpy as np
 from pathlib import Path
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import remote_class, remote_function, serve, session
+from twinkle_http.server import server as ending
 from twinkle_http.server.requests import body, timeouts
+ending.LAST_UPDATE_SECONDS = 0.2  # at its end, for clients that have not read: those of these tests never do
 {settings}
 
 @remote_class()

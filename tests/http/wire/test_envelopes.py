@@ -103,7 +103,7 @@ def test_updates_arrive_as_they_were_sent() -> None:
     assert unpacked(packed(UpdateRequest(5, 0.5, 7, ["r1"])), UPDATE_REQUEST) == UpdateRequest(5, 0.5, 7, ["r1"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.integers(0, len(GOOD)))
 def test_a_changed_or_cut_envelope_is_one_or_an_error(place: int, byte: int, end: int) -> None:
     data = bytearray(GOOD)
@@ -114,7 +114,7 @@ def test_a_changed_or_cut_envelope_is_one_or_an_error(place: int, byte: int, end
         return
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.integers(0, len(GOOD)))
 def test_one_piece_is_read_as_its_parts_are(place: int, byte: int, end: int) -> None:
     data = bytearray(GOOD)

@@ -39,7 +39,7 @@ def read(data: bytes, limits: Limits = SMALL) -> Any:
 GOOD = encode({"a": np.arange(300), "b": (1, {2: b"x" * 2000}), "c": [2**70, 1j]}, TYPES).to_bytes()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.integers(0, len(GOOD)))
 @example(0, 0, len(GOOD))
 def test_a_changed_or_cut_message_is_a_value_or_an_error(place: int, byte: int, end: int) -> None:
@@ -51,7 +51,7 @@ def test_a_changed_or_cut_message_is_a_value_or_an_error(place: int, byte: int, 
         return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(WireFormatError):
@@ -71,7 +71,7 @@ nodes = st.lists(st.tuples(st.sampled_from(TAGS.split()), st.lists(parts, max_si
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(parts, nodes, st.lists(st.binary(max_size=80), max_size=3))
 def test_any_tree_is_a_value_or_an_error(root: Any, made: list[tuple[str, list[Any]]], buffers: list[bytes]) -> None:
     data = message(root, [[tag, *rest] for tag, rest in made], buffers)
@@ -179,7 +179,7 @@ def what_was_read(reader: FrameReader[Any]) -> object:
     return msgspec.msgpack.encode(tree), [bytes(buffer) for buffer in buffers]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.integers(0, len(GOOD) - 1),
     st.integers(0, 255),

@@ -163,7 +163,7 @@ values = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(values, st.integers(1, 5000))
 def test_every_value_comes_back_as_it_was(value: Any, size: int) -> None:
     assert same(travelled(value, size), value)

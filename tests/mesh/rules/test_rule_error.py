@@ -24,7 +24,7 @@ from twinkle_mesh.recipes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-law = settings(settings.get_profile("mesh"), max_examples=int(os.environ.get("TWINKLE_EXAMPLES", "60")))
+law = settings(settings.get_profile("mesh"), max_examples=int(os.environ.get("TWINKLE_EXAMPLES", "40")))
 size = st.integers(1, 9)
 SIZES = ("dp", "fsdp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vpp")
 

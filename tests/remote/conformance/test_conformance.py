@@ -8,7 +8,9 @@ import pytest
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import session
+from twinkle_remote.call.pending import circles
 from twinkle_remote.conformance import CHECKS, SIZES, Harness, checks_for
+from twinkle_remote.conformance.checks import circles as checks_of_circles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +21,9 @@ def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     mode: str = request.param
     groups = [DeviceGroup(f"of-{size}", size, "CPU") for size in SIZES]
     names = {size: f"of-{size}" for size in SIZES}
-    with session(mode, groups=groups):
+    with pytest.MonkeyPatch.context() as patch, session(mode, groups=groups):
+        patch.setattr(circles, "FIRST_SECONDS", 0.1)  # in place of 0.5: each circle is looked for twice
+        patch.setattr(checks_of_circles, "LONG", 0.4)
         yield Harness(mode, names, str(tmp_path_factory.mktemp("gates")), in_process=mode == "local")
 
 

@@ -28,7 +28,7 @@ from twinkle_remote import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PROGRAMS = int(os.environ.get("TWINKLE_TEST_PROGRAMS", "25"))
+_PROGRAMS = int(os.environ.get("TWINKLE_TEST_PROGRAMS", "15"))
 _LOGS: dict[int, list[int]] = {}
 
 

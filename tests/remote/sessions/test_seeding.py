@@ -102,20 +102,6 @@ def test_launched_processes_draw_alike(tmp_path: Path) -> None:
     assert both == [[expected(9)] * 2] * 2
 
 
-@pytest.mark.slow
-def test_a_later_seed_counts(tmp_path: Path) -> None:
-    """Of modules that are loaded and have drawn; those that are loaded later are in the tests below."""
-    program = """
-    import numpy, torch
-    numpy.random.rand(3), torch.rand(3)
-    from twinkle_remote.backends.support import seed_process
-    seed_process(1)
-    seed_process(2)
-    print(json.dumps(draws()))
-    """
-    assert told([start(tmp_path, DRAWS + program)]) == [expected(2)]
-
-
 def test_after_the_session_modules_are_left_alone(tmp_path: Path) -> None:
     program = """
     import twinkle_remote as twinkle
@@ -130,24 +116,10 @@ def test_after_the_session_modules_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_collector_rests_while_torch_is_loaded(tmp_path: Path) -> None:
+def test_modules_that_are_loaded_later_have_the_latest_seed_and_are_themselves(tmp_path: Path) -> None:
+    """One that could not be had stays so; the collector rests while torch is loaded; a later seed counts again."""
     program = """
-    import gc
-    from twinkle_remote.backends.support import seed_process
-    seed_process(1)
-    runs = []
-    gc.callbacks.append(lambda phase, info: runs.append(phase))
-    import torch
-    print(json.dumps([len(runs), gc.isenabled()]))
-    """
-    ((runs, enabled),) = told([start(tmp_path, DRAWS + program)])
-    assert runs < 20 and enabled, "a few while it is looked for, hundreds otherwise"
-
-
-@pytest.mark.slow
-def test_a_module_that_cannot_be_had_stays_so_and_one_that_is_had_is_itself(tmp_path: Path) -> None:
-    program = """
-    import importlib.util
+    import gc, importlib.util
     from twinkle_remote.backends.support import seed_process
     hidden = sys.path[:]
     seed_process(1)
@@ -159,13 +131,18 @@ def test_a_module_that_cannot_be_had_stays_so_and_one_that_is_had_is_itself(tmp_
         assert error.name == "torch"
     sys.path[:] = hidden
     importlib.invalidate_caches()
+    runs = []
+    gc.callbacks.append(lambda phase, info: runs.append(phase))
+    import torch
+    assert len(runs) < 20 and gc.isenabled(), "a few while it is looked for, hundreds otherwise"
     told = draws()
     import numpy
     assert type(numpy.__loader__) is type(json.__loader__) and numpy.__spec__.loader is numpy.__loader__
     assert importlib.util.find_spec("torch").loader.get_source("torch")
-    print(json.dumps(told))
+    seed_process(2)  # they are loaded and have drawn
+    print(json.dumps([told, draws()]))
     """
-    assert told([start(tmp_path, DRAWS + program)]) == [expected(5)]
+    assert told([start(tmp_path, DRAWS + program)]) == [[expected(5), expected(2)]]
 
 
 def test_threads_that_load_at_once_all_find_a_seeded_module(tmp_path: Path) -> None:

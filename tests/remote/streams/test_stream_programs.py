@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-PROGRAMS = int(os.environ.get("TWINKLE_STREAM_PROGRAMS", "30"))
+PROGRAMS = int(os.environ.get("TWINKLE_STREAM_PROGRAMS", "20"))
 FIRST = int(os.environ.get("TWINKLE_STREAM_FIRST", "0"))
 GROUPS = [DeviceGroup("first", 2, "CPU"), DeviceGroup("more", 2, "CPU"), DeviceGroup("second", 2, "CPU")]
 _INTERRUPTED = (

@@ -21,7 +21,7 @@ from twinkle_remote import CollectError, DispatchError, current_worker, get, on,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "150"))
+PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "80"))
 SEED = int(os.environ.get("TWINKLE_SEED", "0"))
 ALL = {**KNOWN, **FRESH, **UNKNOWN, **ONCE}
 MESHES: dict[str, tuple[int, dict[str, int] | None]] = {

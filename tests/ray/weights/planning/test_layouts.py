@@ -56,7 +56,7 @@ def boxes(draw: st.DrawFn) -> Box:
 
 
 @given(st.lists(st.tuples(boxes(), st.integers(0, 5)), max_size=7))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_element_is_in_one_region_with_all_its_holders(held: list[tuple[Box, int]]) -> None:
     given_boxes: dict[Box, list[int]] = {}
     holders = np.zeros((*SHAPE, 6), dtype=bool)

@@ -35,7 +35,7 @@ def loads(draw: st.DrawFn) -> tuple[list[Bucket], list[int], list[int]]:
 
 
 @given(loads())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_process_gets_each_of_its_buckets_once_from_somebody_who_has_it(
     load: tuple[list[Bucket], list[int], list[int]],
 ) -> None:

@@ -241,7 +241,7 @@ ranks = st.sampled_from([None, 1, 2, 3])
     st.booleans(),
     st.lists(st.sampled_from(["sync", "fail", "write", "hold", "take"]), max_size=8),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_replaceable_and_plain_targets_end_with_the_same_values(
     transport: str,
     case: tuple[dict[str, Tensor], dict[str, Any]],

@@ -40,7 +40,7 @@ def elements(view: tuple[int, list[int], list[int], str]) -> set[int]:
 
 
 @given(st.lists(views(), min_size=1, max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_names_that_share_an_element_are_found_and_no_others(
     given_views: list[tuple[int, list[int], list[int], str]],
 ) -> None:

@@ -48,7 +48,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], list[Pla
 
 
 @given(layouts())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_boxes_of_a_placement_are_those_that_torch_splits(
     layout: tuple[tuple[int, ...], tuple[int, ...], list[Placement]],
 ) -> None:

@@ -47,7 +47,7 @@ shapes = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
 
 @given(shapes, st.sampled_from(DTYPES), st.integers(0, 99), st.integers(1, 40), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_blocks_sum_to_the_whole_however_it_is_cut(
     shape: tuple[int, ...], dtype: str, seed: int, chunk: int, data: st.DataObject
 ) -> None:
@@ -64,7 +64,7 @@ def test_blocks_sum_to_the_whole_however_it_is_cut(
 
 
 @given(shapes.filter(bool), st.sampled_from(DTYPES), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_another_value_or_another_order_is_another_digest(
     shape: tuple[int, ...], dtype: str, data: st.DataObject
 ) -> None:

@@ -24,7 +24,7 @@ writes = st.lists(
 
 
 @given(writes, st.booleans(), st.integers(1, 16), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_commit_is_whole_or_taken_back(found: list[Write], again: bool, piece: int, data: st.DataObject) -> None:
     before = [write.target.clone() for write in found]
     arrived = [write.source.clone() for write in found]

@@ -35,7 +35,7 @@ from twinkle_remote.errors import CollectError, DispatchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_PROGRAMS = int(os.environ.get("TWINKLE_TEST_TABLES", "150"))
+_PROGRAMS = int(os.environ.get("TWINKLE_TEST_TABLES", "80"))
 
 
 @dataclass

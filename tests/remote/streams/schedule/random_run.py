@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.schedule.decisions import StageCall
     from twinkle_remote.streams.schedule.intake import Intake
 
-MANY = settings(max_examples=int(os.environ.get("TWINKLE_SCHEDULE_EXAMPLES", "400")), deadline=None)
+MANY = settings(max_examples=int(os.environ.get("TWINKLE_SCHEDULE_EXAMPLES", "150")), deadline=None)
 KEEPS = ("use", "wait", "redo")
 rules = st.builds(
     StreamRules,

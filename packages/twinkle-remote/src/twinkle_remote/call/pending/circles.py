@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.waiting import Wait
     from twinkle_remote.running import TaskTurn
 
-_FIRST_SECONDS = 0.5  # before the first look: most waits are shorter
+FIRST_SECONDS = 0.5  # before the first look: most waits are shorter
 _LONGEST_SECONDS = 8.0  # between two looks
 _GRACE_SECONDS = 4.0  # for the one of a circle that raises first
 _ASKED = 64  # workers of one call that are asked in one look
@@ -78,7 +78,7 @@ class CircleWatch:
         turn = None if limited else awaiting or own_turn()
         self._turn, self._calls, self._backend = turn, calls, backend
         self._awaits = awaiting is not None
-        self._pause = _FIRST_SECONDS
+        self._pause = FIRST_SECONDS
         self._look_at = None if turn is None else time.monotonic() + self._pause
         self._suspected: tuple[Mapping[_Node, int], float] | None = None
 
@@ -109,7 +109,7 @@ class CircleWatch:
         info = self._turn.worker.info
         mine = (info.group, info.rank, self._turn.key)
         circle = self._found(self._turn, mine)
-        self._pause = min(2 * self._pause, _LONGEST_SECONDS) if circle is None else _FIRST_SECONDS
+        self._pause = min(2 * self._pause, _LONGEST_SECONDS) if circle is None else FIRST_SECONDS
         self._look_at = time.monotonic() + self._pause
         if circle is None:
             self._suspected = None

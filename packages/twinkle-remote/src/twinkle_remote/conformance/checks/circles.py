@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness
 
 _DEEP = 6  # calls within calls: more than two components with two places have
-_LONG = 1.6  # seconds: longer than the first looks for a circle
+LONG = 1.6  # seconds: longer than the first looks for a circle
 
 
 @needs(apart=True)
@@ -39,9 +39,9 @@ def circles_are_named(harness: Harness) -> None:
 def long_waits_are_no_circles(harness: Harness) -> None:
     """Who is called back after it went on, who gives up by itself, and who only takes long."""
     a, b = harness.build(Node, 1), harness.build(Node, 2)
-    assert get(a.leaves(b, a, _LONG)) == "left"
-    assert get(a.waits(b, _LONG)) == "slept"
-    assert get(a.tries(b, a, _LONG)) == "gave up"
+    assert get(a.leaves(b, a, LONG)) == "left"
+    assert get(a.waits(b, LONG)) == "slept"
+    assert get(a.tries(b, a, LONG)) == "gave up"
     assert get(a.chain([b])) == "hint"
 
 
@@ -68,10 +68,10 @@ def circles_of_coroutines_are_named(harness: Harness) -> None:
 def long_awaits_are_no_circles(harness: Harness) -> None:
     """Who gives up by itself, who takes long, and who has a place left."""
     c, d = harness.build(AsyncNode, 1), harness.build(AsyncNode, 2)
-    assert get(c.gives_up(d, c, _LONG, 5), 60.0) == "gave up"
+    assert get(c.gives_up(d, c, LONG, 5), 60.0) == "gave up"
     a, b = harness.build(AsyncNode, 1), harness.build(AsyncNode, 2)
-    assert get(a.calls_and_sleeps(b, a, _LONG, 1), 60.0) == "hint"
-    assert get(a.sleeps(_LONG), 60.0) == "slept"
+    assert get(a.calls_and_sleeps(b, a, LONG, 1), 60.0) == "hint"
+    assert get(a.sleeps(LONG), 60.0) == "slept"
 
 
 CHECKS = (
