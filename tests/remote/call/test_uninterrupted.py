@@ -67,15 +67,16 @@ def test_all_ranks_get_a_call_that_is_interrupted_at_any_step_or_none(kind: str)
 
 def test_an_interrupt_comes_after_the_function() -> None:
     steps: list[int] = []
-    main = threading.get_ident()
+    main, begun = threading.get_ident(), threading.Event()
 
     def slow() -> None:
+        begun.set()
         for number in range(3):
             time.sleep(0.05)
             steps.append(number)
 
     def interrupt() -> None:
-        time.sleep(0.06)
+        begun.wait(_SECONDS)
         signal.pthread_kill(main, signal.SIGINT)
 
     sender = threading.Thread(target=interrupt)

@@ -166,7 +166,8 @@ def _checked_form(function: Any, spec: FunctionSpec) -> Form:
     if isinstance(function, property):
         raise TypeError("put @property above @remote_function(), not below it")
     is_function = callable(function) and hasattr(type(function), "__get__")  # Python passes `self` to nothing else
-    if not is_function or isinstance(function, staticmethod | classmethod | type):
+    # A partial has `__get__` from Python 3.13 on, and gets `self` from 3.14 on.
+    if not is_function or isinstance(function, staticmethod | classmethod | type | functools.partial):
         raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}: use a def")
     name = getattr(function, "__qualname__", repr(function))
     form = form_of(function)
