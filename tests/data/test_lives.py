@@ -101,6 +101,7 @@ class Life:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("part", range(10))
+@pytest.mark.slow
 def test_a_life_gives_what_a_plain_loop_gives(part: int) -> None:
     for number in range(part, LIVES, 10):
         check_life(number)

@@ -189,6 +189,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_a_process_group_without_variables(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))

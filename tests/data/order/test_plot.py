@@ -24,6 +24,7 @@ def test_the_table_is_what_the_loader_delivers() -> None:
     assert np.bincount(table["data_rank"]).tolist() == [len(table["row"]) // 4] * 4
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     loader: DataLoader[Batch[int]] = DataLoader(list(range(500)), batch_size=16, shuffle=True, tail="pad")
     figure = plot_order(loader, tmp_path / "order.png", epochs=2)

@@ -261,6 +261,7 @@ def test_files_count_by_their_contents(tmp_path: Path, kind: str, streaming: boo
     assert state_of(one)["fingerprint"] != state_of(other)["fingerprint"]
 
 
+@pytest.mark.slow
 def test_a_digest_is_cheap() -> None:
     ids = list(range(131_072))
     starts = np.arange(65, dtype=np.int32) * len(ids)

@@ -151,6 +151,7 @@ def is_told(error: BaseException) -> bool:
     return "twinkle" in place and line.startswith("raise ") and isinstance(error, TypeError | ValueError | IndexError)
 
 
+@pytest.mark.slow
 def test_every_value_is_taken_or_refused_on_purpose(tmp_path: Path) -> None:
     raw = []
     for name, call in calls(tmp_path).items():

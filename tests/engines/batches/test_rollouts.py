@@ -272,6 +272,7 @@ def test_temperatures_stand_by_sequence_and_at_each_token_of_a_rectangle() -> No
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_many_rows_are_cut_and_joined_in_linear_time() -> None:
     count = 32_000  # of a quadratic walk, some minutes
     whole = Rollouts(

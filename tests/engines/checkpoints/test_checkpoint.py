@@ -61,6 +61,7 @@ def values(model: TransformersModel) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.slow
 def test_a_resumed_training_equals_the_undisturbed_one(tmp_path: Path) -> None:
     undisturbed = new_model()
     losses = train(undisturbed, new_loader(), 9)
@@ -95,6 +96,7 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize("build", [Build("qwen2"), with_an_unused_part])
+@pytest.mark.slow
 def test_a_checkpoint_has_the_optimizers_state_and_no_other(
     tmp_path: Path, optimizer: str, steps: int, build: Any
 ) -> None:
@@ -275,6 +277,7 @@ def test_a_checkpoint_before_a_damaged_one_is_read(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_a_file_with_another_bit_is_damaged(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     model, loader, again = new_model(), new_loader(), new_model()

@@ -34,6 +34,7 @@ def weighted(logprobs: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Te
 
 
 @pytest.mark.parametrize("way", ["rows", "packs", "calls"])
+@pytest.mark.slow
 def test_bfloat16_adds_up_as_float32(way: str) -> None:
     """One row counts as much as 256 of the others, which are lost one by one in a sum of 8 bits."""
     ids = torch.tensor([[2, 3, 4, 5, 6]] * 33)

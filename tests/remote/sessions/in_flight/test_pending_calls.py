@@ -69,6 +69,7 @@ def test_a_call_that_does_not_end_holds_up_nobody_else() -> None:
     until.set()
 
 
+@pytest.mark.slow
 def test_a_worker_does_not_wait_for_the_call_that_it_is_in() -> None:
     inner, outer = on("two").create(Service), on("one").create(Service)
     assert submit(outer.many, inner, MAX_IN_FLIGHT + 10).result(timeout=60) == MAX_IN_FLIGHT + 11

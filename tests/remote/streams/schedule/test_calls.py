@@ -76,6 +76,7 @@ def intakes_of(shape: Shape, seed: int) -> list[Intake]:
 
 @MANY
 @given(rules, sizes, shapes, seeds, st.sampled_from([0.0, 0.05]), st.booleans())
+@pytest.mark.slow
 def test_no_row_waits_for_room_and_calls_have_what_their_stage_takes(
     rule: StreamRules, counts: list[int], shape: Shape, seed: int, faults: float, lanes: bool
 ) -> None:

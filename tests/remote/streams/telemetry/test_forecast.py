@@ -169,6 +169,7 @@ def test_the_synchronous_loop_of_equal_rows_is_predicted_exactly(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0.001, 10.0), st.floats(0.0001, 1.0))
+@pytest.mark.slow
 def test_a_stream_ahead_is_as_fast_as_its_slower_side(sleeper: Sleeper, seconds: float, training: float) -> None:
     batches = stream([[0.0] * SLOTS], sleeper.sleep, rows=SLOTS, ahead=8 * SLOTS, order="arrival")
     predicted = batches.explain({"Sleeper.sleep": [seconds]}, training, SLOTS * 64)
