@@ -93,6 +93,26 @@ def test_variables_of_a_launcher_have_a_remedy() -> None:
     assert found["Ray's variables"].found == "RAY_TOKEN"
 
 
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "0 for workers"),
+        ({"RAY_ADDRESS": "local"}, "0 for workers"),
+        ({"RAY_ADDRESS": "auto"}, "15, behind"),
+        ({"RAY_worker_niceness": "15"}, "behind other processes"),
+        ({"RAY_worker_niceness": "0"}, "0"),
+    ],
+)
+def test_the_priority_of_workers_is_reported(environment: dict[str, str], said: str) -> None:
+    (found,) = [finding for finding in ray_findings(environment) if finding.what == "RAY_worker_niceness"]
+    assert said in found.found and not found.remedy
+
+
+def test_a_priority_that_is_no_number_has_a_remedy() -> None:
+    found = {finding.what: finding for finding in ray_findings({"RAY_worker_niceness": "low"})}
+    assert found["RAY_worker_niceness"].remedy == "unset RAY_worker_niceness"
+
+
 def test_mesh_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mesh", "--dp", "2", "--tp", "2"]) == 0
     assert "dp=2, tp=2" in capsys.readouterr().out

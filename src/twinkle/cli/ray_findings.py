@@ -19,6 +19,8 @@ _OF_SHARED = 0.95  # of /dev/shm, at most
 _MIN_STORE_GIB = 1.0
 _CONNECT_SECONDS = 2.0
 _LAUNCHED = ("RANK", "WORLD_SIZE")
+_NICENESS = "RAY_worker_niceness"
+_RAYS_NICENESS = 15
 
 
 def ray_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -30,6 +32,7 @@ def ray_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield _address(environment.get("RAY_ADDRESS", ""))
     if _SHARED.is_dir():
         yield _object_store()
+    yield _niceness(environment)
     held = sorted(name for name in environment if name.startswith("RAY_") and name != "RAY_ADDRESS")
     if held:
         yield Finding("Ray's variables", ", ".join(held))
@@ -65,6 +68,24 @@ def _address(address: str) -> Finding:
             "unset RAY_ADDRESS, or start the cluster: ray start --head",
         )
     return Finding("RAY_ADDRESS", f"{address} answers: a session joins it")
+
+
+def _niceness(environment: Mapping[str, str]) -> Finding:
+    """The priority of workers: a cluster that is joined has that of its own start."""
+    value = environment.get(_NICENESS)
+    joins = environment.get("RAY_ADDRESS", "local") not in ("", "local")
+    if joins:
+        found = f"as the cluster was started; Ray's default is {_RAYS_NICENESS}, behind every other process of a host"
+        return Finding(_NICENESS, found + f": {_NICENESS}=0 before `ray start` gives workers their share")
+    if value is None:
+        return Finding(
+            _NICENESS, f"not set: 0 for workers of a session's own cluster (Ray's default is {_RAYS_NICENESS})"
+        )
+    try:
+        behind = int(value) > 0
+    except ValueError:
+        return Finding(_NICENESS, f"{value!r} is no number", f"unset {_NICENESS}")
+    return Finding(_NICENESS, f"{value}: workers run behind other processes of the host" if behind else value)
 
 
 def _object_store() -> Finding:

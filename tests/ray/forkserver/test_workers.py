@@ -127,9 +127,14 @@ def test_they_end_with_their_raylet_and_nothing_is_left(started: Program) -> Non
 
 
 def test_spawn_starts_each_by_itself(program: Callable[..., Program]) -> None:
-    spawned = program(PROGRAM, "spawn")
+    unset = """
+    import os
+    os.environ.pop("RAY_worker_niceness", None)
+"""
+    spawned = program(unset + PROGRAM, "spawn")
     states: list[dict[str, Any]] = spawned.report("started ", 60)["value"]
     assert not any(state["forked"] for state in states) and len(states) == 3
+    assert all(state["nice"] == 0 for state in states)  # Ray's default is 15
     spawned.finish(60)
 
 

@@ -95,6 +95,7 @@ def arm(part: Part, step: str, how: signal.Signals | None) -> None:
         setattr(endpoint, name, before(getattr(endpoint, name), part, name))
     GlooLink.post = before(GlooLink.post, part, "post")  # type: ignore[method-assign]  # where a fault strikes
     commit_module._exchange = before(commit_module._exchange, part, "write")
+    commit_module.copy_all = before(commit_module.copy_all, part, "copy")  # type: ignore[attr-defined]
     graph: Any = torch.autograd.graph  # all memory is replaced when this is called
     graph.increment_version = before(graph.increment_version, part, "write")
 
@@ -171,6 +172,12 @@ CASES = [
 # Each step is killed over both transports; what stops or raises there does so the same over either.
 ONCE = {"gloo": signal.SIGSTOP, "shared": None}
 FAULTS = [(*case, signal.SIGKILL) for case in CASES] + [(*case, ONCE[case[0]]) for case in CASES]
+WRITES = [
+    (transport, step, how)
+    for transport, hows in (("shared", [signal.SIGKILL, None, signal.SIGSTOP]), ("gloo", [signal.SIGKILL, None]))
+    for step in ("commit", "copy")
+    for how in hows
+]
 REPLACED = [case for case in CASES if case[2] in ("transfer", "fetch", "commit", "write", "finalize")]
 GOING_ON = ["transfer", "commit", "write"]
 
@@ -178,9 +185,9 @@ GOING_ON = ["transfer", "commit", "write"]
 def suffer(pair: Pair, transport: str, side: str, step: str, how: signal.Signals | None) -> None:
     """Check one fault: what is told, what the survivors have, and the next sync."""
     limit = 4.0 if (step, how) == ("describe", signal.SIGSTOP) else 60.0
-    sync = pair.synced(transport, timeout=limit)
+    sync = pair.synced(transport, timeout=limit, keep_old=True)
     committed, before_fault = sync.version, pair.value
-    if step == "prepare":
+    if step in ("prepare", "fetch"):  # a sync that repeats the last one has neither
         sync._controller.forget()
     workers = pair.both_sides[side]
     workers.call(1, arm, step, how)
@@ -222,7 +229,7 @@ def suffer(pair: Pair, transport: str, side: str, step: str, how: signal.Signals
 
 def go_on(pair: Pair, transport: str, step: str) -> None:
     """Check a target that is stopped and goes on after the error."""
-    sync = pair.synced(transport, timeout=60.0)
+    sync = pair.synced(transport, timeout=60.0, keep_old=True)
     target = pair.both_sides["target"]
     target.call(1, arm, step, signal.SIGSTOP)
     pair.both_sides["source"].run(fill, pair.value + 0.5)
@@ -230,6 +237,42 @@ def go_on(pair: Pair, transport: str, step: str) -> None:
         sync()
     target.signal(1, signal.SIGCONT)
     assert target.run(values) == [{pair.value}] * 2
+    pair.again(sync)
+    sync.close()
+
+
+def versions(part: Part) -> list[int]:
+    return part.versions
+
+
+def write_on(pair: Pair, transport: str, step: str, how: signal.Signals | None) -> None:
+    """Check one fault in the write of a sync that has nothing to go back to: what has arrived everywhere is final."""
+    sync = pair.synced(transport, timeout=60.0)
+    committed, target = sync.version, pair.both_sides["target"]
+    already = target.call(0, versions)
+    target.call(1, arm, step, how)
+    pair.value += 1
+    pair.both_sides["source"].run(fill, pair.value)
+    pair.logged()
+    if how is signal.SIGSTOP:
+        with pytest.raises(WeightSyncTimeoutError, match="has arrived on all ranks"):
+            sync()
+        target.signal(1, signal.SIGCONT)
+        assert target.run(values) == [{pair.value}] * 2
+        pair.again(sync)
+        sync.close()
+        return
+    assert sync() == committed + 1
+    logged = "\n".join(pair.logged())
+    assert f"version {committed + 1} of the weights has arrived on all ranks" in logged
+    assert (f"{target.name}[1/2] died" if how else f"KeyError: 'broken at {step}'") in logged
+    assert target.call(0, values) == {pair.value}
+    assert target.call(0, versions) == [*already, committed + 1]
+    if how is None:
+        assert target.call(1, values) == {pair.value}
+        assert target.call(1, versions)[-2:] == target.call(0, versions)[-2:]
+    else:
+        target.restart(1)
     pair.again(sync)
     sync.close()
 
@@ -244,6 +287,7 @@ class Faults:
             self.free[False].put(pair)
         waiting: list[tuple[Any, ...]] = [(False, suffer, *fault) for fault in FAULTS if fault[-1] is signal.SIGSTOP]
         waiting += [(False, go_on, "gloo", step) for step in GOING_ON]
+        waiting += [(False, write_on, *case) for case in WRITES if case[-1] is signal.SIGSTOP]
         self.begun: dict[tuple[Any, ...], Future[None]] = {}
         for case in waiting:
             self.begun[case] = pool.submit(self._on_a_pair, *case)
@@ -293,6 +337,13 @@ def test_a_fault_where_memory_is_replaced(
     faults: Faults, transport: str, side: str, step: str, how: signal.Signals | None
 ) -> None:
     faults.check(True, suffer, transport, side, step, how)
+
+
+@pytest.mark.parametrize(("transport", "step", "how"), WRITES)
+def test_a_fault_in_the_write_of_what_has_arrived_everywhere(
+    faults: Faults, transport: str, step: str, how: signal.Signals | None
+) -> None:
+    faults.check(False, write_on, transport, step, how)
 
 
 @pytest.mark.parametrize("step", GOING_ON)

@@ -18,6 +18,7 @@ from twinkle_ray.python_internals import environment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+NICENESS = "RAY_worker_niceness"
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # `ray_internals.on_loopback` for the cluster's processes
 _LONGEST = 24  # most bytes of a parent folder: the paths of Ray's sockets inside it have a limit of the system
 
@@ -35,6 +36,9 @@ def private_folder() -> Path:
 def marked_children(mark: str, hash_seed: str) -> Iterator[None]:
     """Set a variable that the processes of the cluster inherit, by which they are found, and their hash seed.
 
+    Workers get the driver's priority where the user names no other: Ray's default (niceness 15) has them starve next to
+    any busy process of the host, such as the driver's own loaders, and a step then takes as long as its slowest rank.
+
     Args:
         mark: Its value.
         hash_seed: The seed by which Python hashes texts there.
@@ -44,6 +48,7 @@ def marked_children(mark: str, hash_seed: str) -> Iterator[None]:
         HASH_SEED: hash_seed,
         _LOOPBACK: "0",
         "SPT_NOENV": "1",  # otherwise the titles of Ray's agents overwrite their environment in /proc
+        NICENESS: os.environ.get(NICENESS, "0"),
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
     }
     with environment({**own, "RAY_ADDRESS": None}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from twinkle_ray.weights.rendezvous.session import Phase
@@ -75,6 +75,7 @@ class RankReport:
         prepared: Digest of the plan that it has; None without one.
         generation: Of its process group; None without one.
         occupied: Memory files in which its tensors live; None if a sync does not replace their memory.
+        goes_back: Whether the old values are left anyway until the sync is final: its memory is replaced or staged.
         trained: The sign that the component trains these weights; "" where there is none, and for a source.
         facts: What its weights stand on, which is compared with the other side's.
     """
@@ -89,8 +90,14 @@ class RankReport:
     prepared: str | None
     generation: int | None
     occupied: frozenset[MemoryFile] | None = None
+    goes_back: bool = False
     trained: str = ""
     facts: tuple[tuple[str, str], ...] = ()
+
+    def stands_as(self, before: RankReport, plan_digest: str) -> bool:
+        """Whether the rank has the plan, and nothing that the plan stands on has changed since an earlier report."""
+        now = replace(self, rank_specs=None, prepared=None, generation=None)
+        return self.prepared == plan_digest and now == replace(before, rank_specs=None, prepared=None, generation=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +115,16 @@ class StepResult:
     checksums: Mapping[int, int]
     seconds: float
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatReport:
+    """A rank's answer to `repeat`.
+
+    Attributes:
+        report: As `describe` returns it.
+        transferred: The result of `transfer`; None if the rank has changed, and has transferred nothing.
+    """
+
+    report: RankReport
+    transferred: StepResult | None

@@ -66,7 +66,8 @@ class WeightSync:
             after the write. "first": in the first sync, and after layouts or workers have changed. "always": in every
             sync, which then refuses values that are not finite; the log names them elsewhere. "never": not at all.
         checksum: Compare a CRC-32 of every bucket at both ends before the write.
-        keep_old: Keep the old values until all ranks have the new ones, to go back if one dies; it costs one copy.
+        keep_old: Keep the old values until all ranks have the new ones, to go back if one dies in the write; it costs
+            one copy. Without it what has arrived on all ranks is final: a death in the write does not fail the sync.
         transport: "auto" (by reference within a process, shared memory or CUDA IPC within a host, NCCL or Gloo between
             hosts), or one of "gloo", "nccl", "shared", "cuda_ipc", "object_store" for every pair of processes.
         silence: A worker without a sign of life for as many seconds counts as stopped.
@@ -90,7 +91,7 @@ class WeightSync:
         convert: bool = False,
         check: Check = "first",
         checksum: bool = False,
-        keep_old: bool = True,
+        keep_old: bool = False,
         transport: Transport = "auto",
         silence: float = 10.0,
         overwrite_trained: bool = False,

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.weights.checks import check_arrival, check_finite, check_one_rank, check_replicas
+from twinkle_ray.weights.controller.causes import first_cause
 from twinkle_ray.weights.controller.rank_calls import SIDES, RankCalls
-from twinkle_ray.weights.controller.steps import run_last_step, run_step
+from twinkle_ray.weights.controller.steps import LastStep, run_step
 from twinkle_ray.weights.controller.survivors import death_behind, run_where_alive
 from twinkle_ray.weights.delivery import WeightDelivery, by_name, changed_names
-from twinkle_ray.weights.errors import WeightSyncError
+from twinkle_ray.weights.errors import WeightSyncError, WeightSyncTimeoutError
 from twinkle_ray.weights.worker import endpoint, in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from twinkle_ray.weights.controller.steps import StepCall
     from twinkle_ray.weights.controller.sync_group import SyncGroup
     from twinkle_ray.weights.messages import Side, StepResult, SyncCommand
     from twinkle_ray.weights.planning.box_plan import Digests
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
     from twinkle_ray.weights.worker.examination import Examined
+
+
+_log = logging.getLogger("twinkle.ray")
+# routes whose blocks stay where they are when their source has made the sync final
+_STAYING = frozenset({"link", "shared"})
 
 
 class Attempt:
@@ -31,15 +39,27 @@ class Attempt:
         sync_plan: The plan that the ranks follow.
         command: The command that the ranks get.
         deadline: On the monotonic clock.
+        fetched: The buckets' handles that each rank of the target has got in an earlier attempt by this plan.
+        sources: The results of `transfer` on the source, where that was done.
     """
 
     def __init__(
-        self, calls: RankCalls, group: SyncGroup, sync_plan: SyncPlan, command: SyncCommand, deadline: float
+        self,
+        calls: RankCalls,
+        group: SyncGroup,
+        sync_plan: SyncPlan,
+        command: SyncCommand,
+        deadline: float,
+        fetched: Sequence[Mapping[int, object]] = (),
+        sources: Sequence[StepResult] = (),
     ) -> None:
         self.sync_plan, self.command = sync_plan, command
         self._calls, self._group, self._deadline = calls, group, deadline
-        self._sources: Sequence[StepResult] = ()
+        self.fetched = fetched
+        self._sources = sources
         self._sent: Sequence[Digests] | None = None
+        self._finalizing: LastStep | None = None
+        self._lost = False
 
     @property
     def compares(self) -> bool:
@@ -63,8 +83,13 @@ class Attempt:
         self._sources = self._step("transfer", SIDES, endpoint.transfer)["source"]
 
     def commit(self) -> WeightDelivery:
-        """Wait until everything has arrived, and write it on every rank of the target, or on none."""
+        """Wait until everything has arrived, and write it on every rank of the target, or on none.
+
+        Without old values to go back to, what has arrived on all ranks is final: a death in the write is no failure.
+        """
         self._fetch()
+        if not self.command.reversible:
+            return self._commit_finally()
         try:
             bits = self._step("commit", ("target",), endpoint.commit)["target"]
             received = self._verify()
@@ -74,6 +99,40 @@ class Attempt:
                 run_where_alive("rollback", self._calls.both_sides["target"], call)
             raise
         return self._delivery(bits, received)
+
+    def _commit_finally(self) -> WeightDelivery:
+        """Write what has arrived on every rank of the target; none of them can go back."""
+        if self._sent is not None:
+            arrived = self._step("digest_arrivals", ("target",), endpoint.digest_arrivals)["target"]
+            check_arrival(self.sync_plan.plan, self._sent, arrived)
+        target = self._calls.both_sides["target"]
+        calls: dict[Side, StepCall] = {
+            "target": self._calls.call("target", endpoint.commit, self._calls.same("target", self.command))
+        }
+        commit = LastStep("commit", self._calls.both_sides, calls)
+        if self._sent is None and target.polled and set(self.sync_plan.routes) <= _STAYING:
+            self._finalizing = self._finalize()  # a worker runs its calls in order
+        version = self.command.version
+        placed = f"version {version} of the weights has arrived on all ranks, so that the others hold it"
+        watched = self._group.watched(self.sync_plan, self.command.phase("commit"), ("target",))
+        try:
+            done = commit.finish(self._deadline, watched, placed)
+        except WeightSyncError as error:
+            if self._finalizing is not None:
+                self._finalizing.let_go()
+            if isinstance(error, WeightSyncTimeoutError):
+                raise
+            _log.warning("%s; it writes them once more", error)
+            self._finalizing = None
+            commit = LastStep("commit", self._calls.both_sides, calls)
+            done = commit.finish(self._deadline, watched, placed)
+        if len(commit.deaths) >= target.size:
+            head = "the weight sync failed at its step 'commit', and no rank of the target is left"
+            raise first_cause(head, commit.deaths, "")
+        self._lost = done is None
+        every_bit = (1 << len(self.sync_plan.plan.entries)) - 1
+        bits = [every_bit] if done is None else done["target"]
+        return self._delivery(bits, None if self._lost else self._verify())
 
     def hold(self, superseded: Sequence[Sequence[int]]) -> WeightDelivery:
         """Wait until everything has arrived, and every rank of the target holds it; writes nothing.
@@ -122,15 +181,22 @@ class Attempt:
         Returns:
             Whether every rank has answered; the log names those that have died.
         """
+        step = self._finalizing or self._finalize()
+        watched = self._group.watched(self.sync_plan, self.command.phase("finalize"), ("target",))
+        placed = f"version {self.command.version} of the weights is in place"
+        return step.finish(self._deadline, watched, placed, known=self._lost) is not None
+
+    def _finalize(self) -> LastStep:
         calls = {
             side: self._calls.call(side, endpoint.finalize, self._calls.same(side, self.command)) for side in SIDES
         }
-        watched = self._group.watched(self.sync_plan, self.command.phase("finalize"), ("target",))
-        placed = f"version {self.command.version} of the weights is in place"
-        return run_last_step("finalize", self._calls.both_sides, calls, self._deadline, watched, placed)
+        return LastStep("finalize", self._calls.both_sides, calls)
 
     def _fetch(self) -> None:
-        """Wait for the background of a detached sync, and get the buckets that sources put into block stores."""
+        """Wait for the background of a detached sync, and get the buckets that sources put into block stores.
+
+        Where they are where the target got them last, each rank has them.
+        """
         if self.command.detached:
             self._sources = self._step("wait_transfer", SIDES, endpoint.wait_transfer)["source"]
         if not (self.sync_plan.uses_block_stores or self.command.checksum):
@@ -144,11 +210,15 @@ class Attempt:
             }
             for rank in range(self._calls.both_sides["target"].size)
         ]
+        if wanted == self.fetched and not self.command.checksum:
+            return
+        self.fetched = ()
         try:
             fetched = self._step("fetch", ("target",), endpoint.fetch, wanted)["target"]
         except WeightSyncError as error:
             answer = self._calls.call("source", endpoint.ping)
             raise death_behind("fetch", error, self._calls.both_sides["source"], answer) from error
+        self.fetched = wanted
         if self.command.checksum:
             _compare_checksums(self._sources, fetched)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.controller.participants import Participants
     from twinkle_ray.weights.controller.steps import StepCall
     from twinkle_ray.weights.delivery import WeightDelivery
-    from twinkle_ray.weights.messages import RankReport
+    from twinkle_ray.weights.messages import RankReport, RepeatReport
     from twinkle_ray.weights.planning.schedule import Transport
     from twinkle_ray.weights.planning.sync_plan import SyncPlan
 
@@ -73,6 +73,7 @@ class Controller:
         self._forgotten = False
         self._attempts = 0
         self._checked: str | None = None
+        self._latest: Attempt | None = None
 
     @property
     def sync_plan(self) -> SyncPlan | None:
@@ -96,7 +97,18 @@ class Controller:
             if in_flight and self._all_return():
                 return EmptyAttempt(SyncCommand(version, self._attempts, "", in_flight=True))
             raise WeightSyncError(f"no rank of {self.target.name}, the target of the weight sync, is alive")
-        reports = self._plans.describe(deadline)
+        latest, self._latest = self._latest, None
+        reports = None
+        if latest is not None and self._may_repeat(latest):
+            command = replace(
+                latest.command, version=version, attempt=self._attempts, detached=detached, in_flight=in_flight
+            )
+            repeated = self._repeat(latest, command, deadline)
+            if isinstance(repeated, Attempt):
+                return repeated
+            reports = repeated
+        if reports is None:
+            reports = self._plans.describe(deadline)
         self._check_target(reports["target"])
         check_facts(self._calls.both_sides["source"].name, self.target.name, reports["source"], reports["target"])
         sync_plan = self._plans.compile(reports)
@@ -107,15 +119,47 @@ class Controller:
             plan_digest=sync_plan.digest,
             detached=detached,
             checksum=self._options.checksum,
-            reversible=self._options.keep_old and len(sync_plan.processes) > 1,
+            reversible=self._reversible(sync_plan, reports["target"]),
             in_flight=in_flight,
             occupied=self._occupied(reports["target"]),
         )
-        attempt = Attempt(self._calls, self._group, sync_plan, command, deadline)
+        fetched = () if latest is None or latest.sync_plan is not sync_plan else latest.fetched
+        attempt = Attempt(self._calls, self._group, sync_plan, command, deadline, fetched)
         check = self._options.check
         compare = check == "always" or (check == "first" and self._checked != sync_plan.digest)
         attempt.transfer(compare=compare, finite=check == "always")
         return attempt
+
+    def _reversible(self, sync_plan: SyncPlan, reports: Sequence[RankReport]) -> bool:
+        """Whether ranks of the target can go back: where that is wanted, and where it costs nothing."""
+        wanted = self._options.keep_old or any(report.goes_back for report in reports)
+        return wanted and len(sync_plan.processes) > 1
+
+    def _may_repeat(self, latest: Attempt) -> bool:
+        """Whether a sync may begin as the latest one, which has worked.
+
+        Not where ranks wait for each other before they transfer, because one that has changed would not come; nor where
+        the memory of the target is replaced, because only the target knows in which memory it lives.
+        """
+        plan = latest.sync_plan
+        replaced = any(report.occupied is not None for report in plan.reports["target"])
+        return self._options.check != "always" and not plan.links and not replaced
+
+    def _repeat(self, latest: Attempt, command: SyncCommand, deadline: float) -> Attempt | dict[Side, list[RankReport]]:
+        """Describe and transfer in one step; returns the reports alone where a rank has changed."""
+        calls = {
+            side: self._calls.call(side, endpoint.repeat, self._calls.same(side, command), *self._plans.known(side))
+            for side in SIDES
+        }
+        watched = self._group.watched(latest.sync_plan, command.phase("repeat"), SIDES, once_begun=True)
+        found: dict[Side, list[RepeatReport]] = run_step("repeat", self._calls.both_sides, calls, deadline, watched)
+        reports = {side: [one.report for one in of_side] for side, of_side in found.items()}
+        self._plans.take(reports)
+        transferred = {side: [one.transferred for one in of_side] for side, of_side in found.items()}
+        if not all(one is not None for of_side in transferred.values() for one in of_side):
+            return reports
+        sources = [one for one in transferred["source"] if one is not None]
+        return Attempt(self._calls, self._group, latest.sync_plan, command, deadline, latest.fetched, sources)
 
     def _check_target(self, reports: Sequence[RankReport]) -> None:
         """Refuse to write weights that the target trains, unless that is wanted.
@@ -156,6 +200,9 @@ class Controller:
             attempt.finalize_source()
         elif not attempt.finalize():
             self.forget()
+            return
+        if isinstance(attempt, Attempt):
+            self._latest = attempt
 
     def can_continue_without(self) -> bool:
         """Whether a rank of the target was lost since the sync began, and others are left, or have come."""
@@ -211,6 +258,7 @@ class Controller:
     def forget(self) -> None:
         """End the group's session; the next sync plans anew."""
         self._forgotten = True
+        self._latest = None
         self._group.end()
         self._plans.clear()
         self._checked = None

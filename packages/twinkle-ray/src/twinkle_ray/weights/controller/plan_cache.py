@@ -42,21 +42,23 @@ class PlanCache:
 
     def describe(self, deadline: float) -> dict[Side, list[RankReport]]:
         """Every rank's report; specs travel only where they have changed."""
-        calls = {
-            side: self._calls.call(
-                side,
-                endpoint.describe,
-                [self._known_digest(side, rank) for rank in range(ranks.size)],
-                self._calls.same(side, isinstance(ranks, RemoteParticipants) and ranks.concurrent),
-            )
-            for side, ranks in self._calls.both_sides.items()
-        }
+        calls = {side: self._calls.call(side, endpoint.describe, *self.known(side)) for side in SIDES}
         reports: dict[Side, list[RankReport]] = run_step("describe", self._calls.both_sides, calls, deadline)
+        self.take(reports)
+        return reports
+
+    def known(self, side: Side) -> tuple[Sequence[object], Sequence[object]]:
+        """For each rank of a side, the digest of its known specs, and whether its component works meanwhile."""
+        ranks = self._calls.both_sides[side]
+        digests = [self._known_digest(side, rank) for rank in range(ranks.size)]
+        return digests, self._calls.same(side, isinstance(ranks, RemoteParticipants) and ranks.concurrent)
+
+    def take(self, reports: Mapping[Side, Sequence[RankReport]]) -> None:
+        """Keep the specs that came with reports."""
         for side, of_side in reports.items():
             for rank, report in enumerate(of_side):
                 if report.rank_specs is not None:
                     self._known_specs[side, rank] = (report.digest, report.rank_specs)
-        return reports
 
     def compile(self, reports: Mapping[Side, Sequence[RankReport]]) -> SyncPlan:
         """The plan for these reports; compiled again only when shards, devices or processes have changed."""

@@ -36,6 +36,7 @@ class Watched:
         silence: A process without a sign of life for as many seconds counts as stopped.
         processes: Those that take part in the step.
         who: Describes a process, for messages.
+        once_begun: A process counts from its first sign of life in the phase on: it may be busy before.
     """
 
     session_store: SessionStore
@@ -43,6 +44,7 @@ class Watched:
     silence: float
     processes: Sequence[int]
     who: Callable[[int], str]
+    once_begun: bool = False
 
 
 def run_step(
@@ -91,56 +93,74 @@ def run_step(
     raise first_cause(failed_head(name), causes, silence)
 
 
-def run_last_step(
-    name: str,
-    both_sides: Mapping[Side, Participants],
-    calls: Mapping[Side, StepCall],
-    deadline: float,
-    watched: Watched | None,
-    placed: str,
-) -> bool:
-    """Run the step after a commit on both sides: it takes nothing back, and a death does not fail the sync.
+class LastStep:
+    """A step that takes nothing back, so that a death does not fail the sync; it begins at once.
 
     Args:
         name: Of the step, for messages.
         both_sides: The participants of each side.
         calls: The function and each rank's arguments.
-        deadline: On the monotonic clock.
-        watched: The processes of the target.
-        placed: What is in place, for messages.
 
-    Returns:
-        Whether every rank has done it; the log names the others.
-
-    Raises:
-        WeightSyncError: If a rank raised, or a rank of the target is stopped or late.
+    Attributes:
+        deaths: After `finish`, the ranks that have died, as causes.
     """
-    pending: dict[Side, Pending] = {}
-    causes: list[Cause] = []
-    for side, call in calls.items():
-        try:
-            pending[side] = both_sides[side].start(*call)
-        except TwinkleError as error:
-            causes.extend(causes_of(error))
-    target = [one for side, one in pending.items() if side == "target"]
-    source = [one for side, one in pending.items() if side == "source"]
-    silent = _wait(target, deadline, watched)
-    if not silent and any(one.failed() for one in target):
-        only_deaths = all(cause.level == DEATH for cause in gather_causes(target, late_too=False))
-        _wait(target, deadline if only_deaths else time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
-    wait_soon(pending.values())
-    causes += gather_causes(target, late_too=not silent)
-    causes += gather_causes(source, late_too=False)
-    failures = [cause for cause in causes if cause.level in (OWN_ERROR, LATE)]
-    if silent or failures:
-        head = f"the weight sync failed at its step {name!r}, and {placed}"
-        raise first_cause(head, failures, _silence(silent, watched))
-    for cause in causes:
-        _log.warning("%s; at the step %r after it %s", placed, name, cause.text)
-    waiting = [both_sides[side].name for side, one in pending.items() if not one.done()]
-    if waiting:
-        _log.warning("%s; at the step %r after it %s does not answer", placed, name, ", ".join(waiting))
-    return not causes and not waiting
+
+    def __init__(self, name: str, both_sides: Mapping[Side, Participants], calls: Mapping[Side, StepCall]) -> None:
+        self._name, self._both_sides = name, both_sides
+        self.deaths: Sequence[Cause] = ()
+        self._pending: dict[Side, Pending] = {}
+        self._causes: list[Cause] = []
+        for side, call in calls.items():
+            try:
+                self._pending[side] = both_sides[side].start(*call)
+            except TwinkleError as error:
+                self._causes.extend(causes_of(error))
+
+    def let_go(self) -> None:
+        """Wait for it no more: the step before it has failed."""
+        for one in self._pending.values():
+            one.let_go()
+
+    def finish(
+        self, deadline: float, watched: Watched | None, placed: str, *, known: bool = False
+    ) -> dict[Side, list[Any]] | None:
+        """Wait for the step.
+
+        Args:
+            deadline: On the monotonic clock.
+            watched: The processes of the target.
+            placed: What is in place, for messages.
+            known: The deaths are known from an earlier step, and are not logged again.
+
+        Returns:
+            Each side's results in rank order; None if a rank has not done it, which the log names.
+
+        Raises:
+            WeightSyncError: If a rank raised, or a rank of the target is stopped or late.
+        """
+        pending = self._pending
+        target = [one for side, one in pending.items() if side == "target"]
+        source = [one for side, one in pending.items() if side == "source"]
+        silent = _wait(target, deadline, watched)
+        if not silent and any(one.failed() for one in target):
+            only_deaths = all(cause.level == DEATH for cause in gather_causes(target, late_too=False))
+            _wait(target, deadline if only_deaths else time.monotonic() + GRACE_SECONDS, None, all_of_them=True)
+        wait_soon(pending.values())
+        causes = self._causes + gather_causes(target, late_too=not silent)
+        causes += gather_causes(source, late_too=False)
+        failures = [cause for cause in causes if cause.level in (OWN_ERROR, LATE)]
+        if silent or failures:
+            head = f"the weight sync failed at its step {self._name!r}, and {placed}"
+            raise first_cause(head, failures, _silence(silent, watched))
+        self.deaths = [cause for cause in causes if cause.level == DEATH]
+        for cause in [] if known else causes:
+            _log.warning("%s; at the step %r after it %s", placed, self._name, cause.text)
+        waiting = [self._both_sides[side].name for side, one in pending.items() if not one.done()]
+        if waiting:
+            _log.warning("%s; at the step %r after it %s does not answer", placed, self._name, ", ".join(waiting))
+        if causes or waiting:
+            return None
+        return {side: one.results(0.0) for side, one in pending.items()}
 
 
 def failed_head(name: str) -> str:
@@ -158,7 +178,9 @@ def _wait(pending: Collection[Pending], deadline: float, watched: Watched | None
     monitor = (
         None
         if watched is None
-        else LivenessMonitor(watched.session_store, watched.phase, watched.processes, watched.silence)
+        else LivenessMonitor(
+            watched.session_store, watched.phase, watched.processes, watched.silence, once_begun=watched.once_begun
+        )
     )
     began = time.monotonic()
     while time.monotonic() < deadline:

@@ -70,11 +70,14 @@ class SyncGroup:
         self._current = (session, SessionStore(session))
         return session
 
-    def watched(self, sync_plan: SyncPlan, phase: Phase, sides: Sequence[Side]) -> Watched | None:
+    def watched(
+        self, sync_plan: SyncPlan, phase: Phase, sides: Sequence[Side], *, once_begun: bool = False
+    ) -> Watched | None:
         """The processes of some sides, to watch them during a step; None without a session."""
         if self._current is None:
             return None
-        return Watched(self._current[1], phase, self._silence, sync_plan.processes_of(sides), sync_plan.who)
+        processes = sync_plan.processes_of(sides)
+        return Watched(self._current[1], phase, self._silence, processes, sync_plan.who, once_begun)
 
     def end(self) -> None:
         """End the session for everybody."""

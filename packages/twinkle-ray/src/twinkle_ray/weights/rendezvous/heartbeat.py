@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
+_SHORT_SECONDS = 0.02  # a phase that is over sooner needs no sign of life
+
+
 class Heartbeat:
     """A thread that sends signs of life of this process during phases, and notices an abort of the session at once.
 
@@ -39,14 +42,16 @@ class Heartbeat:
             on_abort()
 
     @contextmanager
-    def during(self, phase: Phase, session_store: SessionStore) -> Iterator[None]:
+    def during(self, phase: Phase, session_store: SessionStore, *, begins: bool = False) -> Iterator[None]:
         """Send signs of life during a phase.
 
         Args:
             phase: The phase.
             session_store: The caller's own connection.
+            begins: Send one at once: the controller counts its silence only from the first one on.
         """
-        session_store.beat(self._rank, phase, "0")
+        if begins:
+            session_store.beat(self._rank, phase, "0")
         with self._lock:
             self._phases.add(phase)
         self._busy.set()
@@ -71,9 +76,11 @@ class Heartbeat:
         try:
             while self.reason is None:
                 self._busy.wait()
-                if self._over.is_set():
+                if self._over.wait(_SHORT_SECONDS):
                     self._session_store.close()
                     return
+                if not self._busy.is_set():
+                    continue
                 count += 1
                 with self._lock:
                     for phase in self._phases:
@@ -93,10 +100,20 @@ class LivenessMonitor:
         phase: The phase.
         processes: Those that take part in it.
         silence: A process without a sign of life for as many seconds is silent.
+        once_begun: A process without any sign of life has not begun: it may work for as long as it wants before.
     """
 
-    def __init__(self, session_store: SessionStore, phase: Phase, processes: Sequence[int], silence: float) -> None:
+    def __init__(
+        self,
+        session_store: SessionStore,
+        phase: Phase,
+        processes: Sequence[int],
+        silence: float,
+        *,
+        once_begun: bool = False,
+    ) -> None:
         self._session_store, self._phase, self._silence = session_store, phase, silence
+        self._once_begun = once_begun
         self._looked = time.monotonic()
         self._seen = dict.fromkeys(processes, ("", self._looked))
 
@@ -114,5 +131,7 @@ class LivenessMonitor:
         return [
             rank
             for rank, (value, since) in self._seen.items()
-            if now - since > self._silence and value != f"{self._phase.attempt} done"
+            if now - since > self._silence
+            and value != f"{self._phase.attempt} done"
+            and (value or not self._once_begun)
         ]

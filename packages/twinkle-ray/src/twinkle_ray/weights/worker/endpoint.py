@@ -1,7 +1,8 @@
 """The worker's functions, which the controller calls one after the other.
 
-Describe, prepare, transfer, wait_transfer, fetch, commit: no weight of the target changes before the commit. The state
-between the calls is kept by process, so that the ranks of one process share its link.
+Describe, prepare, transfer, wait_transfer, fetch, commit: no weight of the target changes before the commit. After a
+sync that worked, `repeat` describes and transfers at once. The state between the calls is kept by process, so that the
+ranks of one process share its link.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.messages import RankAddress, RankReport, StepResult, SyncCommand
+from twinkle_ray.weights.messages import RankAddress, RankReport, RepeatReport, StepResult, SyncCommand
 from twinkle_ray.weights.replacement.replaceable import ReplaceableWeights
 from twinkle_ray.weights.replacement.staged import StagedWeights
 from twinkle_ray.weights.shards.own_memory import own_memory
 from twinkle_ray.weights.transport.packing import checksum
+from twinkle_ray.weights.worker.held import HeldVersion
 from twinkle_ray.weights.worker.process_state import ProcessState
 from twinkle_ray.weights.worker.rank_state import RankState
 from twinkle_ray.weights.worker.trained import why_trained
@@ -65,9 +67,7 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, conc
             f"{type(instance).__name__} is the {address.side} of a weight sync and has no method weights(): "
             "it returns a mapping from name to tensor, DTensor or Shard"
         )
-    with _LOCK:
-        process_state = _PROCESSES.setdefault(address.sync, ProcessState())
-        rank_state = process_state.rank_states.setdefault((address.side, address.rank), RankState(address.sync))
+    process_state, rank_state = _states(address)
     trained = ""
     facts: dict[str, str] = {}
     if not (concurrent and rank_state.is_read):
@@ -78,7 +78,7 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, conc
         rank_state.begin()
     local_shards = rank_state.local_shards
     host = host_identity()
-    return RankReport(
+    rank_state.reported = RankReport(
         process=f"{host}/{os.getpid()}",
         host=host,
         node=socket.gethostname(),
@@ -89,9 +89,34 @@ def describe(instance: HasWeights, address: RankAddress, known: str | None, conc
         prepared=None if rank_state.rank_plan is None else rank_state.rank_plan.digest,
         generation=None if process_state.session is None else process_state.session.generation,
         occupied=None if rank_state.swap_state is None else rank_state.swap_state.occupied(),
+        goes_back=rank_state.goes_back,
         trained=trained,
         facts=tuple(facts.items()),
     )
+    return rank_state.reported
+
+
+def repeat(
+    instance: HasWeights, address: RankAddress, command: SyncCommand, known: str | None, concurrent: bool = False
+) -> RepeatReport:
+    """Describe this rank, and transfer at once if nothing has changed that the plan stands on.
+
+    The weights of the target stay as they are. No bucket may travel over a link: a rank that has changed sends nothing.
+
+    Args:
+        instance: The component.
+        address: Of this rank.
+        command: The sync.
+        known: As for `describe`.
+        concurrent: As for `describe`.
+    """
+    process_state, rank_state = _states(address)
+    before = rank_state.reported
+    with process_state.watching(address, command.phase("repeat"), begins=True):
+        report = describe(instance, address, known, concurrent)
+        if before is None or not report.stands_as(before, command.plan_digest):
+            return RepeatReport(report, None)
+        return RepeatReport(report, transfer(instance, address, command))
 
 
 def read_weights(instance: HasWeights, rank_state: RankState, side: Side) -> Weights:
@@ -166,9 +191,8 @@ def fetch(
     rank_plan = rank_state.running(command)
     sums: dict[int, int] = {}
     with process_state.watching(address, command.phase("fetch")):
-        for index, bucket in rank_plan.buckets.items():
-            if rank_plan.routes[index] != "link":
-                rank_state.arrived[index] = rank_state.block_store(rank_plan.routes[index]).get(bucket, handles[index])
+        rank_state.got = dict(handles)
+        rank_state.fetch(rank_plan)
         if command.checksum:
             sums = {index: checksum(blocks) for index, blocks in rank_state.arrivals(rank_plan).items()}
     return StepResult({}, sums, time.perf_counter() - began, _nbytes(rank_state))
@@ -181,6 +205,15 @@ def digest(instance: HasWeights, address: RankAddress, command: SyncCommand, ste
         return rank_state.digests(rank_state.running(command), address.side)
 
 
+def digest_arrivals(instance: HasWeights, address: RankAddress, command: SyncCommand) -> Digests:
+    """Digests of the blocks that have arrived at this target rank, before any of them is written."""
+    process_state, rank_state = rank_at(address)
+    rank_plan = rank_state.running(command)
+    with process_state.watching(address, command.phase("digest_arrivals")):
+        rank_state.fetch(rank_plan)
+        return rank_state.held_digests(HeldVersion(rank_plan, rank_state.arrivals(rank_plan)))
+
+
 def examine(instance: HasWeights, address: RankAddress, command: SyncCommand) -> Examined:
     """Digests of the blocks that this source rank sends or could send, and what is wrong with their values."""
     process_state, rank_state = rank_at(address)
@@ -189,16 +222,24 @@ def examine(instance: HasWeights, address: RankAddress, command: SyncCommand) ->
 
 
 def commit(instance: HasWeights, address: RankAddress, command: SyncCommand) -> int:
-    """Write the arrived blocks into the target's weights, so that `rollback` can restore the old values.
+    """Write the arrived blocks into the target's weights.
+
+    `rollback` can restore the old values where the command is reversible. A second call for an attempt that is written
+    does nothing.
 
     Returns:
         The entries whose values have changed, as a set of bits.
     """
     process_state, rank_state = rank_at(address)
+    if rank_state.written[0] == command.attempt:
+        return rank_state.written[1]
     rank_plan = rank_state.running(command)
-    with process_state.watching(address, command.phase("commit")):
+    phase = command.phase("commit")  # where nobody can go back, a peer's failure does not end it
+    with process_state.watching(address, phase) if command.reversible else process_state.beating(phase):
+        rank_state.fetch(rank_plan)
         changed = rank_state.apply(rank_plan, instance.weights, reversible=command.reversible)
         rank_state.synchronize()
+        rank_state.written = command.attempt, changed
     return changed
 
 
@@ -208,8 +249,16 @@ def rollback(instance: HasWeights, address: RankAddress, command: SyncCommand) -
 
 
 def finalize(instance: HasWeights, address: RankAddress, command: SyncCommand) -> None:
-    """Make the commit final, and call the component's `on_weights` if there is one."""
+    """Make the commit final, and call the component's `on_weights` if there is one.
+
+    Does nothing on a target rank whose commit has failed, which the controller learns from the commit, nor in a second
+    call for one attempt.
+    """
     process_state, rank_state = rank_at(address)
+    written = address.side == "source" or rank_state.written[0] == command.attempt
+    if not written or rank_state.finalized == command.attempt:
+        return
+    rank_state.finalized = command.attempt
     with process_state.beating(command.phase("finalize")):
         rank_state.finalize()
         hook = getattr(instance, "on_weights", None)
@@ -242,6 +291,15 @@ def host_identity() -> str:
     with open(_BOOT_ID) as file:
         boot = file.read().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
+
+
+def _states(address: RankAddress) -> tuple[ProcessState, RankState]:
+    """The state of this process, and of one of its ranks, made on first use."""
+    with _LOCK:
+        process_state = _PROCESSES.setdefault(address.sync, ProcessState())
+        return process_state, process_state.rank_states.setdefault(
+            (address.side, address.rank), RankState(address.sync)
+        )
 
 
 def rank_at(address: RankAddress) -> tuple[ProcessState, RankState]:

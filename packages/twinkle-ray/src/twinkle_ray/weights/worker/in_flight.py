@@ -51,6 +51,7 @@ def hold(
     rank_plan = rank_state.running(command)
     with process_state.watching(address, command.phase("hold")), rank_state.held.lock:
         rank_state.held.drop(superseded)
+        rank_state.fetch(rank_plan)
         version = rank_state.held.hold(command.attempt, rank_plan, rank_state.arrivals(rank_plan))
         rank_state.synchronize()
         changed = rank_state.held_commit(version).differing() | rank_state.unsettled_entries(rank_plan)

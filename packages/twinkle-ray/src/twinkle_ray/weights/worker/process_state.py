@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, local
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +35,7 @@ class ProcessState:
     def __init__(self) -> None:
         self.rank_states: dict[tuple[str, int], RankState] = {}
         self.lock = Lock()
+        self._in_phase = local()
         self.session: Session | None = None
         self._session_store: SessionStore | None = None
         self._link: Link | None = None
@@ -88,23 +89,33 @@ class ProcessState:
         self._link = self._heartbeat = self._session_store = self.session = self._background = None
 
     @contextmanager
-    def watching(self, address: RankAddress, phase: Phase) -> Iterator[None]:
+    def watching(self, address: RankAddress, phase: Phase, *, begins: bool = False) -> Iterator[None]:
         """Send heartbeats during a phase, report a failure of this process at once, and stop at a peer's failure.
+
+        A phase in a phase of the same thread is a part of it.
+
+        Args:
+            address: Of the rank.
+            phase: The phase.
+            begins: The controller counts this process's silence from the beginning of the phase on.
 
         Raises:
             PeerFailedError: Instead of an error that follows from another process's failure.
         """
         heartbeat, session_store = self._heartbeat, self._session_store
-        if heartbeat is None or session_store is None:
+        if heartbeat is None or session_store is None or getattr(self._in_phase, "here", False):
             yield
             return
+        self._in_phase.here = True
         try:
-            with heartbeat.during(phase, session_store), self.reporting(address):
+            with heartbeat.during(phase, session_store, begins=begins), self.reporting(address):
                 yield
         except (RuntimeError, PeerFailedError) as error:
             if heartbeat.reason is not None:
                 raise PeerFailedError(heartbeat.reason) from error
             raise
+        finally:
+            self._in_phase.here = False
         if heartbeat.reason is not None:
             raise PeerFailedError(heartbeat.reason)
 

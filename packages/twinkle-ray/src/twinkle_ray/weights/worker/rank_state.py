@@ -28,7 +28,7 @@ from twinkle_ray.weights.worker.held import HeldVersions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_ray.weights.messages import MemoryFile, Route, Side, SyncCommand
+    from twinkle_ray.weights.messages import MemoryFile, RankReport, Route, Side, SyncCommand
     from twinkle_ray.weights.planning.box_plan import Digests
     from twinkle_ray.weights.planning.sync_plan import RankPlan
     from twinkle_ray.weights.shards.specs import LocalShards
@@ -55,6 +55,13 @@ class RankState:
 
     Args:
         sync: Id of the sync.
+
+    Attributes:
+        packed, arrived, handles, checksums: Of buckets, by index.
+        got: The handles of the latest `fetch`.
+        reported: Its latest report.
+        written: The latest attempt that it has written, and the entries that changed by it, as a set of bits.
+        finalized: The latest attempt that is final.
     """
 
     def __init__(self, sync: str) -> None:
@@ -64,6 +71,10 @@ class RankState:
         self.packed: dict[int, Tensor] = {}
         self.arrived: dict[int, Sequence[Tensor]] = {}
         self.handles: dict[int, object] = {}
+        self.got: Mapping[int, object] = {}
+        self.reported: RankReport | None = None
+        self.written = 0, 0
+        self.finalized = 0
         self.checksums: dict[int, int] = {}
         self._block_stores: dict[Route, BlockStore] = {}
         self._fingerprint: Fingerprint | None = None
@@ -125,6 +136,11 @@ class RankState:
         """Whether the component's weights were read."""
         return self._fingerprint is not None
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether the old values are left anyway until a sync is final."""
+        return self.swap_state is not None or self._staged_weights is not None
+
     def device(self) -> torch.device:
         """The device on which this rank stages the buckets of links."""
         rank_plan = self.rank_plan
@@ -172,6 +188,13 @@ class RankState:
             buffer = empty_bytes(bucket.nbytes, self.device())
             self._staging[index] = (buffer, slot_views(bucket, buffer))
         return self._staging[index][0]
+
+    def fetch(self, rank_plan: RankPlan) -> None:
+        """Get the buckets from block stores by the handles of the latest `fetch`."""
+        for index, bucket in rank_plan.buckets.items():
+            route = rank_plan.routes[index]
+            if route != "link" and index not in self.arrived:
+                self.arrived[index] = self.block_store(route).get(bucket, self.got[index])
 
     def arrivals(self, rank_plan: RankPlan) -> dict[int, Sequence[Tensor]]:
         """The arrived blocks of every bucket of a target rank, by the bucket's index."""
@@ -313,6 +336,7 @@ class RankState:
 
     def rollback(self) -> None:
         """Restore the values from before the latest commit, complete or not."""
+        self.written = 0, 0
         if self._commit is not None:
             self._commit.commit.rollback()
         if self.swap_state is not None and self.swap_state.rollback() and self._before is not None:
@@ -357,6 +381,7 @@ class RankState:
         self.rank_plan = self._commit = None
         if self.swap_state is not None:
             self.swap_state.forget()
+        self.got = {}
         for kept in (self._block_stores, self._staging, self._blocks, self.packed, self.arrived, self.handles):
             kept.clear()
 
