@@ -21,7 +21,7 @@ from twinkle_ray.weights.shards.dtensor import placed_boxes
 from twinkle_ray.weights.shards.shard import hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def rows_by_torch(
@@ -189,3 +189,33 @@ def test_a_shard_lies_inside_its_tensor() -> None:
         Shard(torch.zeros(3), (4,), (2,))
     with pytest.raises(ValueError, match="as many dimensions"):
         Shard(torch.zeros(3), (4, 1), (0, 0))
+
+
+def inference_tensor() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.zeros(2)
+
+
+def conjugate() -> torch.Tensor:
+    return torch.zeros(2, dtype=torch.complex64).conj()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("build", "written", "word"),
+    [
+        (conjugate, False, "lazy view"),
+        (lambda: conjugate().imag, True, "lazy view"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), False, "nested"),
+        (inference_tensor, True, "inference_mode"),
+    ],
+)
+def test_memory_that_holds_other_values_or_cannot_be_written_is_refused(
+    build: Callable[[], torch.Tensor], written: bool, word: str
+) -> None:
+    with pytest.raises(ValueError, match=word):
+        hold({"w": build()}, written=written)
+
+
+def test_an_inference_tensor_can_be_read() -> None:
+    assert [spec.name for spec in hold({"w": inference_tensor()}).rank_specs] == ["w"]

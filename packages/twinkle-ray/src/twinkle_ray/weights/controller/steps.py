@@ -100,14 +100,10 @@ class LastStep:
         name: Of the step, for messages.
         both_sides: The participants of each side.
         calls: The function and each rank's arguments.
-
-    Attributes:
-        deaths: After `finish`, the ranks that have died, as causes.
     """
 
     def __init__(self, name: str, both_sides: Mapping[Side, Participants], calls: Mapping[Side, StepCall]) -> None:
         self._name, self._both_sides = name, both_sides
-        self.deaths: Sequence[Cause] = ()
         self._pending: dict[Side, Pending] = {}
         self._causes: list[Cause] = []
         for side, call in calls.items():
@@ -152,7 +148,6 @@ class LastStep:
         if silent or failures:
             head = f"the weight sync failed at its step {self._name!r}, and {placed}"
             raise first_cause(head, failures, _silence(silent, watched))
-        self.deaths = [cause for cause in causes if cause.level == DEATH]
         for cause in [] if known else causes:
             _log.warning("%s; at the step %r after it %s", placed, self._name, cause.text)
         waiting = [self._both_sides[side].name for side, one in pending.items() if not one.done()]

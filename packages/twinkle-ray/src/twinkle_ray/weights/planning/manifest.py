@@ -122,10 +122,8 @@ def match(
         mine, other = ours[name], theirs[new]
         if mine.shape != other.shape:
             faults.append(f"{_pair(name, new)}: shape {mine.shape} at the source, {other.shape} at the target")
-        if mine.dtype != other.dtype and not match_options.convert:
-            faults.append(
-                f"{_pair(name, new)}: {mine.dtype} at the source, {other.dtype} at the target (convert=True converts)"
-            )
+        if mine.dtype != other.dtype:
+            _dtype_fault(_pair(name, new), mine.dtype, other.dtype, match_options.convert, faults)
         wire = min((mine.dtype, other.dtype), key=item_size)
         grouped.setdefault((representatives[new], wire, other.dtype), []).append(new)
     if faults:
@@ -147,6 +145,27 @@ def match(
 def item_size(dtype: str) -> int:
     """Bytes of one element of a dtype given by torch's name."""
     return torch_dtype(dtype).itemsize
+
+
+def _dtype_fault(names: str, mine: str, other: str, convert: bool, faults: list[str]) -> None:
+    """Note dtypes that differ, where they are not to be converted, or where the values would not be the same weights.
+
+    A cast of floats to integers or of complex numbers to real ones drops what makes the weights.
+    """
+    what = f"{names}: {mine} at the source, {other} at the target"
+    if _kind(mine) > _kind(other):
+        faults.append(f"{what}: a cast would drop a part of each value, also with convert=True; make them alike")
+    elif not convert:
+        faults.append(f"{what} (convert=True converts)")
+
+
+@cache
+def _kind(name: str) -> int:
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
+    dtype = torch_dtype(name)
+    if dtype.is_complex or dtype.is_floating_point:
+        return 3 if dtype.is_complex else 2
+    return int(dtype != torch.bool)
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -56,8 +56,8 @@ def hold(weights: Weights, *, written: bool = False) -> LocalShards:
 
     Raises:
         TypeError: For a value that is neither a tensor nor a Shard.
-        ValueError: For a tensor without values (a DTensor with a Partial placement, a meta tensor) or without plain
-            memory (sparse, quantized).
+        ValueError: For a tensor without values (a DTensor with a Partial placement, a meta tensor), without plain
+            memory (sparse, quantized, nested, a lazy conjugate), or that torch does not let anybody write.
     """
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights() returns a mapping from name to tensor, got {type(weights).__name__}")
@@ -68,7 +68,7 @@ def hold(weights: Weights, *, written: bool = False) -> LocalShards:
         shape, blocks = _blocks(name, weight)
         first = blocks[0][1]
         for _, tensor in blocks:
-            _check(name, tensor, first)
+            _check(name, tensor, first, written)
         kept = tuple((box, tensor) for box, tensor in blocks if box.volume)
         pieces[name] = kept
         where = (shape, first.dtype, first.device, tuple((box, t.data_ptr(), t.stride()) for box, t in kept))
@@ -88,6 +88,8 @@ def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:
     if is_dtensor(weight):
         return tuple(weight.shape), dtensor_pieces(name, weight)
     if isinstance(weight, Tensor):
+        if weight.is_nested:
+            raise ValueError(f"weight {name!r} is a nested tensor, without a shape: return its parts as dense tensors")
         return tuple(weight.shape), [(Box.whole(tuple(weight.shape)), weight.detach())]
     shards: object = [weight] if isinstance(weight, Shard) else weight
     if not isinstance(shards, Sequence) or not shards or not all(isinstance(shard, Shard) for shard in shards):
@@ -102,7 +104,17 @@ def _blocks(name: str, weight: Weight) -> tuple[tuple[int, ...], list[Piece]]:
     ]
 
 
-def _check(name: str, tensor: Tensor, first: Tensor) -> None:
+def _check(name: str, tensor: Tensor, first: Tensor, written: bool) -> None:
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            f"weight {name!r} is a lazy view whose memory has other values (a conjugate, or negated): return "
+            "tensor.resolve_conj().resolve_neg()"
+        )
+    if written and tensor.is_inference():
+        raise ValueError(
+            f"weight {name!r} of the target was made in torch.inference_mode(), and torch does not let it be written "
+            "outside of that: build the target under torch.no_grad()"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError(
             f"weight {name!r} has no plain memory (layout {tensor.layout}): return its parts as dense tensors"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.shards.specs import LocalShards
 
 
+_PACKED = getattr(torch, "float4_e2m1fn_x2", None)  # knows neither NaN nor infinity; not in every torch
+
+
 @dataclass(frozen=True, slots=True)
 class Examined:
     """The findings of one source rank in its values.
@@ -52,7 +55,7 @@ def is_finite(block: Tensor) -> bool:
     """Whether no element is NaN or infinite; integers always are finite."""
     if block.is_complex():
         block = torch.view_as_real(block)
-    if not block.is_floating_point() or not block.numel():
+    if not block.is_floating_point() or not block.numel() or block.dtype is _PACKED:
         return True
     if block.itemsize == 1:  # the short types have few operations of their own
         block = block.to(torch.bfloat16)
