@@ -6,7 +6,7 @@ from twinkle_remote.errors import TwinkleError
 
 
 class WeightSyncError(TwinkleError):
-    """A sync failed: the target keeps the weights that it had."""
+    """A sync failed: the target keeps the weights that it had, unless the text says that the new ones are there."""
 
 
 class ManifestError(WeightSyncError, ValueError):

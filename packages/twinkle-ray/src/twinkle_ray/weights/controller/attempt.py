@@ -108,8 +108,9 @@ class Attempt:
         calls: dict[Side, StepCall] = {
             "target": self._calls.call("target", endpoint.commit, self._calls.same("target", self.command))
         }
+        together = self._sent is None and target.polled and set(self.sync_plan.routes) <= _STAYING
         commit = LastStep("commit", self._calls.both_sides, calls)
-        if self._sent is None and target.polled and set(self.sync_plan.routes) <= _STAYING:
+        if together:
             self._finalizing = self._finalize()  # a worker runs its calls in order
         version = self.command.version
         placed = f"version {version} of the weights has arrived on all ranks, so that the others hold it"
@@ -122,8 +123,9 @@ class Attempt:
             if isinstance(error, WeightSyncTimeoutError):
                 raise
             _log.warning("%s; it writes them once more", error)
-            self._finalizing = None
             commit = LastStep("commit", self._calls.both_sides, calls)
+            if together:  # the `on_weights` of other ranks may wait for that of this one
+                self._finalizing = self._finalize()
             done = commit.finish(self._deadline, watched, placed)
         self._lost = done is None
         every_bit = (1 << len(self.sync_plan.plan.entries)) - 1

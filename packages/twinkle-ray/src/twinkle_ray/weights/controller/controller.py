@@ -309,7 +309,8 @@ def donate(source: Participants, target: Participants, version: int, options: Sy
         WeightSyncError: It failed.
     """
     match = MatchOptions(None, options.match_options.select, False)
-    controller = Controller({"source": source, "target": target}, replace(options, check="never", match_options=match))
+    strict = replace(options, check="never", keep_old=True, match_options=match)  # a death in the write fails it
+    controller = Controller({"source": source, "target": target}, strict)
     deadline = time.monotonic() + options.timeout
     try:
         attempt = controller.begin(version, deadline, detached=False)

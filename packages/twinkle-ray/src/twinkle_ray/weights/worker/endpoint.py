@@ -258,12 +258,12 @@ def finalize(instance: HasWeights, address: RankAddress, command: SyncCommand) -
     written = address.side == "source" or rank_state.written[0] == command.attempt
     if not written or rank_state.finalized == command.attempt:
         return
-    rank_state.finalized = command.attempt
     with process_state.beating(command.phase("finalize")):
         rank_state.finalize()
         hook = getattr(instance, "on_weights", None)
         if address.side == "target" and hook is not None:
             hook(command.version)
+    rank_state.finalized = command.attempt
 
 
 def ping(instance: HasWeights, address: RankAddress) -> None:
