@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import zlib
 from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.buckets import Bucket
 
 HUGE_BYTES = 4 << 20  # twice the usual size of a huge page
+_PARALLEL_BYTES = 8 << 20
+_COPY_THREADS = 4
 
 
 def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
@@ -37,8 +40,57 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         return
     if any(dtype.itemsize == 1 for dtype in {target.dtype for target in targets}):
         targets, sources = list(map(_bits, targets, sources)), list(map(_bits, sources, targets))
-    with torch.no_grad():
-        copy_each(targets, sources)
+    nbytes = sum([target.nbytes for target in targets])
+    if nbytes < _PARALLEL_BYTES or torch.get_num_threads() > 1 or not _on_host(targets, sources):
+        with torch.no_grad():
+            copy_each(targets, sources)
+    else:
+        _copy_in_threads(targets, sources, nbytes // _COPY_THREADS)
+
+
+def _on_host(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
+    return all(target.is_cpu and source.is_cpu for target, source in zip(targets, sources, strict=True))
+
+
+def _copy_in_threads(targets: Sequence[Tensor], sources: Sequence[Tensor], share: int) -> None:
+    """Copy with a few threads, which memory needs to be busy: Ray gives a worker one thread of torch.
+
+    Args:
+        targets: All on the host.
+        sources: Likewise.
+        share: Bytes of one thread, about.
+    """
+    shares: list[tuple[list[Tensor], list[Tensor]]] = [([], [])]
+    room = share
+    for target, source in zip(targets, sources, strict=True):
+        rows = max(1, share * len(target) // target.nbytes) if target.ndim and target.nbytes else 1
+        pieces = [(target, source)]
+        if target.ndim and len(target) > rows:
+            pieces = list(zip(torch.split(target, rows), torch.split(source, rows), strict=True))
+        for piece in pieces:
+            if room <= 0:
+                shares.append(([], []))
+                room = share
+            shares[-1][0].append(piece[0])
+            shares[-1][1].append(piece[1])
+            room -= piece[0].nbytes
+    errors: list[Exception] = []
+
+    def copy(share: tuple[list[Tensor], list[Tensor]]) -> None:
+        try:
+            with torch.no_grad():  # counts for one thread
+                copy_each(*share)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [Thread(target=copy, args=(share,), daemon=True) for share in shares[1:]]
+    for thread in threads:
+        thread.start()
+    copy(shares[0])
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _bits(tensor: Tensor, other: Tensor) -> Tensor:
