@@ -95,7 +95,7 @@ def arm(part: Part, step: str, how: signal.Signals | None) -> None:
         setattr(endpoint, name, before(getattr(endpoint, name), part, name))
     GlooLink.post = before(GlooLink.post, part, "post")  # type: ignore[method-assign]  # where a fault strikes
     commit_module._exchange = before(commit_module._exchange, part, "write")
-    commit_module.copy_all = before(commit_module.copy_all, part, "copy")  # type: ignore[attr-defined]
+    commit_module.copy_all = before(commit_module.copy_all, part, "copy")  # type: ignore[attr-defined]  # as above
     graph: Any = torch.autograd.graph  # all memory is replaced when this is called
     graph.increment_version = before(graph.increment_version, part, "write")
 

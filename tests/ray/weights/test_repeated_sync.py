@@ -25,6 +25,7 @@ class Model:
             name: torch.nn.Parameter(torch.full((40, 7), fill), requires_grad=False) for name in ("a", "b")
         }
         self.versions: list[int] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
 
     def weights(self) -> Weights:
         return ReplaceableWeights(self.tensors) if self.replaceable else self.tensors
@@ -52,7 +53,7 @@ def cast(model: Model, dtype: torch.dtype) -> None:
 
 
 def train(model: Model) -> None:
-    model.optimizer = torch.optim.SGD(model.tensors.values(), 0.1)  # type: ignore[attr-defined]
+    model.optimizers.append(torch.optim.SGD(model.tensors.values(), 0.1))
 
 
 def be_busy(model: Model, seconds: float) -> None:

@@ -50,6 +50,6 @@ def test_strided_ends_and_other_dtypes(torch_threads: int) -> None:
 def test_a_failure_in_any_part_is_raised_and_no_thread_is_left() -> None:
     sources = [torch.rand(LARGE), torch.rand(LARGE)]
     targets = [torch.zeros(LARGE), torch.zeros(LARGE - 1)]
-    with pytest.raises(RuntimeError, match="shape|size"):
+    with pytest.raises(RuntimeError, match=r"shape|size"):
         copy_all(targets, sources)
     assert not [thread for thread in threading.enumerate() if "copy" in thread.name]

@@ -66,8 +66,7 @@ class WeightSync:
             after the write. "first": in the first sync, and after layouts or workers have changed. "always": in every
             sync, which then refuses values that are not finite; the log names them elsewhere. "never": not at all.
         checksum: Compare a CRC-32 of every bucket at both ends before the write.
-        keep_old: Keep the old values until all ranks have the new ones, to go back if one dies in the write; it costs
-            one copy. Without it what has arrived on all ranks is final: a death in the write does not fail the sync.
+        keep_old: Keep the old values, by one copy more, to go back if a rank dies in the write; else it is no failure.
         transport: "auto" (by reference within a process, shared memory or CUDA IPC within a host, NCCL or Gloo between
             hosts), or one of "gloo", "nccl", "shared", "cuda_ipc", "object_store" for every pair of processes.
         silence: A worker without a sign of life for as many seconds counts as stopped.
