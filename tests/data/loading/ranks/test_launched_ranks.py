@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import threading
@@ -12,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.data.loading.ranks.rank_processes import found_by_processes
 
 from twinkle_data import DataLoader, Mixture, Shards
 from twinkle_mesh import DeviceMesh
@@ -125,14 +125,14 @@ def in_group(body: Callable[[int], Any], rank: int, world: int, port: int, secon
     return found
 
 
-def work(rank: int, ports: list[int], out: Any) -> None:
+def work(rank: int, ports: list[int]) -> dict[str, Any]:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
     found = {"pair": in_group(different_then_alike, rank, 2, ports[0], 60)} if rank < 2 else {}
     found["peers"] = in_group(peers, rank, 4, ports[1], 300)
     if rank < 2:
         found["alone"] = in_group(one_reads_alone, rank, 2, ports[2], SECONDS)
-    out.put((rank, found))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -140,15 +140,7 @@ def ranks(fork_server: None) -> list[dict[str, Any]]:
     """What each of four processes has found: two of them first, then all, then the first of two."""
     with ExitStack() as probes:
         ports = [probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(3)]
-    context = multiprocessing.get_context("forkserver")
-    out = context.SimpleQueue()
-    started = [context.Process(target=work, args=(rank, ports, out), daemon=True) for rank in range(4)]
-    for process in started:
-        process.start()
-    by_rank = dict(out.get() for _ in started)
-    for process in started:
-        process.join(60)
-    return [by_rank[rank] for rank in range(4)]
+    return found_by_processes(work, 4, ports)
 
 
 class Broken:

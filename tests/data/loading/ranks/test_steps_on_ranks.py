@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import socket
@@ -10,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.data.loading.ranks.rank_processes import found_by_processes
 
 from twinkle_data import DataLoader, DeviceMeshSampler, Shards
 from twinkle_data.loading.ranks.steps_on_ranks import is_compared
@@ -106,7 +106,7 @@ ALIKE: dict[str, Callable[[int], list[Any]]] = {
 }
 
 
-def work(rank: int, port: int, out: Any) -> None:
+def work(rank: int, port: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
@@ -120,9 +120,8 @@ def work(rank: int, port: int, out: Any) -> None:
         except Exception as error:  # the test looks at its type
             found[kind] = f"{type(error).__name__}: {error}"
         dist.barrier()
-    out.put((rank, found))
-    dist.barrier()
     dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +129,7 @@ def ranks(fork_server: None) -> list[dict[str, Any]]:
     """What each of two processes was given, or its error."""
     with ExitStack() as probe:
         port = probe.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-    context = multiprocessing.get_context("forkserver")
-    out = context.SimpleQueue()
-    started = [context.Process(target=work, args=(rank, port, out)) for rank in range(2)]
-    for process in started:
-        process.start()
-    by_rank = dict(out.get() for _ in started)
-    for process in started:
-        process.join(60)
-    return [by_rank[rank] for rank in range(2)]
+    return found_by_processes(work, 2, port)
 
 
 @pytest.mark.slow
