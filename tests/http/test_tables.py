@@ -33,6 +33,14 @@ SERVER = """
         def even(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
             return rows
 
+        @remote_function(dispatch="slice_dp", collect="flatten", reads="ids", adds="score")
+        def grade(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+            return {**rows, "score": [2 * one for one in rows["ids"]]}
+
+        @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
+        def peek(self, rows: dict[str, list[int]]) -> list[int]:
+            return list(rows["more"])
+
     with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
         with serve([Maker], port=0, token=sys.argv[1]) as server:
             print(server.address, flush=True)
@@ -49,6 +57,14 @@ class Maker:
     @remote_function(dispatch="slice_dp", collect="flatten", balance=True)
     def even(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
         return rows
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="ids", adds="score")
+    def grade(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+        return {**rows, "score": [2 * one for one in rows["ids"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
+    def peek(self, rows: dict[str, list[int]]) -> list[int]:
+        return list(rows["more"])
 
 
 def test_tables_of_served_results_are_those_of_their_values(
@@ -75,3 +91,18 @@ def test_tables_of_served_results_are_those_of_their_values(
             get(take(made, [5]))
         with pytest.raises(DispatchError, match="HTTP"):
             map(made, lambda rows: rows)
+
+
+def test_columns_that_are_read_and_added_are_so_at_the_server(
+    serving: Callable[..., AbstractContextManager[str]],
+) -> None:
+    plain = {"ids": list(range(5)), "more": [row * 10 for row in range(5)]}
+    expected = {**plain, "score": [0, 2, 4, 6, 8]}
+    with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
+        maker = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
+        for rows in (plain, maker.same(plain)):
+            graded = maker.grade(rows)
+            assert get(maker.same(graded)) == expected
+            assert get(graded) == expected
+            with pytest.raises(KeyError, match=r"reads.*'more'"):
+                get(maker.peek(rows))

@@ -27,8 +27,8 @@ START = {
         protocol protocol.backend protocol.component protocol.defaults protocol.failure protocol.marks protocol.messages
         protocol.spec protocol.targets protocol.waiting running sessions sessions.current sessions.forked
         sessions.seeding sessions.signals sessions.signals.flag values
-        values.attributes values.columns values.costs values.registered_splitters values.rows values.sequences
-        values.runs values.tree values.type_names values.unknown worker worker.failure_saver worker.inputs
+        values.attributes values.columns values.costs values.left_out values.registered_splitters values.rows
+        values.sequences values.tree values.type_names values.unknown worker worker.failure_saver worker.inputs
         worker.loop_tasks worker.open_generators worker.thread_state worker.waiting_tasks worker.worker
     """,
 }

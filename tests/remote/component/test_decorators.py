@@ -48,7 +48,10 @@ def test_options_of_the_wrong_value_name_the_valid_ones(options: dict[str, Any],
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeot": 3}, "no option timeot; its options are dispatch, .*, timeout, .*, collective, balance$"),
+        (
+            {"timeot": 3},
+            "no option timeot; its options are dispatch, .*, timeout, .*, collective, balance, reads, adds$",
+        ),
         ({"split": "c"}, r"name arguments of .*method, and 'c' is none of \['a', 'b'\]"),
         ({"replicate": ("a", "c")}, "'c' is none of"),
         ({"collect": len}, r"collect is called with \(results, device_mesh\), and len"),

@@ -41,6 +41,10 @@ class ColumnError(DispatchError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class UnreadColumnError(ColumnError):
+    """A function used a column that its `reads` leaves out."""
+
+
 class NoTableError(DispatchError, TypeError):
     """A value has no rows, or no columns, and rows or columns of it were asked for."""
 

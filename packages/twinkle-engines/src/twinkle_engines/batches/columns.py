@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 import torch
 
 from twinkle_engines.batches.given import by_name, fraction, listed, plain_number, whole
 from twinkle_remote.protocol import StoredSlot
+from twinkle_remote.values import LeftOut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 BY_TOKEN = ("ids", "mask", "logprobs", "ref_logprobs", "rewards", "advantages", "versions")
 _WHOLE_NUMBERS = ("ids", "mask", "versions")
@@ -168,7 +170,41 @@ def join_columns(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch
         ValueError: One has a column that another has not.
     """
     check_alike([list(part) for part in parts])
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
+
+
+def is_missing(column: object) -> bool:
+    """Whether a column is not there, or left out by a function that does not read it."""
+    return column is None or isinstance(column, LeftOut)
+
+
+def by_sequence(values: torch.Tensor | None, lengths: Sequence[int]) -> list[torch.Tensor] | None:
+    """The values of a column by sequence; of one that is not there, or left out, this itself."""
+    if values is None or is_missing(values):
+        return cast("list[torch.Tensor] | None", values)
+    return list(torch.split(values, list(lengths)))
+
+
+def _mark(parts: Iterable[object]) -> Any:
+    """The mark among parts of a column; None if all of it is there."""
+    return next((part for part in parts if isinstance(part, LeftOut)), None)
+
+
+def _concatenated(parts: Sequence[torch.Tensor]) -> Any:
+    mark = _mark(parts)
+    return torch.cat(list(parts)) if mark is None else mark
+
+
+def without_marks(columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, LeftOut]]:
+    """Arguments of `Rollouts` without columns that are left out, and the marks of these by their names."""
+    marks = {name: column for name, column in columns.items() if isinstance(column, LeftOut)}
+    given = columns.get("columns")
+    further = given if isinstance(given, Mapping) else {}
+    own: dict[str, Any] = {name: column for name, column in further.items() if is_missing(column)}
+    kept = {name: None if name in marks else column for name, column in columns.items()}
+    if own:
+        kept["columns"] = {name: column for name, column in further.items() if name not in own}
+    return kept, {**marks, **own}
 
 
 def check_alike(parts: Sequence[Sequence[str]]) -> None:
@@ -187,10 +223,12 @@ def check_alike(parts: Sequence[Sequence[str]]) -> None:
 
 def join_further(parts: Sequence[Mapping[str, list[Any]]], rows: Sequence[int]) -> dict[str, list[Any]]:
     """Further columns of several parts of so many rows, one after the other; None where a part has not the column."""
-    found: dict[str, list[Any]] = {name: [] for part in parts for name in part}
+    marks: dict[str, Any] = {name: one for part in parts for name, one in part.items() if is_missing(one)}
+    found: dict[str, Any] = {name: marks.get(name, []) for part in parts for name in part}
     for part, count in zip(parts, rows, strict=True):
         for name, column in found.items():
-            column += part.get(name, [None] * count)
+            if name not in marks:
+                column += part.get(name, [None] * count)
     return found
 
 
@@ -298,6 +336,9 @@ def flags_of(name: str, values: Sequence[Any] | None, count: int) -> list[bool] 
 
 def join_flags(parts: Sequence[list[bool] | None], counts: Sequence[int]) -> list[bool] | None:
     """The flags of several parts of so many sequences, one after the other; None where none is set."""
+    mark = _mark(parts)
+    if mark is not None:
+        return cast("list[bool]", mark)
     found = [flag for part, n in zip(parts, counts, strict=True) for flag in part or [False] * n]
     return found if any(found) else None
 
@@ -319,6 +360,9 @@ def temperatures_of(values: Sequence[Any] | None) -> list[float] | None:
 
 def chain(parts: Sequence[list[Any] | None]) -> list[Any] | None:
     """The entries of all parts, one after the other; None where the parts have none."""
+    mark = _mark(parts)
+    if mark is not None:
+        return cast("list[Any]", mark)
     return [entry for part in parts for entry in part or ()] if parts[0] is not None else None
 
 
@@ -332,14 +376,15 @@ def take_state(rollouts: object, state: Mapping[str, Any]) -> None:
     if min((*lengths, *counts), default=0) < 0 or sum(counts) != len(lengths):
         raise ValueError(f"counts={counts} add up to {sum(counts)} sequences, but lengths has {len(lengths)}")
     for name, column in state["tokens"].items():
-        if not isinstance(column, StoredSlot) and tuple(column.shape) != (sum(lengths),):
+        if not isinstance(column, StoredSlot | LeftOut) and tuple(column.shape) != (sum(lengths),):
             raise ValueError(f"{name} has the shape {tuple(column.shape)}, but there are {sum(lengths)} tokens")
     for name, column in {**state["columns"], "prompts": state["prompts"]}.items():
-        if not isinstance(column, StoredSlot):
+        if not isinstance(column, StoredSlot | LeftOut):
             entries_of(name, column, len(counts), "row")
+    given = {name: None if is_missing(value) else value for name, value in state.items()}
     for name in ("completions", "finish", "temperatures"):
-        entries_of(name, state[name], len(lengths), "sequence")
-    temperatures_of(state["temperatures"])
-    flags_of("truncated_sampling", state["truncated_sampling"], len(lengths))
+        entries_of(name, given[name], len(lengths), "sequence")
+    temperatures_of(given["temperatures"])
+    flags_of("truncated_sampling", given["truncated_sampling"], len(lengths))
     for name, value in state.items():
         object.__setattr__(rollouts, name, value)

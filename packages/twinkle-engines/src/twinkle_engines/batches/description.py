@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from twinkle_engines.batches.columns import is_missing
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,13 +29,14 @@ def sizes(
         parts.append(f"{int(mask.bool().sum())} by the model")
     if isinstance(rewards, torch.Tensor) and lengths:
         parts.append(f"mean reward {float(rewards.nansum()) / len(lengths):.4g}")
-    if finish:
+    if not is_missing(finish) and finish:
         parts.append(", ".join(f"{count} ended by {why}" for why, count in sorted(Counter(finish).items())))
     return parts
 
 
 def rows(counts: Sequence[int], prompts: Sequence[Any] | None, completions: Sequence[Any] | None) -> Iterable[str]:
     """The first rows, each with its first sequence."""
+    prompts, completions = [None if is_missing(texts) else texts for texts in (prompts, completions)]
     if prompts is None and completions is None:
         return
     for i, (count, end) in enumerate(zip(counts[:_ROWS], accumulate(counts), strict=False)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from twinkle_engines.batches.columns import BY_TOKEN, starts
+from twinkle_engines.batches.columns import BY_TOKEN, is_missing, starts
 from twinkle_engines.batches.given import by_name, each, whole
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def pad_columns(
     column = position if side == "right" else position + width - torch.tensor(lengths, dtype=torch.int64)[rows]
 
     def rectangle(values: torch.Tensor, filler: int = 0) -> torch.Tensor:
+        if is_missing(values):
+            return values
         whole = values.new_full((len(lengths), width), filler)
         return whole.index_put((rows.to(values.device), column.to(values.device)), values)
 
@@ -120,9 +122,11 @@ def _pack(
     whole = {
         _INPUT.get(name, name): torch.cat([values[first[i] : first[i] + lengths[i]] for i in sequences])
         for name, values in tokens.items()
+        if not is_missing(values)
     }
     whole |= {"position_ids": position.to(device), "sequence_ids": of_token.to(device)}
-    return {name: values[None] for name, values in whole.items()}
+    left = {name: values for name, values in tokens.items() if is_missing(values)}
+    return {**{name: values[None] for name, values in whole.items()}, **left}
 
 
 def unpack_columns(mappings: Iterable[Mapping[str, torch.Tensor]], lengths: Sequence[int]) -> dict[str, torch.Tensor]:

@@ -13,12 +13,14 @@ from twinkle_engines.batches.columns import (
     BY_TOKEN,
     alike,
     alone,
+    by_sequence,
     chain,
     check_alike,
     counts_of,
     entries_of,
     flags_of,
     further_columns,
+    is_missing,
     join_columns,
     join_flags,
     join_further,
@@ -26,6 +28,7 @@ from twinkle_engines.batches.columns import (
     known_columns,
     take_state,
     temperatures_of,
+    without_marks,
 )
 from twinkle_engines.batches.description import rows, sizes
 from twinkle_engines.batches.given import each, instance, listed, row_numbers
@@ -39,7 +42,7 @@ from twinkle_engines.batches.padding import (
     unpack_columns,
     unpad_columns,
 )
-from twinkle_engines.batches.rollouts_splitter import OTHERS, RolloutsSplitter
+from twinkle_engines.batches.rollouts_splitter import OTHERS, RolloutsSplitter, are_same_sequences, leave_out
 from twinkle_mesh import with_known_names
 from twinkle_remote.values import register_splitter
 
@@ -176,8 +179,7 @@ class Rollouts:
         return self._column("versions")
 
     def _column(self, name: str) -> list[torch.Tensor] | None:
-        values = self.tokens.get(name)
-        return None if values is None else list(torch.split(values, self.lengths))
+        return by_sequence(self.tokens.get(name), self.lengths)
 
     @cached_property
     def _starts(self) -> tuple[list[int], list[int]]:
@@ -220,7 +222,7 @@ class Rollouts:
         sequences, tokens = self._starts
         first, last = sequences[start], sequences[stop]
         begin, end = tokens[first], tokens[last]
-        lengths = self.lengths[first:last]
+        lengths, flags = self.lengths[first:last], self.truncated_sampling
         return object.__new__(Rollouts)._fill(
             {name: values[begin:end] for name, values in self.tokens.items()},
             lengths,
@@ -228,7 +230,7 @@ class Rollouts:
             {name: column[start:stop] for name, column in self.columns.items()},
             None if self.prompts is None else self.prompts[start:stop],
             *[None if one is None else one[first:last] for one in (self.completions, self.finish, self.temperatures)],
-            join_flags([self.truncated_sampling and self.truncated_sampling[first:last]], [last - first]),
+            join_flags([None if flags is None else flags[first:last]], [last - first]),
         )
 
     @staticmethod
@@ -266,7 +268,8 @@ class Rollouts:
         """
         given: dict[str, Any] = {name: self._column(name) for name in BY_TOKEN}
         given |= {name: getattr(self, name) for name in ("counts", "columns", *OTHERS)}
-        return Rollouts(**{**given, **columns})
+        given, marks = without_marks({**given, **columns})
+        return leave_out(Rollouts(**given), marks)
 
     def pad(self, side: Side = "right", pad_id: int = 0) -> dict[str, torch.Tensor]:
         """Every column as a rectangle [sequences, longest], 0 where there is no token (a temperature: 1).
@@ -322,7 +325,7 @@ class Rollouts:
         found, device = dict(self.tokens), self.tokens["ids"].device
         for name, dtype in ((TEMPERATURES, torch.float64), (TRUNCATED, torch.bool)):
             if (each := getattr(self, name)) is not None:
-                found[name] = spread(each, self.lengths, dtype).to(device)
+                found[name] = each if is_missing(each) else spread(each, self.lengths, dtype).to(device)
         return found
 
     def _with_tokens(self, fresh: Mapping[str, torch.Tensor]) -> Rollouts:
@@ -334,8 +337,7 @@ class Rollouts:
         """The columns of all parts, of the same sequences; a later part wins a name. ValueError: of other sequences."""
         first = parts[0]
         for part in parts[1:]:
-            same = part.counts == first.counts and part.lengths == first.lengths
-            if not same or not torch.equal(part.tokens["ids"], first.tokens["ids"]):
+            if not are_same_sequences(first, part):
                 raise ValueError("the rollouts have other sequences: use parts of the same rows, in the same order")
         tokens = {name: column for part in parts for name, column in part.tokens.items()}
         columns = {name: column for part in parts for name, column in part.columns.items()}
@@ -368,7 +370,7 @@ class Rollouts:
     @property
     def nbytes(self) -> int:
         """Bytes of the columns by token."""
-        return sum(values.nbytes for values in self.tokens.values())
+        return sum(values.nbytes for values in self.tokens.values() if not is_missing(values))
 
     def groups(self) -> list[range]:
         """The sequences of each row."""

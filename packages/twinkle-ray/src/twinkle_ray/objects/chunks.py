@@ -19,9 +19,9 @@ from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote import values
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
-    from twinkle_remote.protocol import Rows
+    from twinkle_remote.protocol import Columns, Rows
 
 _CHUNKS = 128
 _SAMPLE = 8
@@ -138,7 +138,7 @@ def cut(value: Any, start: int, stop: int) -> Any:
     )
 
 
-def pick(value: Any, rows: Rows | None, names: Sequence[Hashable] | None) -> tuple[Any, int]:
+def pick(value: Any, rows: Rows | None, names: Columns | None) -> tuple[Any, int]:
     """Rows of a stored form by their numbers, and those of these columns that it has: a value, and the opened bytes.
 
     Args:

@@ -17,13 +17,11 @@ from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
     from ray import ObjectRef
 
     from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.cluster.node_probe import NodeProbe
-    from twinkle_remote.protocol import Rows
+    from twinkle_remote.protocol import Columns, Rows
 
 ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each receiver
 _LOOK_SECONDS = 1.0
@@ -101,7 +99,7 @@ class RayStore:
         return self.pick(ref, None if start is None or stop is None else range(start, stop), None, timeout)
 
     def pick(
-        self, ref: object, numbers: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+        self, ref: object, numbers: Rows | None, columns: Columns | None, timeout: float | None = None
     ) -> tuple[Any, int]:
         """Rows of a stored value by their numbers, with those of these columns that it has; see `get`."""
         if isinstance(ref, Inline):
@@ -156,7 +154,7 @@ class RayStore:
             raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
         return Stored(ref, size, self._node, self._id, self._label), size
 
-    def _read(self, stored: Stored, numbers: Rows | None, columns: Sequence[Hashable] | None) -> tuple[Any, int]:
+    def _read(self, stored: Stored, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
         check_raylet()
         none_registered = values.registered_splitters() is None  # an agent does not have these splitters
         cut_there = self.agent is not None and stored.node != self._node and none_registered
@@ -210,6 +208,6 @@ def put(pickled: Pickled) -> ObjectRef[Pickled]:
     return ref
 
 
-def _opened(pickled: Pickled, numbers: Rows | None, columns: Sequence[Hashable] | None) -> tuple[Any, int]:
+def _opened(pickled: Pickled, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
     value, size = rows.pick(pickled.open(), numbers, columns)
     return value, size + len(pickled.head)

@@ -16,9 +16,9 @@ from twinkle_ray.workers.shown_waits import read_waits
 from twinkle_ray.workers.stack_dump import is_alive, read_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
-    from twinkle_remote.protocol import Rows, WorkerWaits
+    from twinkle_remote.protocol import Columns, Rows, WorkerWaits
 
 _SHARED_FOR = 10.0  # seconds that a piece is held for the other ranks of the node
 
@@ -28,7 +28,7 @@ class NodeAgent:
 
     def __init__(self) -> None:
         self._agents: Mapping[str, Any] = {}
-        self._pieces: dict[tuple[str, Rows | None, Sequence[Hashable] | None], tuple[float, Any]] = {}
+        self._pieces: dict[tuple[str, Rows | None, Columns | None], tuple[float, Any]] = {}
         self._lost: Mapping[str, str] = {}
 
     def connect(self, agents: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ class NodeAgent:
         held: Sequence[ray.ObjectRef[Pickled]],
         node: str,
         numbers: Rows | None,
-        columns: Sequence[Hashable] | None,
+        columns: Columns | None,
     ) -> list[ray.ObjectRef[Pickled]]:
         """Rows of a value that lies on another node, as a ref that every rank of this node may read."""
         now = time.monotonic()
@@ -52,9 +52,7 @@ class NodeAgent:
             self._pieces[key] = now, self._agents[node].cut.remote(list(held), numbers, columns)
         return [self._pieces[key][1]]
 
-    def cut(
-        self, held: Sequence[ray.ObjectRef[Pickled]], numbers: Rows | None, columns: Sequence[Hashable] | None
-    ) -> Pickled:
+    def cut(self, held: Sequence[ray.ObjectRef[Pickled]], numbers: Rows | None, columns: Columns | None) -> Pickled:
         """Rows of a value that lies on this node, in its stored form; see `PickingStore.pick`."""
         form = ray.get(held[0]).open()
         if columns is None and isinstance(numbers, range) and numbers.step == 1:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.values.picking import picked
 from twinkle_remote.values.rows import PLAIN, size_in_bytes, take
+from twinkle_remote.values.wanted_columns import picked
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.protocol.tables import Columns, Rows
 
 
 class Memory:
@@ -29,7 +27,7 @@ class Memory:
         return take(ref, start, stop), 0
 
     def pick(
-        self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+        self, ref: object, rows: Rows | None, columns: Columns | None, timeout: float | None = None
     ) -> tuple[Any, int]:
         """Rows of the value, and those of these columns that it has; nothing moves."""
         return picked(ref, rows, columns), 0
@@ -56,7 +54,7 @@ class CallersMemory(Memory):
         return _own(super().get(ref, start, stop, timeout)[0]), 0
 
     def pick(
-        self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+        self, ref: object, rows: Rows | None, columns: Columns | None, timeout: float | None = None
     ) -> tuple[Any, int]:
         """A copy of rows of the value, and of those of these columns that it has; nothing moves."""
         return _own(super().pick(ref, rows, columns, timeout)[0]), 0

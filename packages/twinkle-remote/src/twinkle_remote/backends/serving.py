@@ -28,7 +28,7 @@ from twinkle_remote.context import leaving_running
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.marks import NAMES, options_of
-from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.protocol.spec import FunctionSpec, whole_rows_options
 from twinkle_remote.protocol.targets import attribute_at
 from twinkle_remote.serving import DRAIN_SECONDS, ServeOptions
 from twinkle_remote.sessions.current import running
@@ -160,7 +160,7 @@ def remote_function(cls: type, name: str) -> RemoteFunction | None:
     function: Any = found.fget if isinstance(found, property) else found
     signature = inspect.signature(function)
     kind: Kind = "generate" if spec.yields else "method"
-    return RemoteFunction(kind, name, spec, function, signature, simple_counts(signature))
+    return RemoteFunction(kind, name, whole_rows_options(spec), function, signature, simple_counts(signature))
 
 
 def remote_names(cls: type) -> Sequence[str]:

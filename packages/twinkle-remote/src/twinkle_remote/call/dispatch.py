@@ -91,6 +91,10 @@ def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None]) -> 
 
 
 def _dispatch(call: Call, encoder: Encoder) -> Shares:
+    if call.spec.reads is not None:
+        from twinkle_remote.call.column_rules import narrowed  # few functions say which columns they read
+
+        call = narrowed(call)
     spec, args, kwargs, ranks, mesh = call.spec, call.args, call.kwargs, call.ranks, call.mesh
     if callable(spec.dispatch):
         arguments: list[Arguments] = []
@@ -192,11 +196,9 @@ def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
 def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
     if spec.dispatch == "all" or isinstance(value, Replicated):
         return False
-    if spec.split is not None:
-        return spec.names(spec.split, name) and name not in spec.replicate
-    if spec.names(spec.replicate, name):
+    if not spec.divides(name):
         return False
-    return spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
+    return spec.split is not None or spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
 
 
 def _went_whole(spec: FunctionSpec, named: Sequence[tuple[str, object]]) -> str | None:

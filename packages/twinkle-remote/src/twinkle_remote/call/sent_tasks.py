@@ -145,6 +145,11 @@ def _tasks(call: Call, shares: Shares, pieces: Sequence[HandedShare] | None) -> 
             _bare_task(instance, call.name, call.target, registered_splitters(), on_loop, seconds, spec.columns_unknown)
         ]
     only_lists, splitters = lists_only(spec), registered_splitters()
+    added = None
+    if spec.adds is not None:
+        from twinkle_remote.call.column_rules import columns_added  # few functions add columns
+
+        added = columns_added(call)
     return [
         Task(
             kind,
@@ -171,6 +176,7 @@ def _tasks(call: Call, shares: Shares, pieces: Sequence[HandedShare] | None) -> 
             concurrent=spec.concurrent,
             columns_unknown=spec.columns_unknown,
             masks=spec.masks,
+            adds=added,
             mesh=call.mesh if kind == "create" else None,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)

@@ -54,10 +54,17 @@ def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
     Returns:
         A lazy result, or the value.
     """
+    adds = call.spec.adds is not None and running().served is None
+    if adds:
+        from twinkle_remote.call.column_rules import rows_to_add_to, with_columns  # few functions add columns
+
+        rows = rows_to_add_to(call)
     pending = start(call, held=True)
     if call.spec.sync:
         pending.wait()
     result: Lazy[Any] = Lazy(pending, itself)
+    if adds:
+        result = with_columns(call, rows, result)
     if lazy is None:
         lazy = running().lazy_collect if call.spec.lazy_collect is None else call.spec.lazy_collect
     return result if lazy else result.result()

@@ -23,6 +23,7 @@ from twinkle_remote.component.construct import intercept
 from twinkle_remote.component.constructor import ConstructorSignature
 from twinkle_remote.component.decorated import check_decorators
 from twinkle_remote.component.method import make_remote
+from twinkle_remote.protocol.column_rule import column_rule
 from twinkle_remote.protocol.marks import mark_class
 from twinkle_remote.protocol.spec import (
     EXECUTES,
@@ -35,11 +36,12 @@ from twinkle_remote.protocol.spec import (
     Uneven,
     Weight,
     check_callables,
+    check_column_rules,
     choose,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,6 +75,13 @@ class FunctionOptions(TypedDict, total=False):
             there are enough, and results are in the order of the rows, so a function returns one for each. A callable
             takes the costs of all rows and returns others, such as their squares. A text names a flag of the class's
             constructor, so that each component says whether.
+        reads: The columns that the function reads of its first divided argument: a name, several, or a function of the
+            call's other arguments, which asks for them by the names of its parameters (defaults are bound) and returns
+            names, or None for all columns. The other columns are not fetched, and to use one in the function is an
+            error.
+        adds: The columns that the function adds to its first divided argument, likewise. It returns the rows with these
+            columns, one for each row that it gets, as without the word. Workers keep only these columns, and the
+            caller gets them joined to the argument, whose other columns stay in place and as they were.
     """
 
     sync: bool
@@ -84,8 +93,11 @@ class FunctionOptions(TypedDict, total=False):
     weight: Weight | None
     collective: bool
     balance: bool | str | CostRule
+    reads: Columns | None
+    adds: Columns | None
 
 
+Columns: TypeAlias = "str | Sequence[Hashable] | Callable[..., str | Sequence[Hashable] | None]"
 Collecting: TypeAlias = Literal["flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
 """Every collect except "none": the call returns the type that the method declares."""
 
@@ -200,7 +212,10 @@ def remote_function(
         value = options.pop(name, None)
         if value is not None:
             options[name] = _names(name, value)
+    for word in ("reads", "adds"):
+        options[word] = column_rule(word, options.get(word))
     spec = FunctionSpec(dispatch, execute, collect, **options)
+    check_column_rules(spec)
     return functools.partial(make_remote, spec=spec)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.collect import combine_rule, ranks_read
+from twinkle_remote.call.column_rules import columns_added, columns_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
 from twinkle_remote.component.explain_hand_over import HostBytes, explain_moves, moves_as_text
@@ -19,7 +20,7 @@ from twinkle_remote.protocol.targets import bound_target
 from twinkle_remote.values.rows import lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -65,6 +66,8 @@ class Explanation:
         reads: Ranks whose results collect reads, in order.
         collect: How collect combines them, as text.
         moves: What its lazy arguments move from host to host, estimated by rows; None where that is not known yet.
+        columns_read: The columns that it reads of its first divided argument; None for all.
+        columns_added: The columns that it adds to this argument; None if it adds none.
     """
 
     name: str
@@ -73,15 +76,17 @@ class Explanation:
     reads: tuple[int, ...]
     collect: str
     moves: tuple[HostBytes, ...] | None = ()
+    columns_read: tuple[Hashable, ...] | None = None
+    columns_added: tuple[Hashable, ...] | None = None
 
     def __str__(self) -> str:
-        names = list(self.rows[0].arguments)
-        head = ["rank", "coordinate", *names, "read"]
+        arguments = list(self.rows[0].arguments)
+        head = ["rank", "coordinate", *arguments, "read"]
         body = [
             [
                 str(row.rank),
                 " ".join(f"{dim}={index}" for dim, index in row.coordinate.items()) or "-",
-                *(row.arguments[name] for name in names),
+                *(row.arguments[name] for name in arguments),
                 "yes" if row.read else "",
             ]
             for row in self.rows
@@ -93,7 +98,12 @@ class Explanation:
         ]
         order = ", ".join(map(str, self.reads))
         collect = f"collect: ranks {order}: {self.collect}"
-        return "\n".join([f"{self.name} on {self.group}", *lines, collect, *moves_as_text(self.moves)])
+        named = [
+            f"{word} {', '.join(map(repr, names))}"
+            for word, names in (("reads", self.columns_read), ("adds", self.columns_added))
+            if names is not None
+        ]
+        return "\n".join([f"{self.name} on {self.group}", *lines, *named, collect, *moves_as_text(self.moves)])
 
 
 def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -132,7 +142,8 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
         how = "balanced"
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
     moves = explain_moves(call, shares)
-    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves)
+    known = columns_read(call), columns_added(call)
+    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves, *known)
 
 
 def _store_nothing(value: object) -> None:

@@ -64,6 +64,12 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     simple = simple_counts(signature)
     spec = with_mask(returns_columns(spec, signature.return_annotation), inspect.signature(function))
     spec = replace(spec, form=form, many=_many(signature, inspect.signature(function)))
+    spec = _of_signature(spec, signature, _shown(function))
+    body = function
+    if spec.reads is not None or spec.adds is not None:
+        from twinkle_remote.component.body import with_column_rules  # few functions have rules of columns
+
+        body = with_column_rules(function, spec, names)
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
@@ -83,13 +89,13 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         component = component_of(self)
         if component is None:
-            return function(self, *args, **kwargs)
+            return body(self, *args, **kwargs)
         worker = running_worker()
         if worker is not None and worker.holds(component):
-            return worker.call(component, function, args, kwargs)
+            return worker.call(component, body, args, kwargs)
         remote = is_handle(self)
         if not remote and caller().world_size > 1:  # the other processes make the same call
-            return function(self, *args, **kwargs)
+            return body(self, *args, **kwargs)
         try:
             return send(self, args, kwargs, lazy=None if remote else False)
         except TwinkleError as error:
@@ -102,6 +108,19 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     if hasattr(function, "__wrapped__"):
         cast("Any", method).__signature__ = signature
     return method
+
+
+def _of_signature(spec: FunctionSpec, signature: inspect.Signature, name: str) -> FunctionSpec:
+    """The options, whose rules of columns know the parameters of the function.
+
+    Raises:
+        TypeError: A rule asks for an argument that the function has not, or a generator adds columns.
+    """
+    if spec.adds is not None and spec.yields:
+        raise TypeError(f"{name} is a generator function, whose items are no rows of its argument: adds= must go")
+    reads = spec.reads and spec.reads.of_function(signature, name)
+    adds = spec.adds and spec.adds.of_function(signature, name)
+    return spec if reads is spec.reads and adds is spec.adds else replace(spec, reads=reads, adds=adds)
 
 
 def _make(call: Call, itself: object, lazy: bool | None) -> Any:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import Collect as Collect
     from twinkle_remote.protocol.spec import FunctionSpec as FunctionSpec
     from twinkle_remote.protocol.spec import by_rank_options as by_rank_options
+    from twinkle_remote.protocol.tables import Columns as Columns
     from twinkle_remote.protocol.tables import Rows as Rows
     from twinkle_remote.protocol.targets import attribute_at as attribute_at
     from twinkle_remote.protocol.waiting import Wait as Wait
@@ -99,7 +100,7 @@ else:
             "twinkle_remote.protocol.served": ("JoiningStore", "RowsOfRank", "SentCall", "ServedBackend"),
             "twinkle_remote.protocol.session_tools": ("SessionTool",),
             "twinkle_remote.protocol.spec": ("Collect", "FunctionSpec", "by_rank_options"),
-            "twinkle_remote.protocol.tables": ("Rows",),
+            "twinkle_remote.protocol.tables": ("Columns", "Rows"),
             "twinkle_remote.protocol.targets": ("attribute_at",),
             "twinkle_remote.protocol.waiting": ("Wait", "WaitedWorker", "WorkerWaits"),
         },

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.handed import HandOverPlan
     from twinkle_remote.protocol.messages import Outcome, Task
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.protocol.tables import Columns, Rows
     from twinkle_remote.protocol.waiting import WorkerWaits
 
 
@@ -61,14 +61,15 @@ class PickingStore(Protocol):
     """A store that can read rows by their numbers, and some columns; other stores read ranges with all columns."""
 
     def pick(
-        self, ref: object, rows: Rows | None, columns: Sequence[Hashable] | None, timeout: float | None = None
+        self, ref: object, rows: Rows | None, columns: Columns | None, timeout: float | None = None
     ) -> tuple[Any, int]:
         """Rows of a stored value, and the bytes that were fetched from other processes; see `Store.get`.
 
         Args:
             ref: As for `Store.get`.
             rows: Their numbers; None for all.
-            columns: The columns to read; None for all. A value that lacks one of them is returned with all its columns.
+            columns: The columns to read, as `values.selected_where_there` takes them; None for all. A value that lacks
+                one of them is returned with all its columns.
             timeout: Seconds that reading may take.
         """
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Iterator
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.spec import CostRule
-    from twinkle_remote.protocol.tables import Node, Rows
+    from twinkle_remote.protocol.tables import Columns, Node, Rows
 
 
 class HandOver(NamedTuple):
@@ -82,7 +82,7 @@ class HandedPiece(NamedTuple):
     start: int | None = None
     stop: int | None = None
     rows: Rows | None = None
-    columns: tuple[Hashable, ...] | None = None
+    columns: Columns | None = None
 
     def length(self) -> int | None:
         """Its number of rows; None where it is a whole value."""
@@ -119,7 +119,7 @@ class HandedValue(NamedTuple):
     listing: object = None
     parts: tuple[HandedValue, ...] = ()
     order: tuple[int, ...] | None = None
-    columns: tuple[Hashable, ...] | None = None
+    columns: Columns | None = None
     numbers: tuple[Rows, ...] = ()
     layers: tuple[HandedValue, ...] = ()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.failure import Failure
@@ -81,6 +81,7 @@ class Task:
         seconds: After so many seconds on the event loop it is cancelled; None for no limit.
         concurrent: It runs at once, on a thread apart from the worker's other tasks, in the order of such tasks.
         columns_unknown: Nothing says whether the elements of a tuple that it returns are rows.
+        adds: The columns that the worker keeps of the result, which its caller joins to the argument; None for all.
         masks: The method takes `valid`, the mask of the rows that were repeated to pad its share.
     """
 
@@ -106,6 +107,7 @@ class Task:
     concurrent: bool = False
     columns_unknown: bool = False
     masks: bool = False
+    adds: tuple[Hashable, ...] | None = None
     balance: bool | CostRule = False
     numbers: Rows | None = None
     in_order: bool = False

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.column_rule import ColumnRule
 
 Execute: TypeAlias = Literal["first", "all"]
 DispatchFunction: TypeAlias = Callable[
@@ -33,6 +34,20 @@ WEIGHTS = ("rows", "equal")
 IN_ORDER = ("flatten", "mean", "sum", "first")
 """The collects whose value does not show which rank had which rows."""
 _OR_NONE = (True, False, None)
+
+
+class Divided(NamedTuple):
+    """The first argument of a call whose rows are divided.
+
+    Attributes:
+        key: Its place, or its name where it was given by name.
+        name: Its name.
+        value: The argument.
+    """
+
+    key: int | str
+    name: str
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,8 @@ class FunctionSpec:
     weight: Weight | None = None
     collective: bool = False
     balance: bool | str | CostRule = False
+    reads: ColumnRule | None = None
+    adds: ColumnRule | None = None
     columns: bool | None = None
     many: Many = (frozenset(), frozenset(), frozenset())
     masks: bool = False
@@ -126,6 +143,30 @@ class FunctionSpec:
             return self
         return _balanced(self, self.balance not in off)
 
+    def divides(self, argument: str) -> bool:
+        """Whether the rows of an argument are divided, if it has rows and no mark."""
+        if self.split is not None:
+            return self.names(self.split, argument) and argument not in self.replicate
+        return not self.names(self.replicate, argument)
+
+    def divided(
+        self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any], has_rows: Callable[[Any], bool]
+    ) -> Divided | None:
+        """The first divided argument, whose columns `reads` and `adds` name; None if none has rows.
+
+        Args:
+            names: Parameter names of the positional arguments.
+            args: The positional arguments.
+            kwargs: The keyword arguments, which come in the order of the function's parameters.
+            has_rows: Whether an argument has rows, or is lazy.
+        """
+        rule = self.reads or self.adds
+        order = {} if rule is None else {name: place for place, name in enumerate(rule.order)}
+        given: list[tuple[int | str, str, Any]] = [(i, names[i], value) for i, value in enumerate(args)]
+        given += [(name, name, kwargs[name]) for name in sorted(kwargs, key=lambda name: order.get(name, len(order)))]
+        found = next((one for one in given if self.divides(one[1]) and has_rows(one[2])), None)
+        return None if found is None else Divided(*found)
+
     def names(self, chosen: Sequence[str], argument: str) -> bool:
         """Whether names in `split=` or `replicate=` stand for an argument.
 
@@ -179,6 +220,7 @@ def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
 
     A collective function is called on all ranks, and divides its arguments as it asks.
     """
+    spec = whole_rows_options(spec)
     if spec.collective:
         return replace(spec, collect="none", sync=False, weight=None, balance=False)
     return replace(
@@ -195,6 +237,14 @@ def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
     )
 
 
+def whole_rows_options(spec: FunctionSpec) -> FunctionSpec:
+    """The options of a call whose workers keep whole rows, as the function returns them, also if it adds columns.
+
+    Such a function needs all columns of its argument, also those that it does not read.
+    """
+    return spec if spec.adds is None else replace(spec, adds=None, reads=None)
+
+
 @lru_cache(maxsize=1024)
 def collected_elsewhere(spec: FunctionSpec) -> FunctionSpec:
     """The options of a call whose arguments are divided, and whose value is made, by another process."""
@@ -207,6 +257,8 @@ def collected_elsewhere(spec: FunctionSpec) -> FunctionSpec:
         uneven=None,
         weight=None,
         balance=False,
+        reads=None,
+        adds=None,
         columns=None,
     )
 
@@ -254,6 +306,28 @@ def with_mask(spec: FunctionSpec, signature: inspect.Signature) -> FunctionSpec:
             f"take the mask, a parameter {MASK}=None: a list that is False for each repeated row"
         )
     return replace(spec, masks=mask is not None)
+
+
+def check_column_rules(spec: FunctionSpec) -> None:
+    """Check `reads` and `adds`, which name columns of an argument that is divided by rows.
+
+    Raises:
+        ValueError: The other options do not divide rows with columns, or do not give a row for each.
+    """
+    for word, rule in (("reads", spec.reads), ("adds", spec.adds)):
+        if rule is not None and spec.dispatch != "slice_dp" and (spec.dispatch != "slice" or spec.split is None):
+            raise ValueError(
+                f"{word}= names columns of the first argument that is divided: it needs dispatch 'slice_dp', or "
+                f"'slice' with split=, got {spec.dispatch!r}"
+            )
+    if spec.adds is None:
+        return
+    if spec.collect != "flatten":
+        raise ValueError(f"adds= joins columns to rows: it needs collect 'flatten', got {spec.collect!r}")
+    if spec.uneven in ("pad", "drop"):
+        raise ValueError(
+            f"adds= needs a row for each row, and uneven={spec.uneven!r} makes others: use None or 'strict'"
+        )
 
 
 def check_callables(dispatch: object, collect: object) -> None:

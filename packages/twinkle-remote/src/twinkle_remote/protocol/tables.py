@@ -13,6 +13,27 @@ Rows: TypeAlias = range | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """The columns that a function reads: a reader fetches those that are there, and has `LeftOut` for the others.
+
+    Attributes:
+        names: The columns.
+        of: Class.method of the function.
+        within: Columns that were selected before, all of which are there; None for all.
+        gone: Columns that are known to be there, and that no piece has.
+    """
+
+    names: tuple[Hashable, ...]
+    of: str
+    within: tuple[Hashable, ...] | None = None
+    gone: tuple[Hashable, ...] = ()
+
+
+Columns: TypeAlias = "tuple[Hashable, ...] | Reads"
+"""The columns of a piece: some, all of which are there, or those that a function reads."""
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """The rows of a lazy result.
 
@@ -83,6 +104,19 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
+class Narrowed:
+    """The columns that a function reads.
+
+    Attributes:
+        of: The table that has them.
+        reads: The columns.
+    """
+
+    of: Node
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
 class Mapped:
     """The rows that a function makes of all rows.
 
@@ -95,4 +129,4 @@ class Mapped:
     function: Callable[[Any], Any]
 
 
-Node: TypeAlias = Given | Constant | Taken | Concatenated | Joined | Selected | Mapped
+Node: TypeAlias = Given | Constant | Taken | Concatenated | Joined | Selected | Narrowed | Mapped

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from twinkle_remote.values.columns import columns as columns
     from twinkle_remote.values.columns import rebuild as rebuild
     from twinkle_remote.values.columns import with_parts as with_parts
+    from twinkle_remote.values.left_out import LeftOut as LeftOut
+    from twinkle_remote.values.left_out import column_of as column_of
     from twinkle_remote.values.picking import pick as pick
-    from twinkle_remote.values.picking import selected_where_there as selected_where_there
     from twinkle_remote.values.registered_splitters import register_splitter as register_splitter
     from twinkle_remote.values.registered_splitters import registered_splitters as registered_splitters
     from twinkle_remote.values.rows import PLAIN as PLAIN
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from twinkle_remote.values.type_names import register_type as register_type
     from twinkle_remote.values.type_names import registered_component as registered_component
     from twinkle_remote.values.type_names import travels_by_name as travels_by_name
+    from twinkle_remote.values.wanted_columns import selected_where_there as selected_where_there
 else:
     __all__, __getattr__, __dir__ = load_lazily(
         __name__,
         {
             "twinkle_remote.values.columns": ("columns", "rebuild", "with_parts"),
-            "twinkle_remote.values.picking": ("pick", "selected_where_there"),
+            "twinkle_remote.values.left_out": ("LeftOut", "column_of"),
+            "twinkle_remote.values.picking": ("pick",),
             "twinkle_remote.values.registered_splitters": ("register_splitter", "registered_splitters"),
             "twinkle_remote.values.rows": (
                 "PLAIN",
@@ -56,5 +59,6 @@ else:
                 "registered_component",
                 "travels_by_name",
             ),
+            "twinkle_remote.values.wanted_columns": ("selected_where_there",),
         },
     )

@@ -10,7 +10,7 @@ from twinkle_remote.errors import CollectError, ColumnError, DispatchError, NoTa
 from twinkle_remote.values.columns import columns, is_mapping, is_named, rebuild, with_items, with_only
 from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of, splitter_of, take
-from twinkle_remote.values.runs import by_runs
+from twinkle_remote.values.sequences import by_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -235,15 +235,3 @@ def selected(value: T, names: Sequence[Hashable]) -> T:
     parts = columns(value)
     assert parts is not None
     return with_lists(rebuild(value, [part if name in names else None for name, part in parts.items()]))
-
-
-def selected_where_there(value: T, names: Sequence[Hashable]) -> T:
-    """Columns of a part of a table; the whole part where it lacks one, which the other parts may have."""
-    known = column_names(value)
-    return value if known is None or any(name not in known for name in names) else selected(value, names)
-
-
-def picked(value: Any, rows: Rows | None, names: Sequence[Hashable] | None) -> Any:
-    """Rows of a part of a table, with the columns that are wanted; see `PickingStore.pick`."""
-    some = value if names is None else selected_where_there(value, names)
-    return some if rows is None else pick(some, rows)

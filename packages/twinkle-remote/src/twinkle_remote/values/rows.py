@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
 from twinkle_remote.values.columns import below, columns, is_by_time, is_named, is_tensor_collection, rebuild
+from twinkle_remote.values.left_out import LeftOut
 from twinkle_remote.values.sequences import Lists, Ranges, Tuples
 from twinkle_remote.values.unknown import field_with_rows, forget, is_text_of_bytes, refuse, row_protocol
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 T = TypeVar("T")
-PLAIN = frozenset({int, float, str, bytes, bool, complex, type(None)})
+PLAIN = frozenset({int, float, str, bytes, bool, complex, type(None), LeftOut})
 
 
 class Splitter(Protocol[T]):

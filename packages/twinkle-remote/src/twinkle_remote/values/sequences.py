@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.attributes import carried, common_attributes, set_attributes
-from twinkle_remote.values.runs import by_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -148,3 +147,34 @@ class Ranges:
             return rows
         whole = range(first.start, first.start + first.step * len(rows), first.step)
         return whole if list(whole) == rows else rows
+
+
+def runs_of(rows: Rows) -> Iterator[range]:
+    """Ranges of numbers that follow each other, in order."""
+    if isinstance(rows, range) and rows.step == 1:
+        if rows:
+            yield rows
+        return
+    start = stop = None
+    for row in rows:
+        if row != stop:
+            if start is not None and stop is not None:
+                yield range(start, stop)
+            start = row
+        stop = row + 1
+    if start is not None and stop is not None:
+        yield range(start, stop)
+
+
+def by_runs(splitter: Any, value: Any, rows: Rows) -> Any:
+    """Rows of a value, of which a splitter cuts each run of numbers.
+
+    Args:
+        splitter: That of the value's type.
+        value: It has rows.
+        rows: Their numbers.
+    """
+    parts = [splitter.slice(value, run.start, run.stop) for run in runs_of(rows)]
+    if not parts:
+        return splitter.slice(value, 0, 0)
+    return parts[0] if len(parts) == 1 else splitter.concat(parts)

@@ -287,6 +287,10 @@ class Worker(WaitingTasks):
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
                 "class __iter__ and __next__"
             )
+        if task.adds is not None:
+            from twinkle_remote.values.wanted_columns import added  # as in `_arguments`
+
+            value = added(value, task.adds)
         if type(value) not in PLAIN:
             try:
                 columns_unknown = task.columns_unknown and isinstance(value, tuple) and columns(value) is None

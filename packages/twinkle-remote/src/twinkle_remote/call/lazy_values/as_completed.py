@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from twinkle_remote.call.collect import ranks_read
 from twinkle_remote.call.lazy_values.awaiting import answer_of
+from twinkle_remote.call.lazy_values.call_result import CallResult
 from twinkle_remote.call.lazy_values.first_over import first_over
-from twinkle_remote.call.lazy_values.lazy import Lazy, call_of, calls_of, lazy_part
+from twinkle_remote.call.lazy_values.lazy import Lazy, call_of, lazy_part, source_of
 from twinkle_remote.call.pending.part import part_of
 from twinkle_remote.failures.frames import plain_interrupt
 
@@ -36,7 +37,7 @@ def as_completed(lazy: Any) -> AsCompleted[Any]:
 
     Raises:
         ValueError: The function has `uneven="pad"`, so pieces may have repeated rows, or `balance=`, so pieces may have
-            any rows; or the value stands for rows of several calls.
+            any rows; or the value stands for rows of several calls, as a table and a result with `adds=` do.
     """
     return AsCompleted(lazy)
 
@@ -50,8 +51,10 @@ class AsCompleted(Generic[R]):
 
     def __init__(self, lazy: Lazy[R]) -> None:
         self._lazy = lazy
-        if type(lazy) is Lazy and len(calls_of(lazy)) > 1:
-            raise ValueError(f"{lazy!r} stands for rows of several calls: use as_completed on their results")
+        if type(lazy) is Lazy and not isinstance(source_of(lazy), CallResult):
+            raise ValueError(
+                f"{lazy!r} stands for rows of several calls, or for a table of such: use as_completed on their results"
+            )
         if type(lazy) is Lazy and call_of(lazy).spec.uneven == "pad":
             name = call_of(lazy).name
             raise ValueError(f'{name} says uneven="pad", so a piece may hold repeated rows; use get(lazy)')

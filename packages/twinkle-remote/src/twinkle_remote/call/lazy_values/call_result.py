@@ -38,6 +38,11 @@ class CallResult:
         """The call."""
         return (self._call,)
 
+    @property
+    def own_calls(self) -> Sequence[PendingCall]:
+        """The call."""
+        return (self._call,)
+
     def value(self, timeout: float | None) -> Any:
         """Wait for it and fetch it to this process; see `Lazy.result`."""
         call = self._call

@@ -81,10 +81,10 @@ class Lazy(LazyOperators, Generic[R]):
         Raises:
             ValueError: It stands for rows of several calls, such as a stream's batch.
         """
-        if len(self._source.calls) != 1:
+        if len(self._source.own_calls) != 1:
             raise ValueError(f"{self!r} stands for rows of several calls: cancel the calls, or close the stream")
         if self._value is None:
-            self._source.calls[0].withdraw()
+            self._source.own_calls[0].withdraw()
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""

@@ -18,6 +18,10 @@ class LazySource(Protocol):
     def calls(self) -> Sequence[PendingCall]:
         """The calls that make it."""
 
+    @property
+    def own_calls(self) -> Sequence[PendingCall]:
+        """The calls that are cancelled with it."""
+
     def value(self, timeout: float | None) -> Any:
         """Wait for it and fetch it to this process; see `Lazy.result`."""
 

@@ -32,6 +32,11 @@ class ManyCalls:
         """The calls, each once."""
         return self._calls
 
+    @property
+    def own_calls(self) -> Sequence[PendingCall]:
+        """The calls that are cancelled with it."""
+        return self._calls
+
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
         return all(call.done() for call in self._calls)

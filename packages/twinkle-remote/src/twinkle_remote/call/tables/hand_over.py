@@ -15,12 +15,12 @@ from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.rows import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.tables.table_rows import Reading
     from twinkle_remote.protocol.handed import HandOver
     from twinkle_remote.protocol.messages import Outcome, Share, Task
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.protocol.tables import Columns, Rows
 
 _MANY = 32  # pieces: about from here on, one more object costs less than naming them in each task
 
@@ -283,7 +283,7 @@ def _read(operand: Operand, pieces: Sequence[tuple[int, Rows]], payloads: Sequen
     )
 
 
-def _piece(payload: object, rows: Rows, columns: tuple[Hashable, ...] | None) -> HandedPiece:
+def _piece(payload: object, rows: Rows, columns: Columns | None) -> HandedPiece:
     if isinstance(rows, range) and rows.step == 1:
         return HandedPiece(payload, rows.start, rows.stop, None, columns)
     return HandedPiece(payload, None, None, rows, columns)

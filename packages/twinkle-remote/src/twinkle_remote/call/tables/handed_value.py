@@ -8,9 +8,10 @@ from twinkle_remote.call.collect import combine, refuse_tuples
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.backend import PickingStore
 from twinkle_remote.protocol.handed import HandedPiece
-from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Selected
+from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected
 from twinkle_remote.values.join import join
-from twinkle_remote.values.picking import concatenated, joined, pick, picked, selected, taken, with_lists
+from twinkle_remote.values.picking import concatenated, joined, pick, selected, taken, with_lists
+from twinkle_remote.values.wanted_columns import in_columns, only_read, picked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,13 +84,13 @@ class HandedReader:
     def _planned(self, hand_over: HandOver, given: HandedValue) -> Any:
         if given.layers:
             rows = joined([self._planned(hand_over, layer) for layer in given.layers])
-            return rows if given.columns is None else selected(rows, given.columns)
+            return in_columns(rows, given.columns)
         values = [self._rows(part) for part in given.parts or (given,)]
         if any(part.columns_unknown and part.stop - part.start > 1 for part in hand_over.parts):
             refuse_tuples(values, self._name)  # as the whole value would be
         rows = concatenated(values) if given.parts else values[0]
-        if given.parts and given.columns is not None:
-            rows = selected(rows, given.columns)
+        if given.parts:
+            rows = in_columns(rows, given.columns)
         return with_lists(rows if given.order is None else pick(rows, given.order))
 
     def _rows(self, given: HandedValue) -> Any:
@@ -101,7 +102,7 @@ class HandedReader:
             if given.columns is None:
                 raise
             raise DispatchError(str(error)) from error
-        return rows if given.columns is None else selected(rows, given.columns)
+        return in_columns(rows, given.columns)
 
     def _whole(self, hand_over: HandOver, given: HandedValue) -> Any:
         values = self._values(given)
@@ -134,4 +135,6 @@ def made(node: Node, parts: Sequence[Any]) -> Any:
     value = made(node.of, parts)
     if isinstance(node, Mapped):
         return node.function(value)
+    if isinstance(node, Narrowed):
+        return only_read(value, node.reads, keeps_rows=True)
     return selected(value, node.columns) if isinstance(node, Selected) else taken(value, node.rows)

@@ -11,18 +11,18 @@ from twinkle_remote.call.lazy_values.many_calls import ManyCalls
 from twinkle_remote.call.tables.hand_over import costs_of_rows, plan_hand_over
 from twinkle_remote.call.tables.handed_value import HandedReader, made, read_piece
 from twinkle_remote.protocol.handed import HandOver, HandOverPlan
-from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined
+from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Narrowed, Selected
 from twinkle_remote.sessions.current import running
 from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.picking import count_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.handed import HandedPiece, HandedValue
     from twinkle_remote.protocol.messages import Outcome
-    from twinkle_remote.protocol.tables import Node
+    from twinkle_remote.protocol.tables import Node, Reads
 
 
 class Table(ManyCalls):
@@ -101,6 +101,52 @@ class Table(ManyCalls):
         (share,) = plan_hand_over(plan, outcomes)
         made_by = {id(outcome.payload): (call, outcome) for (call, _), outcome in zip(inputs, outcomes, strict=True)}
         return by, share.values[0], made_by
+
+
+class AddedRows(Table):
+    """Rows, and the columns that a call adds to them.
+
+    Args:
+        node: The plan.
+        leaves: The lazy results that it names.
+        added: The result of the call.
+    """
+
+    __slots__ = ("_added",)
+
+    def __init__(self, node: Node, leaves: Sequence[Lazy[Any]], added: Lazy[Any]) -> None:
+        super().__init__(node, leaves)
+        self._added = added
+
+    @property
+    def own_calls(self) -> Sequence[PendingCall]:
+        """The call that adds the columns."""
+        return source_of(self._added).own_calls
+
+    def describe(self) -> str:
+        """Class.method, and where it runs."""
+        return source_of(self._added).describe()
+
+
+def added_rows(rows: Any, result: Lazy[Any], names: tuple[Hashable, ...]) -> Lazy[Any]:
+    """A lazy value of rows with the columns that a call adds to them.
+
+    Args:
+        rows: The rows, lazy or plain.
+        result: The result of the call: these columns alone.
+        names: The columns.
+    """
+    leaves: dict[int, tuple[int, Lazy[Any]]] = {}
+    of_rows = _node(rows, leaves)
+    node = Joined((of_rows, Selected(_node(result, leaves), names)))
+    return lazy_over(AddedRows(node, [leaf for _, leaf in leaves.values()], result))
+
+
+def narrowed_lazy(value: Lazy[Any], reads: Reads) -> Lazy[Any]:
+    """A lazy value in the columns that a function reads."""
+    leaves: dict[int, tuple[int, Lazy[Any]]] = {}
+    node = Narrowed(_node(value, leaves), reads)
+    return lazy_over(Table(node, [leaf for _, leaf in leaves.values()]))
 
 
 def is_table(lazy: Lazy[Any]) -> bool:

@@ -8,14 +8,24 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_remote.errors import ColumnError, DispatchError
-from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Selected, Taken
+from twinkle_remote.protocol.tables import (
+    Concatenated,
+    Constant,
+    Given,
+    Joined,
+    Mapped,
+    Narrowed,
+    Reads,
+    Selected,
+    Taken,
+)
 from twinkle_remote.values.picking import rows_within
-from twinkle_remote.values.runs import runs_of
+from twinkle_remote.values.sequences import runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from twinkle_remote.protocol.tables import Node, Rows
+    from twinkle_remote.protocol.tables import Columns, Node, Rows
 
 
 class RowSpan(NamedTuple):
@@ -35,7 +45,7 @@ class Operand(NamedTuple):
     """
 
     segments: tuple[RowSpan, ...]
-    columns: tuple[Hashable, ...] | None = None
+    columns: Columns | None = None
 
 
 class Reading(NamedTuple):
@@ -62,7 +72,7 @@ class TableRows:
 
     operands: tuple[Operand, ...]
     rows: Rows | None = None
-    columns: tuple[Hashable, ...] | None = None
+    columns: Columns | None = None
 
     def __len__(self) -> int:
         return sum([_length(operand) for operand in self.operands]) if self.rows is None else len(self.rows)
@@ -150,7 +160,7 @@ class JoinedRows:
     """
 
     layers: tuple[TableRows, ...]
-    columns: tuple[Hashable, ...] | None = None
+    columns: Columns | None = None
 
     def __len__(self) -> int:
         return len(self.layers[0])
@@ -218,6 +228,8 @@ def _resolved(
     table = _resolved(node.of, parts, constants)
     if table is None or isinstance(node, Mapped):
         return None
+    if isinstance(node, Narrowed):
+        return _narrowed(table, node.reads)
     return _taken(table, node) if isinstance(node, Taken) else _selected(table, node)
 
 
@@ -259,9 +271,47 @@ def _selected(table: TableRows | JoinedRows, node: Selected) -> TableRows | Join
     return replace(table, operands=(table.operands[0]._replace(columns=node.columns),))
 
 
-def _check_kept(node: Selected, kept: Sequence[Hashable] | None) -> None:
+def _narrowed(table: TableRows | JoinedRows, reads: Reads) -> TableRows | JoinedRows:
+    """The table in the columns that a function reads: of joined ones, each is read once, where the last of it is."""
+    if isinstance(table, TableRows):
+        return _narrowed_rows(table, reads)
+    if table.columns is not None:  # what the layers lack is told by the columns of them all
+        return replace(table, columns=replace(reads, within=_strict(table.columns)))
+    layers: list[TableRows] = []
+    later: set[Hashable] = set()
+    gone: list[Hashable] = []
+    for place, layer in reversed(list(enumerate(table.layers))):
+        own, wanted = _strict(_columns(layer)), tuple([name for name in reads.names if name not in later])
+        if own is not None and (layers or place) and later.union(wanted).isdisjoint(own):
+            gone += own
+            continue
+        layers.insert(0, _narrowed_rows(layer, replace(reads, names=wanted)))
+        later.update(own or ())
+    return JoinedRows(tuple(layers), replace(reads, gone=tuple(gone)))
+
+
+def _narrowed_rows(table: TableRows, reads: Reads) -> TableRows:
+    operands = [one._replace(columns=replace(reads, within=_strict(one.columns))) for one in table.operands]
+    if len(operands) == 1:
+        return replace(table, operands=tuple(operands))
+    within = _strict(table.columns)
+    if within is not None:
+        return replace(table, columns=replace(reads, within=within))
+    return replace(table, operands=tuple(operands), columns=reads)
+
+
+def _columns(table: TableRows) -> Columns | None:
+    return table.columns if len(table.operands) > 1 else table.operands[0].columns
+
+
+def _strict(columns: Columns | None) -> tuple[Hashable, ...] | None:
+    """The columns that were selected before."""
+    return columns.within if isinstance(columns, Reads) else columns
+
+
+def _check_kept(node: Selected, kept: Columns | None) -> None:
     for name in node.columns:
-        if kept is not None and name not in kept:
+        if isinstance(kept, tuple) and name not in kept:
             raise ColumnError(f"the table has no column {name!r}, but {', '.join(map(repr, kept))}")
 
 

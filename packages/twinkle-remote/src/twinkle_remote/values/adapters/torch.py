@@ -9,7 +9,7 @@ import torch  # noqa: TID253  loaded only once a caller's own value is a tensor
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.values.adapters import torch_jagged as jagged
 from twinkle_remote.values.attributes import attributes_of, carried, finalized_attributes, set_attributes
-from twinkle_remote.values.runs import by_runs
+from twinkle_remote.values.sequences import by_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,127 @@
+"""The columns of a call's first divided argument: those that it reads are sent, and those that it adds are joined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.arguments import Replicated
+from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.call.tables.table import added_rows, narrowed_lazy
+from twinkle_remote.errors import DispatchError
+from twinkle_remote.protocol.tables import Reads
+from twinkle_remote.values.columns import columns
+from twinkle_remote.values.picking import column_names, count_rows
+from twinkle_remote.values.rows import may_have_rows
+from twinkle_remote.values.wanted_columns import no_columns, only_read
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from twinkle_remote.protocol.call import Call
+    from twinkle_remote.protocol.spec import Divided
+
+
+def narrowed(call: Call) -> Call:
+    """The call with only those columns of its first divided argument that its function reads, and marks of the others.
+
+    Raises:
+        NoTableError: The argument has no columns.
+        TypeError: The rule of the columns does not fit the call.
+    """
+    found, names = _divided(call), columns_read(call)
+    if names is None or found is None or isinstance(found.value, Replicated):
+        return call
+    reads = Reads(names, call.name)
+    if isinstance(found.value, Lazy):
+        value: Any = narrowed_lazy(found.value, reads)
+    else:
+        _check_columns(call, found, "reads=")
+        value = only_read(found.value, reads, keeps_rows=True)
+    if isinstance(found.key, int):
+        return replace(call, args=(*call.args[: found.key], value, *call.args[found.key + 1 :]))
+    return replace(call, kwargs={**call.kwargs, found.key: value})
+
+
+def columns_read(call: Call) -> tuple[Hashable, ...] | None:
+    """The columns that a call reads of its first divided argument; None for all.
+
+    Raises:
+        TypeError: The rule of the columns does not fit the call.
+    """
+    found = None if call.spec.reads is None else _divided(call)
+    if call.spec.reads is None or found is None:
+        return None
+    return call.spec.reads.columns(call.name, found.name, _by_name(call))
+
+
+def columns_added(call: Call) -> tuple[Hashable, ...] | None:
+    """The columns that a call adds, which its workers keep; None for whole results.
+
+    Raises:
+        TypeError: The rule of the columns does not fit the call.
+    """
+    found = None if call.spec.adds is None else _divided(call)
+    if call.spec.adds is None or found is None:
+        return None
+    return call.spec.adds.columns(call.name, found.name, _by_name(call))
+
+
+def rows_to_add_to(call: Call) -> Any:
+    """The rows to which a call adds columns; they are checked before anything is sent.
+
+    Raises:
+        NoTableError: The argument has no columns.
+        DispatchError: No argument has rows that are divided, or columns of it go whole.
+    """
+    found = _divided(call)
+    if found is None or isinstance(found.value, Replicated):
+        where = "the call has none" if found is None else f"{found.name} is marked to go whole"
+        raise DispatchError(f"{call.name}: adds= joins columns to the first divided argument with rows, and {where}")
+    if isinstance(found.value, Lazy):
+        return found.value
+    _check_columns(call, found, "adds=")
+    lazy = [name for name, part in (columns(found.value) or {}).items() if isinstance(part, Lazy)]
+    if lazy:
+        raise DispatchError(
+            f"{call.name}: adds= joins columns to rows, and the columns {', '.join(map(repr, lazy))} of {found.name} "
+            "are lazy results: pass one lazy value (twinkle.join), or get(...)"
+        )
+    try:
+        count_rows(found.value, "adds=")
+    except DispatchError as error:
+        raise DispatchError(f"{call.name}: adds= joins columns to the rows of {found.name}: {error}") from error
+    return found.value
+
+
+def with_columns(call: Call, rows: Any, result: Lazy[Any]) -> Lazy[Any]:
+    """The rows joined with the columns that a call adds; nothing moves.
+
+    Args:
+        call: The call.
+        rows: What `rows_to_add_to` returned.
+        result: The lazy result of the call, of these columns alone.
+    """
+    names = columns_added(call)
+    assert names is not None, "rows_to_add_to has found the argument"
+    return added_rows(rows, result, names)
+
+
+def _divided(call: Call) -> Divided | None:
+    return call.spec.divided(call.names, call.args, call.kwargs, _has_rows)
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, Replicated):
+        return may_have_rows(value.value)
+    return isinstance(value, Lazy) or may_have_rows(value)
+
+
+def _by_name(call: Call) -> dict[str, Any]:
+    given = {**dict(zip(call.names, call.args, strict=True)), **call.kwargs}
+    return {name: value.value if isinstance(value, Replicated) else value for name, value in given.items()}
+
+
+def _check_columns(call: Call, found: Divided, word: str) -> None:
+    if column_names(found.value) is None:
+        raise no_columns(call.name, word, found.name, found.value)

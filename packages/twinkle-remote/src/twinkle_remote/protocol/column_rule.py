@@ -1,0 +1,126 @@
+"""The columns that a remote function reads or adds: names, or a function of the call's other arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Names: TypeAlias = "str | Iterable[Hashable]"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnRule:
+    """The option `reads` or `adds` of a remote function.
+
+    Attributes:
+        word: Name of the option.
+        names: The columns; None where the function says them.
+        function: Takes other arguments of the call, by their names; it returns columns, or None for all.
+        defaults: The defaults of the remote function's parameters.
+        order: The names of these parameters.
+    """
+
+    word: Literal["reads", "adds"]
+    names: tuple[Hashable, ...] | None = None
+    function: Callable[..., Names | None] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+
+    def of_function(self, signature: inspect.Signature, name: str) -> ColumnRule:
+        """The rule of a remote function with this signature, `self` included.
+
+        Raises:
+            TypeError: The rule's function has a parameter that the remote function has not.
+        """
+        parameters = list(signature.parameters.values())[1:]
+        known = [one.name for one in parameters if one.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY)]
+        if self.function is not None and not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            for asked in self._asked():
+                if asked.default is asked.empty and asked.kind in _BY_NAME and asked.name not in known:
+                    raise TypeError(
+                        f"{self.word}= of {name} is a function of {asked.name}, which is none of its arguments: "
+                        f"{', '.join(known)}"
+                    )
+        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+        return replace(self, defaults=defaults, order=tuple([one.name for one in parameters]))
+
+    def columns(self, method: str, divided: str, arguments: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
+        """The columns of one call; None for all.
+
+        Args:
+            method: Class.method, for messages.
+            divided: Name of the argument whose columns they are.
+            arguments: The arguments of the call by name.
+
+        Raises:
+            TypeError: The rule's function does not fit the call, or it returns something else than names.
+        """
+        if self.function is None:
+            return self.names
+        given = {**self.defaults, **arguments}
+        asked = self._asked()
+        if any(one.name == divided for one in asked):
+            raise TypeError(
+                f"{self.word}= of {method} is a function of {divided}, whose columns it names: it is a function of the "
+                "other arguments"
+            )
+        missing = [one.name for one in asked if _is_missing(one, given)]
+        if missing:
+            raise TypeError(f"{self.word}= of {method} is a function of {', '.join(missing)}, which the call lacks")
+        every = any(one.kind is one.VAR_KEYWORD for one in asked)
+        names = {one.name for one in asked}
+        chosen = {name: value for name, value in given.items() if name in names or (every and name != divided)}
+        found = self.function(**chosen)
+        if found is None and self.word == "reads":
+            return None
+        return names_of(self.word, found)
+
+    def _asked(self) -> Sequence[inspect.Parameter]:
+        assert self.function is not None
+        return list(inspect.signature(self.function).parameters.values())
+
+
+def _is_missing(asked: inspect.Parameter, given: Mapping[str, Any]) -> bool:
+    return asked.kind in _BY_NAME and asked.default is asked.empty and asked.name not in given
+
+
+def column_rule(word: Literal["reads", "adds"], value: object) -> ColumnRule | None:
+    """The rule of an option's value; None for None.
+
+    Raises:
+        ValueError: The value is neither names nor a function.
+        TypeError: The function takes arguments by place, where their names are not known.
+    """
+    if value is None:
+        return None
+    if not callable(value):
+        return ColumnRule(word, names_of(word, value))
+    for one in inspect.signature(value).parameters.values():
+        if one.kind not in (*_BY_NAME, one.VAR_KEYWORD):
+            raise TypeError(f"{word}= is called with arguments by name, and its parameter {one} takes them by place")
+    return ColumnRule(word, function=value)
+
+
+def names_of(word: str, value: object) -> tuple[Hashable, ...]:
+    """Names of columns, each once.
+
+    Raises:
+        ValueError: They are something else, or there is none.
+    """
+    if isinstance(value, str):
+        return (value,)
+    names = (
+        tuple(dict.fromkeys(value)) if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes) else ()
+    )
+    if not names:
+        raise ValueError(
+            f"{word}={value!r:.80} is not valid: it is the name of a column, a tuple of names, or a function of the "
+            "call's other arguments that returns such"
+        )
+    return names
