@@ -76,7 +76,23 @@ class Maker:
 
 @remote_class()
 class Checker(Maker):
-    """Works for the second stage, which nobody joins."""
+    """Works for the second stage and those after it, which nobody joins."""
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def table(self, rows: list[int]) -> dict[str, list[int]]:
+        return {"row": rows, "other": [-row for row in rows]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="row", adds="twice")
+    def twice(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+        return {**rows, "twice": [2 * row for row in _make(rows["row"])]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads=("twice", "row"), adds="thrice")
+    async def thrice(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+        return {**rows, "thrice": [twice + row for twice, row in zip(rows["twice"], rows["row"], strict=True)]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", adds=lambda name="last": name, collective=True)
+    def last(self, rows: dict[str, list[int]], name: str = "last") -> dict[str, list[int]]:
+        return {**rows, name: [row + 1 for row in rows["row"]]}
 
 
 class Resumable:
@@ -180,6 +196,12 @@ class Program:
         stages: list[Any] = [getattr(self.makers[0], self.kind)]
         if choose.random() < 0.5:
             stages.append(choose.choice([self.second.make, self.second.together, lambda rows: get(rows)]))
+        self.adds = choose.sample(["twice", "thrice", "last"], choose.randint(1, 3)) if choose.random() < 0.5 else []
+        if "thrice" in self.adds:
+            self.adds = ["twice", *[name for name in self.adds if name != "twice"]]
+        if self.adds:
+            stages.append(self.second.table)
+        stages += [getattr(self.second, name) for name in self.adds]
         self.stages = stages
         self.optional: set[int] = set()
         self.poisoned_ever: set[int] = set()
@@ -244,7 +266,7 @@ class Program:
             if self.ahead:
                 self.reload()
             return False
-        rows, info = list(get(batch)), self.stream.info
+        rows, info = self.rows_of(get(batch)), self.stream.info
         self.note_aside()
         self.reference.take(rows, self.optional)
         assert info.indices == rows
@@ -253,6 +275,16 @@ class Program:
         if bound is not None and self.options["stale"] == "wait" and not self.from_outside:
             assert max(info.lag) <= bound
         return None
+
+    def rows_of(self, value: Any) -> list[int]:
+        """The rows of a batch, each of whose columns has to be that of its row."""
+        if not self.adds:
+            return list(value)
+        rows = list(value["row"])
+        expected = {"twice": [2 * row for row in rows], "thrice": [3 * row for row in rows]}
+        expected["last"] = [row + 1 for row in rows]
+        assert value == {"row": rows, "other": [-row for row in rows], **{name: expected[name] for name in self.adds}}
+        return rows
 
     def interrupted(self) -> None:
         self.next(self.random.randint(1, 250))

@@ -220,7 +220,6 @@ def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
 
     A collective function is called on all ranks, and divides its arguments as it asks.
     """
-    spec = whole_rows_options(spec)
     if spec.collective:
         return replace(spec, collect="none", sync=False, weight=None, balance=False)
     return replace(

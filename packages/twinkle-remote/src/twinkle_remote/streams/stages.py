@@ -13,12 +13,13 @@ from twinkle_remote.protocol.component import component_of, same_component
 from twinkle_remote.protocol.marks import NAMES, SPEC, concurrency_of
 from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
 from twinkle_remote.protocol.targets import bound_target
+from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.weight_sources import WorkersOf
 from twinkle_remote.streams.schedule.intake import Intake
 from twinkle_remote.worker.ping import ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
@@ -89,6 +90,12 @@ class RemoteStage:
         pending = _ahead(call)
         pending.record.label = label
         return pending
+
+    def columns_added(self, rows: Any) -> tuple[Hashable, ...] | None:
+        """The columns that a call adds to rows, and that its workers keep alone; None if they keep whole rows."""
+        if self.spec.adds is None or running().served is not None:
+            return None
+        return self.spec.adds.columns(self.name, self.parameter, {self.parameter: rows})
 
     def on_one(self, data_rank: int, function: Callable[..., Any], *arguments: Any) -> PendingCall:
         """Call a function of the object and arguments on the first rank of a data rank whose result counts."""

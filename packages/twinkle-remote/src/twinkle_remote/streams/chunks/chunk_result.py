@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.call.lazy_values.assembled import ResultRows, assemble
 from twinkle_remote.call.lazy_values.lazy import Lazy, hand_over
+from twinkle_remote.call.tables import table_operations as tables
+from twinkle_remote.call.tables.table import is_table
 from twinkle_remote.values.join import join
 from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.messages import Outcome
 
 _ALL = sys.maxsize
+
+
+class Layer(NamedTuple):
+    """Columns of rows, and where they are.
+
+    Attributes:
+        names: The columns that a stage has added; None for those of whole rows.
+        parts: Rows of calls, and values, one after the other.
+    """
+
+    names: tuple[Hashable, ...] | None
+    parts: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +45,8 @@ class ChunkResult:
         value: The value, where there is no call.
         offset: Index of the chunk's first row in the result.
         component: The component whose ranks hold them; None for a value of this process.
+        adds: The columns that the stage has added, which alone are in its result; None for whole rows.
+        rows_before: The rows that it was given, and adds columns to: each result with its rows from its offset on.
     """
 
     call: PendingCall | None
@@ -38,6 +54,8 @@ class ChunkResult:
     value: Any = None
     offset: int = 0
     component: Component | None = None
+    adds: tuple[Hashable, ...] | None = None
+    rows_before: tuple[tuple[ChunkResult, int], ...] = ()
 
     def rows(self) -> int | None:
         """Rows of the whole result; None if it has none."""
@@ -73,6 +91,29 @@ class ChunkResult:
             position += rows
         return found or [ResultRows(self.call, self.ranks[0], 0, 0)]
 
+    def layers(self, start: int, stop: int) -> list[Layer]:
+        """Where the columns of rows [start, stop) are."""
+        own: list[Any] = [cut(self.value, start, stop)] if self.call is None else list(self.pieces(start, stop))
+        if self.adds is None:
+            return [Layer(None, own)]
+        before = []
+        position = 0
+        for result, rows in self.rows_before:
+            begin, end = max(start - position, 0), min(stop - position, rows)
+            if begin < end:
+                before.append(result.layers(result.offset + begin, result.offset + end))
+            position += rows
+        if not before:
+            first = self.rows_before[0][0]
+            before.append(first.layers(first.offset, first.offset))
+        return [*_stacked(before), Layer(self.adds, own)]
+
+    def holders(self) -> Iterator[ChunkResult]:
+        """The results of which it has columns: its own, and those of the rows that it was given."""
+        yield self
+        for result, _ in self.rows_before:
+            yield from result.holders()
+
     def at(self, offset: int) -> ChunkResult:
         """The same result from a later row."""
         return replace(self, offset=self.offset + offset)
@@ -84,13 +125,35 @@ def joined(pieces: Sequence[tuple[ChunkResult, int]]) -> Any:
     Args:
         pieces: At least one: a result, and how many rows from its offset on.
     """
-    parts: list[Any] = []
-    for result, rows in pieces:
-        start, stop = result.offset, result.offset + rows
-        parts += [take(result.value, start, stop)] if result.call is None else result.pieces(start, stop)
+    return _value(_stacked([result.layers(result.offset, result.offset + rows) for result, rows in pieces]))
+
+
+def _stacked(parts: Sequence[list[Layer]]) -> list[Layer]:
+    """The columns of rows of several results: layer by layer where these are the same in all, otherwise whole rows."""
+    if len({tuple([layer.names for layer in layers]) for layers in parts}) > 1:
+        return [Layer(None, [_value(layers) for layers in parts])]
+    return [
+        Layer(layers[0].names, [part for layer in layers for part in layer.parts])
+        for layers in zip(*parts, strict=True)
+    ]
+
+
+def _value(layers: Sequence[Layer]) -> Any:
+    first, *added = [_rows(layer.parts) for layer in layers]
+    if not added:
+        return first
+    return tables.join(
+        first, *[tables.select(one, *layer.names or ()) for one, layer in zip(added, layers[1:], strict=True)]
+    )
+
+
+def _rows(parts: Sequence[Any]) -> Any:
+    """One value of parts that follow each other; lazy where workers hold all of them, or some are lazy values."""
     named = [part for part in parts if isinstance(part, ResultRows)]
     if len(named) == len(parts):
         return assemble(named)
+    if any(isinstance(part, Lazy) for part in parts):
+        return tables.concat([assemble([part]) if isinstance(part, ResultRows) else part for part in parts])
     values = [assemble([part]).result() if isinstance(part, ResultRows) else part for part in parts]
     return join(values, "rows of a stream") if len(values) > 1 else values[0]
 
@@ -100,7 +163,9 @@ def cut(value: Any, start: int, stop: int) -> Any:
     if not isinstance(value, Lazy):
         return take(value, start, stop)
     pieces = pieces_of(value, start, stop)
-    return assemble(pieces) if pieces else value[start:stop]
+    if pieces:
+        return assemble(pieces)
+    return tables.take(value, slice(start, stop)) if is_table(value) else value[start:stop]
 
 
 def join_rows(values: Sequence[Any]) -> Any:
@@ -111,6 +176,8 @@ def join_rows(values: Sequence[Any]) -> Any:
         pieces = [pieces_of(value, 0, _ALL) for value in values]
         if all(pieces):
             return assemble([piece for part in pieces for piece in part])
+    if any(isinstance(value, Lazy) and is_table(value) for value in values):
+        return tables.concat(values)
     return join([value.result() if isinstance(value, Lazy) else value for value in values], "rows of the source")
 
 

@@ -11,6 +11,7 @@ from twinkle_remote.streams.rows.rows_info import RowsInfo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_remote.protocol.backend import Store
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.streams.chunks.spool import Spool
     from twinkle_remote.streams.rows.row_source import RowSource
@@ -48,10 +49,14 @@ class ChunkResults:
             self._results[part.chunk] = result.at(offset)
             offset += part.rows
 
+    def before(self, work: StageCall) -> tuple[tuple[ChunkResult, int], ...]:
+        """The results of the stage before, of which each chunk has so many rows."""
+        return tuple([(self._results[part.chunk], part.rows) for part in work.parts])
+
     def given(self, work: StageCall) -> Any:
         """The arguments with which a stage is called."""
         if work.stage:
-            return joined([(self._results[part.chunk], part.rows) for part in work.parts])
+            return joined(self.before(work))
         spans = work.spans()
         if self._spool is not None:
             for first, rows in spans:
@@ -91,18 +96,31 @@ class ChunkResults:
             for offset, part in enumerate(parts):
                 self._results[part] = result.at(offset)
 
-    def held_by(self, workers: WorkersOf) -> Sequence[tuple[int, ChunkResult]]:
-        """The chunks whose results some ranks of a component hold."""
-        return [
-            (chunk, result)
-            for chunk, result in self._results.items()
-            if result.component is not None
-            and not set(result.ranks).isdisjoint(workers.ranks)
-            and same_component(result.component, workers.component)
-        ]
+    def lost_with(self, workers: WorkersOf, store: Store) -> Sequence[tuple[int, Sequence[ChunkResult]]]:
+        """The chunks of whose rows some ranks of a component had the only copy, or that of a column; with these parts.
+
+        Args:
+            workers: The ranks, which are lost.
+            store: Where the backend keeps results.
+        """
+        found = []
+        for chunk, result in self._results.items():
+            parts = [one for one in result.holders() if _is_held_by(one, workers)]
+            lost = [one for one in parts if not all(map(store.outlives_worker, one.payloads()))]
+            if lost:
+                found.append((chunk, lost))
+        return found
 
     def _take(self, part: Part) -> ChunkResult:
         spooled = None if self._spool is None else self._spool.take(self._last, part.first)
         if spooled is not None:
             return spooled
         return self._results[part.chunk]
+
+
+def _is_held_by(result: ChunkResult, workers: WorkersOf) -> bool:
+    return (
+        result.component is not None
+        and not set(result.ranks).isdisjoint(workers.ranks)
+        and same_component(result.component, workers.component)
+    )

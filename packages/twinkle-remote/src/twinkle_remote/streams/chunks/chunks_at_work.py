@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from twinkle_remote.errors import CallTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.streams.chunks.chunk_result import ChunkResult
@@ -21,6 +22,7 @@ from twinkle_remote.streams.telemetry.stream_timeline import rows_label
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply, Store
     from twinkle_remote.sessions.weight_sources import WorkersOf
     from twinkle_remote.streams.chunks.chunk_results import ChunkResults
@@ -84,6 +86,7 @@ class ChunksAtWork:
         self._running = RunningCalls()
         self._plain = PlainCalls(at_once, wake)
         self._late_at = 0.0
+        self._lost_calls: WeakSet[PendingCall] = WeakSet()  # whose results were lost with workers
         alone = [pool if isinstance(stage, RemoteStage) and not stage.spec.on_loop else None for pool, stage in stages]
         self._witness = Witness(patience, alone)
         self.quarantine = Quarantine()
@@ -124,7 +127,11 @@ class ChunksAtWork:
             for part in work.parts:
                 self._results.replace(part, self.schedule.lost(part.chunk, work.stage))
             return ()
-        return self._running.begin(work, call)
+        adds = stage.columns_added(given)
+        if adds is None:
+            return self._running.begin(RunningCall(work, call))
+        before = self._results.before(work) if work.stage else ((ChunkResult(None, value=given), work.rows),)
+        return self._running.begin(RunningCall(work, call, adds, before))
 
     def _ended(self, run: RunningCall) -> None:
         try:
@@ -139,11 +146,17 @@ class ChunksAtWork:
             ranks = stage.collects[run.work.rank]
             slowest = max(map(run.call.outcome, ranks), key=lambda outcome: outcome.seconds)
             self._received(run.work, slowest.seconds, slowest.started)
-            self._made(run.work, ChunkResult(run.call, ranks, component=stage.components[run.work.rank]))
+            component = stage.components[run.work.rank]
+            before = run.rows_before
+            self._made(run.work, ChunkResult(run.call, ranks, None, 0, component, run.adds, before))
 
     def _made(self, work: StageCall, result: ChunkResult) -> None:
         if (rows := result.rows()) != work.rows:
             raise wrong_rows(rows, work.rows, self._stages[work.stage].name, self._where(work))
+        if any(one.call in self._lost_calls for one in result.holders() if one.call is not None):
+            for part in work.parts:
+                self._results.replace(part, self.schedule.lost(part.chunk, 0))
+            return
         self._results.keep(work, result)
         for part in work.parts:
             self.schedule.finished(part.chunk)
@@ -226,9 +239,13 @@ class ChunksAtWork:
         self._make_again(stage.workers(work.rank))
 
     def _make_again(self, workers: WorkersOf) -> None:
-        """Finished rows whose only copy was on workers that are lost."""
-        for chunk, result in self._results.held_by(workers):
-            if self.schedule.is_finished(chunk) and not all(map(self._store.outlives_worker, result.payloads())):
+        """Make rows again of which lost workers had the only copy, or that of a column.
+
+        Those that are in a stage now are made again when it is done, unless it reads what is lost and fails.
+        """
+        for chunk, parts in self._results.lost_with(workers, self._store):
+            self._lost_calls.update([one.call for one in parts if one.call is not None])
+            if self.schedule.is_finished(chunk):
                 work = self.schedule.assignment(chunk)
                 self._results.replace(work, self.schedule.lost(chunk))
 

@@ -6,19 +6,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.backend import Reply
+    from twinkle_remote.streams.chunks.chunk_result import ChunkResult
     from twinkle_remote.streams.schedule.decisions import StageCall
 
 
 @dataclass(slots=True)
 class RunningCall:
-    """A call at work."""
+    """A call at work.
+
+    Attributes:
+        work: What it is for.
+        call: The call.
+        adds: The columns that it adds, and that alone are kept of its result; None for whole rows.
+        rows_before: The rows to which it adds them.
+    """
 
     work: StageCall
     call: PendingCall
+    adds: tuple[Hashable, ...] | None = None
+    rows_before: tuple[tuple[ChunkResult, int], ...] = ()
 
 
 class RunningCalls:
@@ -28,12 +38,12 @@ class RunningCalls:
         self._calls: dict[int, RunningCall] = {}
         self._replies: dict[Reply, int] = {}
 
-    def begin(self, work: StageCall, call: PendingCall) -> Sequence[Reply]:
+    def begin(self, run: RunningCall) -> Sequence[Reply]:
         """A call was made; its replies."""
-        self._calls[work.number] = RunningCall(work, call)
-        replies = call.replies()
+        self._calls[run.work.number] = run
+        replies = run.call.replies()
         for reply in replies:
-            self._replies[reply] = work.number
+            self._replies[reply] = run.work.number
         return replies
 
     def call_of(self, number: int) -> PendingCall | None:
