@@ -81,7 +81,7 @@ class Rewards:
         self._weights = [1.0] * len(functions) if weights is None else weights
         self._timeout = timeout
 
-    @remote_function(dispatch="slice_dp", collect="flatten")
+    @remote_function(dispatch="slice_dp", collect="flatten", adds="rewards")
     def grade(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts with the weighted sum of the functions' rewards, at the last token of each sequence.
 
