@@ -1,4 +1,4 @@
-"""Tables: time to plan, evenness of balanced work, and minibatches of a batch that lies on workers beside plain Ray.
+"""Tables: time to plan, evenness of balanced work, bytes by column, and minibatches of a batch on workers beside Ray.
 
     python benchmarks/bench_tables.py [--rows 100000] [--rounds 3] [--no-ray]
 
@@ -84,6 +84,58 @@ def with_twinkle(rounds: int) -> tuple[list[float], int]:
         return seconds[1:], sum(call.driver_fetched for call in twinkle.stats())
 
 
+def five_stages(words: bool) -> dict[str, int]:
+    """Bytes that each stage of a stream fetched for 64 rows: whole rows, or by column.
+
+    A sampler makes a wide column and two narrow ones; a grader, a reference and an advantage add one each; an actor
+    reads three.
+
+    Args:
+        words: The functions say which columns they read and add.
+    """
+    import twinkle
+    from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
+
+    def said(names: tuple[str, ...]) -> tuple[str, ...] | None:
+        return names if words else None
+
+    @remote_class()
+    class Stage:
+        @remote_function(dispatch="slice_dp", collect="flatten")
+        def sample(self, rows: list[int]) -> dict[str, Any]:
+            ids = np.zeros((len(rows), WIDTH), np.float32)
+            return {"ids": ids, "logprobs": ids + 1, "texts": ["x" * 256 for _ in rows]}
+
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("texts",)), adds=said(("rewards",)))
+        def grade(self, rows: dict[str, Any]) -> dict[str, Any]:
+            return {**rows, "rewards": [float(len(text)) for text in rows["texts"]]}
+
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("ids",)), adds=said(("ref",)))
+        def annotate(self, rows: dict[str, Any]) -> dict[str, Any]:
+            return {**rows, "ref": rows["ids"] + 2}
+
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("rewards",)), adds=said(("advantages",)))
+        def add(self, rows: dict[str, Any]) -> dict[str, Any]:
+            return {**rows, "advantages": [one - 1 for one in rows["rewards"]]}
+
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("ids", "logprobs", "advantages")))
+        def train(self, rows: dict[str, Any]) -> list[float]:
+            return [float(one) for one in rows["advantages"]]
+
+    names = ("sampler", "grader", "reference", "advantage", "actor")
+    with twinkle.session("ray", groups=[DeviceGroup(name, 1, "CPU") for name in names], progress=False):
+        mesh = DeviceMesh.from_sizes(dp_size=1)
+        sampler, grader, reference, advantage, actor = [twinkle.on(name, mesh).create(Stage) for name in names]
+        stages = (sampler.sample, grader.grade, reference.annotate, advantage.add)
+        with twinkle.stream([list(range(16)) for _ in range(4)], *stages, ahead=32, rows=16) as batches:
+            for batch in batches:
+                twinkle.get(actor.train(batch))
+        found: dict[str, int] = {}
+        for call in twinkle.stats():
+            found[call.method] = found.get(call.method, 0) + call.bytes_fetched
+        return {name: found.get(f"Stage.{name}", 0) for name in ("grade", "annotate", "add", "train")}
+
+
 def by_hand(rounds: int) -> tuple[list[float], int]:
     """The same with plain Ray."""
     import ray
@@ -142,6 +194,11 @@ def main() -> None:
     if not given.no_ray:
         ours, ours_bytes = with_twinkle(given.rounds)
         hand, hand_bytes = by_hand(given.rounds)
+        for words in (False, True):
+            moved = five_stages(words)
+            shown = ", ".join(f"{name} {nbytes / 2**20:.2f}" for name, nbytes in moved.items())
+            how = "by column" if words else "of whole rows"
+            print(f"five stages {how}: {sum(moved.values()) / 2**20:.1f} MiB ({shown})")
         print(f"minibatches: {min(ours):.3f} s, by hand {min(hand):.3f} s, ratio {min(hand) / min(ours):.2f}")
         print(f"through the driver: {ours_bytes} bytes, by hand {hand_bytes}")
 
