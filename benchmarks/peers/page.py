@@ -47,6 +47,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Write the picture, and the table between its two marks."""
     rows = json.loads((ROOT / "out/peers.json").read_text())["rows"]
+    rows = [row for row in rows if not (row["left_out"] or "").startswith("failed")]
     draw([row for row in rows if row["ratio"] is not None])
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)

@@ -18,21 +18,26 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from environments import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("arguments", "sampling", "streams", "training", "weights", "start", "loader", "served")
 OUT = ROOT / "out"
 
 
-def measure(script: str, rows: list[str]) -> list[dict[str, Any]]:
-    """Run one script, and return what it printed of its rows."""
+def measure(script: str, rows: list[str]) -> Iterator[dict[str, Any]]:
+    """Run one script, and yield what it prints of its rows."""
     command = [sys.executable, str(FOLDER / f"{script}.py"), *rows]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [{**result, "script": script} for result in found]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("{"):
+                yield {**json.loads(line), "script": script}
 
 
 def summary(passes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -78,7 +83,10 @@ def write(found: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     file = OUT / "peers.json"
     kept = json.loads(file.read_text())["rows"] if file.is_file() else []
     rows = {(row["row"], row["peer"]): row for row in kept}
-    rows |= {key: summary(passes) for key, passes in found.items()}
+    for key, passes in found.items():
+        row = summary(passes)
+        if row["ratio"] is not None or key not in rows:  # a side that failed does not remove what was measured
+            rows[key] = row
     ordered = sorted(rows.values(), key=lambda row: SCRIPTS.index(row["script"]))
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
     file.write_text(json.dumps({"machine": machine, "rows": ordered}, indent=1) + "\n")
@@ -102,9 +110,9 @@ def main() -> None:
             print(f"pass {number + 1} of {options.passes}: {script}, load {os.getloadavg()[0]:.1f}", flush=True)
             for result in measure(script, rows):
                 found.setdefault((result["row"], result["peer"]), []).append(result)
+                write(found)  # a run that is ended keeps what it has
     if not found:
         sys.exit(f"no row is called {' or '.join(rows)}")
-    write(found)
     print(table([summary(passes) for passes in found.values()]))
     if any(one["left_out"] and one["left_out"].startswith("failed") for passes in found.values() for one in passes):
         sys.exit("a side failed: its output stands above")

@@ -57,7 +57,7 @@ def ours(mode: str, what: str) -> Iterator[Callable[[], float]]:
     server = context.Process(target=_serve, args=(mode, far, done))
     server.start()
     try:
-        if not near.poll(120):
+        if not near.poll(220):
             raise TimeoutError("the server did not start")
         with session("http", address=near.recv(), token=TOKEN):
             target, array = on("one").create(Target), np.ones(BYTES, dtype=np.uint8)
