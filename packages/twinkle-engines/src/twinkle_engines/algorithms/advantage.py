@@ -24,8 +24,7 @@ def advantages(rollouts: Rollouts, how: Estimator = "grpo", scale: bool = True) 
         rollouts: With rewards; a row is a group. In a remote function, these are one data rank's.
         how: With r the reward of a sequence, in the row's n sequences:
             "grpo": (r - mean) / (std + 1e-4), std with n - 1 (GRPO, arXiv 2402.03300); 0 for a row of one.
-            "rloo": r - the mean of the row's others, unscaled, in rows of 2 or more (arXiv 2402.14740); 0 where no
-                other one has a reward.
+            "rloo": r - the mean of the row's others, unscaled (arXiv 2402.14740); 0 where no other one has a reward.
             "reinforce++": as "grpo", but over the sequences of all rows (arXiv 2501.03262).
         scale: False leaves out the division by the std (Dr. GRPO, arXiv 2503.20783).
 
