@@ -58,7 +58,7 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"(.*_)?(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|mlp_dim|feed_forward_size)(_mlp)?", 48),
     (r"dff|dim_ff|mamba_d_ssm|d_inner|prompt_mid_dim", 48),
     (r"num_hidden_layers|n_layers?|num_layers|(en|de)coder_layers|num_(en|de)coder_layers|num_blocks|depth", LAYERS),
-    (r"(.*_)?num_attention_heads|(index_)?n_heads?|num_heads|attention_heads|((en|de)coder_)attention_heads", 4),
+    (r"(.*_)?num_attention_heads|n_heads?|num_heads|attention_heads|((en|de)coder_)attention_heads", 4),
     (r"num_(en|de)coder_attention_heads|num_query_groups", 4),
     (r"(.*_)?num_key_value_heads|num_kv_heads", 2),
     (r"qk_head_dim", 16),
@@ -67,13 +67,46 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"num_experts_per_tok(en)?|moe_topk|moe_k|n_group|topk_group|num_expert_group|shared_experts_num", 2),
     (r"mamba_d_state|state_size|ssm_state_size|time_step_rank|mamba_dt_rank", 4),
     (r"(mamba_)?chunk_size|(local|lsh)_attn_chunk_length", 8),
+    (r"index_n_heads", 32),  # few heads have equal scores, of which kernels choose
     (r"query_pre_attn_scalar|dim_model_base", 8),
 )
 """A field's name, and its value where the default is larger."""
 _NOT_OWN = ("transformers_version", "model_type", "_name_or_path", "architectures", "dtype", "id2label", "label2id")
+_WINDOWS = ["sliding_attention", "full_attention"]
+_ROPE = {"rope_type": "default", "rope_theta": 1e4}
+_QWEN4: dict[str, Any] = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+    "ngram_vocab_size_base": 64,
+    "make_ngram_vocab_size_divisible_by": 8,
+    "split_ngram_parts": 1,
+    "ple_embed_dim": 32,
+    "heads_per_ngram": 2,
+    "ple_layer_ids": [1],
+    "eos_token_id": 0,
+}
+_GEMMA3N = {
+    "layer_types": _WINDOWS * 2,
+    "intermediate_size": [48] * 4,
+    "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
+    "num_kv_shared_layers": 2,
+}
 OWN: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8},
     "blt": {"num_hidden_layers": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2},
+    "dbrx": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4},
+    "falcon_h1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8},
+    "cohere_compass_text": {
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in _WINDOWS}
+    },
+    "gemma3n_text": _GEMMA3N,
+    "qwen4_exp_text": _QWEN4,
+    "qwen4_exp": {f"text_config.{name}": value for name, value in _QWEN4.items()},
 }
 """Fields of single types."""
 
@@ -98,8 +131,8 @@ def _shrunk(config: dict[str, Any]) -> dict[str, Any]:
         size = next((size for pattern, size in SIZES if re.fullmatch(pattern, name)), None)
         if name in _NOT_OWN:
             continue
-        if isinstance(value, dict) and value and all(isinstance(key, int) for key in value):
-            by_index[name] = value
+        if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
+            by_index[name] = {int(key): one for key, one in value.items()}
         elif isinstance(value, dict):
             found[name] = _shrunk(value)
         elif size is not None and isinstance(value, int) and not isinstance(value, bool):

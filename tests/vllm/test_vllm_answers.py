@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,16 @@ def test_a_run_without_a_seed_draws_anew_and_a_resumed_one_goes_on(ends: str, sa
         sync()
         drawn.append(ids_of(sampler.sample([[3, 5]], params)))
     assert len({str(one) for one in drawn}) == len(drawn)
+
+
+def test_an_answer_that_the_engine_has_given_up_is_an_error(ends: str) -> None:
+    from vllm.outputs import CompletionOutput
+
+    from twinkle_engines.samplers.vllm_model import VLLMModel
+
+    model = VLLMModel(ends, None, None, ENGINE)
+    given_up = CompletionOutput(
+        index=0, text="", token_ids=[5], cumulative_logprob=None, logprobs=None, finish_reason="abort"
+    )
+    with pytest.raises(RuntimeError, match="abort"):
+        model.answer([3], SimpleNamespace(outputs=[given_up]))

@@ -239,5 +239,18 @@ def to_rollouts(
 
 def _text(one: Answer, params: SamplingParams, tokenizer: PreTrainedTokenizerBase, ends: Collection[int]) -> str:
     ids = one.ids[:-1] if one.finish == "stop" and one.ids[-1] in ends else one.ids
-    text = str(tokenizer.decode(ids, skip_special_tokens=params.skip_special_tokens))
-    return text[: min([text.find(stop) for stop in params.stop if stop in text], default=len(text))]
+    skips = params.skip_special_tokens and not set(tokenizer.all_special_ids).isdisjoint(ids)
+    whole = str(tokenizer.decode(ids))
+    start = min([whole.find(stop) for stop in params.stop if stop in whole], default=None)
+    if not skips:
+        return whole[:start]
+    if start is None:
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    length = _tokens_before(start, ids, tokenizer)  # a stop may have special tokens, which are not in the text
+    begun = "" if ids[length] in tokenizer.all_special_ids else whole[len(tokenizer.decode(ids[:length])) : start]
+    return str(tokenizer.decode(ids[:length], skip_special_tokens=True)) + begun
+
+
+def _tokens_before(start: int, ids: list[int], tokenizer: PreTrainedTokenizerBase) -> int:
+    """The most tokens whose text ends at or before a place in the text of all, which lies before its end."""
+    return max(n for n in range(len(ids)) if len(tokenizer.decode(ids[:n])) <= start)

@@ -198,6 +198,11 @@ class VLLMModel:
     def answer(self, ids: list[int], output: Any) -> tuple[Answer, Tensor]:
         """The answer in vLLM's output to a prompt, and the version of each token of both; the prompt has the first."""
         (written,) = output.outputs
+        if written.finish_reason not in ("stop", "length"):
+            raise RuntimeError(
+                f"vLLM has given up an answer after {len(written.token_ids)} tokens ({written.finish_reason!r}), so it "
+                "is not what the model would have written; look at the engine's log, and call again"
+            )
         tokens = list(written.token_ids)
         logprobs = [step[token].logprob for step, token in zip(written.logprobs, tokens, strict=True)]
         if not all(map(math.isfinite, logprobs)):
@@ -211,7 +216,7 @@ class VLLMModel:
                 "sampler needs; use another platform"
             )
         versions = [int(span.version) for span in written.weight_versions for _ in range(span.start, span.end)]
-        answer = Answer(ids, tokens, torch.tensor(logprobs), "stop" if written.finish_reason == "stop" else "length")
+        answer = Answer(ids, tokens, torch.tensor(logprobs), written.finish_reason)
         return answer, torch.tensor([versions[0]] * len(ids) + versions)
 
     def _saved(self, name: str, what: Any) -> str:
