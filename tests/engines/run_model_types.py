@@ -71,6 +71,8 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"query_pre_attn_scalar|dim_model_base", 8),
 )
 """A field's name, and its value where the default is larger."""
+_DERIVED = {"head_dim": 8, "num_key_value_heads": 4}
+"""Fields that some types leave open, and cannot do without."""
 _NOT_OWN = ("transformers_version", "model_type", "_name_or_path", "architectures", "dtype", "id2label", "label2id")
 _WINDOWS = ["sliding_attention", "full_attention"]
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
@@ -105,6 +107,8 @@ OWN: dict[str, dict[str, Any]] = {
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in _WINDOWS}
     },
     "gemma3n_text": _GEMMA3N,
+    "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1},
     "qwen4_exp_text": _QWEN4,
     "qwen4_exp": {f"text_config.{name}": value for name, value in _QWEN4.items()},
 }
@@ -137,6 +141,8 @@ def _shrunk(config: dict[str, Any]) -> dict[str, Any]:
             found[name] = _shrunk(value)
         elif size is not None and isinstance(value, int) and not isinstance(value, bool):
             found[name] = min(value, size)
+        elif value is None and name in _DERIVED:
+            found[name] = _DERIVED[name]
         elif name.endswith("_token_id"):
             found[name] = 1 if name == "pad_token_id" else 0 if isinstance(value, int) else value
         else:
