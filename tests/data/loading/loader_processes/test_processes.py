@@ -272,7 +272,7 @@ print(loader.position, flush=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "raise KeyError(loader)"])
 def test_a_program_ends_in_the_middle_of_a_loop(end: str) -> None:
-    told = subprocess.run([sys.executable, "-c", LEFT + end], capture_output=True, text=True, check=False, timeout=40)
+    told = subprocess.run([sys.executable, "-c", LEFT + end], capture_output=True, text=True, check=False, timeout=240)
     assert (told.stdout, told.returncode) == ("8\n", 1 if end else 0), told.stderr
 
 
