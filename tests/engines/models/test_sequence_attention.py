@@ -76,14 +76,18 @@ def test_other_attention_stays_as_it_is() -> None:
     assert not can_attend_by_sequence(build(CONFIGS["llama"]), torch.device("meta"))
 
 
-def test_a_model_that_calculates_with_its_mask_keeps_its_own_attention() -> None:
+@pytest.mark.parametrize(
+    "calculate", [lambda mask: mask.clone(), lambda mask: mask[:, :, :4], lambda mask: mask + 1, lambda mask: ~mask]
+)
+def test_a_model_that_calculates_with_its_mask_keeps_its_own_attention(calculate: Any) -> None:
     model = build(CONFIGS["llama"])
     layer = model.model.layers[0]
     forward = layer.forward
 
     def calculating(*args: Any, attention_mask: Any = None, **options: Any) -> Any:
-        changed = None if attention_mask is None else attention_mask.clone()
-        return forward(*args, attention_mask=changed, **options)
+        if attention_mask is not None:
+            calculate(attention_mask)
+        return forward(*args, attention_mask=attention_mask, **options)
 
     layer.forward = calculating
     assert not look_at_attention(model, CPU)

@@ -54,6 +54,18 @@ class _Parts(NamedTuple):
     back: Tensor | None
 
 
+class _Carrier(torch.Tensor):
+    """A mask that nothing calculates with: a layer that chooses tokens by its mask would choose among all of them."""
+
+    parts: _Parts
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("__get__", "__set__", "dim", "size", "is_floating_point", "__hash__"):
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]  # torch's
+        raise ValueError("the model calculates with its mask, so its packs are computed by its own attention")
+
+
 def can_attend_by_sequence(model: Any, device: torch.device) -> bool:
     """Whether a model's attention is one that may be replaced by that of each sequence: Transformers' "sdpa", on a CPU.
 
@@ -111,8 +123,8 @@ def _mask(
     begins = [0, *((~seen(places[1:], places[:-1])).nonzero()[:, 0] + 1).tolist(), q_length]
     parts = _grouped(begins, seen, device)
     # What a layer gets is a tensor of the mask's shape without memory of its own; what it reads are the parts.
-    carrier = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device).expand(1, 1, q_length, kv_length)
-    carrier.parts = parts  # type: ignore[attr-defined]  # our own
+    carrier = torch.zeros(1, 1, 1, 1, device=device).expand(1, 1, q_length, kv_length).as_subclass(_Carrier)
+    carrier.parts = parts
     return carrier
 
 
@@ -162,14 +174,12 @@ def _attend(
     """The attention of a layer (1, tokens, heads, size), of queries, keys and values (1, heads, tokens, size).
 
     Raises:
-        ValueError: The model has made another mask of the one that it was given.
+        ValueError: The layer has a bias of positions.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
-    parts: _Parts | None = getattr(attention_mask, "parts", None)
+    parts = attention_mask.parts if isinstance(attention_mask, _Carrier) else None
     if parts is None:
-        if attention_mask is not None and attention_mask.dtype == torch.int64:
-            raise ValueError(f"{type(module).__name__} calculates with its mask: use the model's own attention")
         made: tuple[Tensor, None] = attend(module, query, key, value, attention_mask, **options)
         return made
     if options.get("position_bias") is not None:
