@@ -19,27 +19,16 @@ class ServedGroup(WorkerGroup):
     """A group of the server's session."""
 
     def __init__(self, name: str, size: int) -> None:
-        self._name = name
-        self._size = size
+        self.name, self.size = name, size
         self._restarts: Counter[int] = Counter()
 
     def restarted(self, ranks: Sequence[int]) -> None:
         """Record that the workers of these ranks were restarted."""
         self._restarts.update(ranks)
 
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """Number of workers."""
-        return self._size
-
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank, as far as it is known here; a restarted worker has another number."""
-        return WorkerInfo(self._name, rank, self._size, pid=-self._restarts[rank])
+        return WorkerInfo(self.name, rank, self.size, pid=-self._restarts[rank])
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
         """Not used: calls go undivided."""

@@ -81,7 +81,7 @@ class _RepliesOfNode:
     async def of(self, rank: int) -> Outcome:
         if rank not in self._found and self._end is None:
             return await self._asked.setdefault(rank, asyncio.get_running_loop().create_future())
-        return self._found[rank] if self._end is None else self._found.get(rank, _lost(self._end))
+        return self._outcome(rank)
 
     async def _read(self, first: ray.ObjectRef[NodeOutcomes]) -> None:
         rest: ray.ObjectRef[NodeOutcomes] | None = first
@@ -101,7 +101,11 @@ class _RepliesOfNode:
     def _settle(self) -> None:
         for rank, asked in self._asked.items():
             if not asked.done() and (rank in self._found or self._end is not None):
-                asked.set_result(self._found[rank] if self._end is None else self._found.get(rank, _lost(self._end)))
+                asked.set_result(self._outcome(rank))
+
+    def _outcome(self, rank: int) -> Outcome:
+        """What has come of a rank; after the end, the failure of one that has not answered."""
+        return self._found[rank] if self._end is None else self._found.get(rank, _lost(self._end))
 
     def close(self) -> None:
         self._reading.cancel()

@@ -47,15 +47,13 @@ class ReplyGroup(Protocol):
         members: The workers in rank order.
         deaths: For each lost rank, the method during which it was lost.
         agents: The nodes' agents by node id.
+        name: Name of the group.
     """
 
+    name: str
     members: tuple[Member, ...]
     deaths: dict[int, str]
     agents: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Name of the group."""
 
     def label(self, reply: LostReply) -> str:
         """The short name of the rank of a reply, with its coordinate."""

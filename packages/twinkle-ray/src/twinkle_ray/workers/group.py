@@ -48,6 +48,8 @@ class RayGroup:
         replay: Keep the tasks that constructed components, and their inputs.
 
     Attributes:
+        name: As given.
+        size: Number of workers.
         created: The tasks that constructed components, by instance, then by rank, in order.
         deaths: For each lost rank, the method during which it was lost.
         labels: Labels of the workers of all groups by actor id.
@@ -57,7 +59,7 @@ class RayGroup:
     """
 
     def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False, replay: bool = False) -> None:
-        self._name = name
+        self.name, self.size = name, len(members)
         self._replay = replay
         self._lock = threading.Lock()
         self.created: dict[str, dict[int, tuple[Task, InputReplies]]] = {}
@@ -102,17 +104,7 @@ class RayGroup:
         self._run = self._run_with_inputs = self._run_and_cache = self._run_cached = LeftActor()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RayGroup, (self._name, self.members)
-
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """Number of workers."""
-        return len(self.members)
+        return RayGroup, (self.name, self.members)
 
     def info(self, rank: int) -> WorkerInfo:
         """The group, rank and node of a worker."""
@@ -164,7 +156,7 @@ class RayGroup:
             self._meshes.pop(first.instance, None)
             return
         if self._is_driver and first.instance not in self._meshes:
-            report_start(f"constructing {first.name.partition('.')[0]} on {self._name}")
+            report_start(f"constructing {first.name.partition('.')[0]} on {self.name}")
         self._meshes[first.instance] = first.mesh
         if self._replay:
             made = self.created.setdefault(first.instance, {})

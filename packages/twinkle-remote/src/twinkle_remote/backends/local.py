@@ -68,27 +68,16 @@ class LocalGroup(WorkerGroup):
     """This process as a group of one, or the launched processes as a group of all."""
 
     def __init__(self, name: str, rank: int, size: int, store: Memory, exchange: Exchange | None) -> None:
-        self._name = name
-        self._size = size
+        self.name, self.size = name, size
         self._rank = rank
         self._exchange = exchange
         self._worker = Worker(
             here(name, rank, size), store, live=size == 1, shared=True, instances=WeakValueDictionary()
         )
 
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-        return self._size
-
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
-        return here(self._name, rank, self._size)
+        return here(self.name, rank, self.size)
 
     def submit(self, rank: int, task: Task, inputs: InputReplies) -> LocalReply:
         """Run the task if the rank is this process; otherwise the other process runs it.

@@ -38,18 +38,8 @@ class ThreadGroup(WorkerGroup):
     """The threads of one group."""
 
     def __init__(self, name: str, size: int, store: Memory, shared: Shared) -> None:
-        self._name = name
+        self.name, self.size = name, size
         self._ranks = [RankThread(here(name, rank, size), store, shared) for rank in range(size)]
-
-    @property
-    def name(self) -> str:
-        """Name of the group."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """Number of threads."""
-        return len(self._ranks)
 
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
@@ -82,7 +72,7 @@ class ThreadGroup(WorkerGroup):
     def _reply(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
         if inputs and inputs.shared is None:
             inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
-        return ThreadReply(rank, on_loop=task.on_loop, at=None if task.concurrent else self._name, name=task.name)
+        return ThreadReply(rank, on_loop=task.on_loop, at=None if task.concurrent else self.name, name=task.name)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the threads of the given ranks."""

@@ -109,15 +109,15 @@ class InputReplies(list[Reply]):
 
 
 class WorkerGroup(Protocol):
-    """The workers of one `DeviceGroup`, in rank order."""
+    """The workers of one `DeviceGroup`, in rank order.
 
-    @property
-    def name(self) -> str:
-        """Name of the group."""
+    Attributes:
+        name: Name of the group.
+        size: Number of workers.
+    """
 
-    @property
-    def size(self) -> int:
-        """Number of workers."""
+    name: str
+    size: int
 
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""

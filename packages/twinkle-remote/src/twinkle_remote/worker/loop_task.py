@@ -103,14 +103,14 @@ class LoopTask:
     finish: Callable[[Any], None]
     capture: Callable[[BaseException], Failure]
     answer: Callable[[Outcome], object]
-    reason: TwinkleError | None = field(default=None)
-    state: ThreadState | None = field(default=None)
-    answered: bool = field(default=False)
-    name: str = field(default="")
+    reason: TwinkleError | None = None
+    state: ThreadState | None = None
+    answered: bool = False
+    name: str = ""
     number: int = field(default_factory=count().__next__)
-    asks_for_place: bool = field(default=False)
-    has_place: bool = field(default=False)
-    shown: bool = field(default=False)
+    asks_for_place: bool = False
+    has_place: bool = False
+    shown: bool = False
 
     def holds_place_of(self, other: LoopTask) -> bool:
         """Whether it holds a place that another one waits for."""

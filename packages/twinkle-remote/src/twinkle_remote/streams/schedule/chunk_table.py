@@ -30,7 +30,7 @@ class ChunkTable:
     """
 
     __slots__ = (
-        "_free",
+        "_free",  # the first one, because the others are the columns
         "batch",
         "begun",
         "count",
@@ -73,8 +73,8 @@ class ChunkTable:
             chunk = self._free.pop()
         else:
             chunk = len(self.first)
-            for column in self._columns():
-                column.append(0)
+            for name in self.__slots__[1:]:
+                getattr(self, name).append(0)
         self.first[chunk], self.count[chunk], self.cut[chunk], self.batch[chunk] = first, count, 0, batch
         self.stage[chunk], self.state[chunk], self.rank[chunk] = 0, WAITING, -1
         self.begun[chunk] = self.ended[chunk] = -1
@@ -89,12 +89,7 @@ class ChunkTable:
 
     def split(self, chunk: int) -> list[int]:
         """Make chunks of one row each out of one; the first keeps its index."""
-        parts = [chunk]
-        for offset in range(1, self.count[chunk]):
-            part = self.add(self.first[chunk] + offset, 1, self.batch[chunk])
-            for column in (self.stage, self.state, self.begun, self.errors, self.late, self.losses, self.overtaken):
-                column[part] = column[chunk]
-            parts.append(part)
+        parts = [chunk, *(self._copy(chunk, offset, 1) for offset in range(1, self.count[chunk]))]
         self.count[chunk] = 1
         return parts
 
@@ -108,30 +103,17 @@ class ChunkTable:
         Returns:
             The other one.
         """
-        rest = self.add(self.first[chunk] + rows, self.count[chunk] - rows, self.batch[chunk])
-        for column in (self.stage, self.state, self.begun, self.errors, self.late, self.losses, self.overtaken):
-            column[rest] = column[chunk]
+        rest = self._copy(chunk, rows, self.count[chunk] - rows)
         self.count[chunk] = rows
         return rest
+
+    def _copy(self, chunk: int, offset: int, count: int) -> int:
+        """Another chunk, of some rows of one; it is where that one is, and has failed as often."""
+        part = self.add(self.first[chunk] + offset, count, self.batch[chunk])
+        for column in (self.stage, self.state, self.begun, self.errors, self.late, self.losses, self.overtaken):
+            column[part] = column[chunk]
+        return part
 
     def live(self) -> list[int]:
         """All chunks, by their first row."""
         return sorted((c for c in range(len(self.first)) if self.count[c]), key=self.first.__getitem__)
-
-    def _columns(self) -> list[array[int]]:
-        return [
-            self.first,
-            self.count,
-            self.cut,
-            self.batch,
-            self.stage,
-            self.state,
-            self.rank,
-            self.begun,
-            self.ended,
-            self.tick,
-            self.errors,
-            self.late,
-            self.losses,
-            self.overtaken,
-        ]
