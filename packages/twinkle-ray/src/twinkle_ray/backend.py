@@ -30,7 +30,7 @@ from twinkle_ray.workers.records import RecordsOfWorkers
 from twinkle_ray.workers.replay import catch_up
 from twinkle_remote.backends.support import report_start
 from twinkle_remote.errors import TwinkleError
-from twinkle_remote.protocol import SessionDefaults
+from twinkle_remote.protocol import Backend, SessionDefaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -50,7 +50,7 @@ _OTHER_AGENTS = 5.0  # seconds that a restart waits for agents that were there b
 _LAST_LINES = 0.5  # seconds that the end of a session waits for the last lines of its workers
 
 
-class RayBackend:
+class RayBackend(Backend):
     """Groups of Ray actors.
 
     Args:
@@ -101,7 +101,7 @@ class RayBackend:
     ) -> None:
         if restart not in (None, "group"):
             raise ValueError(f'restart={restart!r} must be None or "group"')
-        self.start_timeout = check_seconds("start_timeout", start_timeout)
+        self.start_timeout: float = check_seconds("start_timeout", start_timeout)
         if self.start_timeout == 0:
             raise ValueError("start_timeout=0 leaves workers no time to start; 120 is the default")
         self._placement_timeout = check_seconds("placement_timeout", placement_timeout)
@@ -128,6 +128,7 @@ class RayBackend:
             watch_raylet()
             self._logs = WorkerLogs()
             self._groups = self._start(groups)
+            self.store: RayStore = self._groups.store
             self._exporter = Exporter() if metrics else None
         except BaseException:
             self.close()
@@ -304,11 +305,6 @@ class RayBackend:
             for instance, by_rank in group.created.items()
         }
         catch_up(self._groups, group, {name: made for name, made in created.items() if made}, self.start_timeout)
-
-    @property
-    def store(self) -> RayStore:
-        """The store of the driver."""
-        return self._groups.store
 
     def group(self, name: str) -> RayGroup:
         """A group by name."""

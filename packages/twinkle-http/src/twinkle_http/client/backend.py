@@ -74,7 +74,7 @@ class HttpBackend(ThreadReplyBackend):
         self.can_restart: bool = described["can_restart"]
         self._any_group = described["mode"] == "local" and not described["groups"]
         self._groups = {one["name"]: ServedGroup(one["name"], one["size"]) for one in described["groups"]}
-        self._store = ServedStore(self._read_result, self.read_rows, self._decoded)
+        self.store = ServedStore(self._read_result, self.read_rows, self._decoded)
         self._dropped: deque[str] = deque()
         self._classes: dict[str, type] = {}
         self._reader = TagReader(loaded_error_type, self._made)
@@ -86,11 +86,6 @@ class HttpBackend(ThreadReplyBackend):
             self._connection.close()
             raise
         self._poller = UpdatePoller(self._connection, described["lease"] / 3, self._take_dropped, self._restarted)
-
-    @property
-    def store(self) -> ServedStore:
-        """Reads results."""
-        return self._store
 
     def group(self, name: str) -> ServedGroup:
         """A group of the server's session."""
@@ -179,7 +174,7 @@ class HttpBackend(ThreadReplyBackend):
         assert reply.outcome is not None
         if reply.outcome.failure is not None:
             raise reply.error()
-        return self._store.get(reply.outcome.payload)[0]
+        return self.store.get(reply.outcome.payload)[0]
 
     def _request(self, call: Call) -> CallRequest:
         component = call.component
@@ -211,7 +206,7 @@ class HttpBackend(ThreadReplyBackend):
         return reply
 
     def _reply(self, update: CallUpdate, sent: int) -> ServedReply:
-        return ServedReply(update.name, sent, self._store.get, self._decoded, self._ask, self._dropped)
+        return ServedReply(update.name, sent, self.store.get, self._decoded, self._ask, self._dropped)
 
     def _take(self, reply: ServedReply, update: CallUpdate) -> None:
         reply.take(update)

@@ -104,7 +104,7 @@ class _RepliesOfNode:
                 asked.set_result(self._outcome(rank))
 
     def _outcome(self, rank: int) -> Outcome:
-        """What has come of a rank; after the end, the failure of one that has not answered."""
+        """The outcome of a rank; after the end, the failure of one that has not answered."""
         return self._found[rank] if self._end is None else self._found.get(rank, _lost(self._end))
 
     def close(self) -> None:

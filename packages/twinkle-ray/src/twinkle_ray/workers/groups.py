@@ -13,6 +13,7 @@ from twinkle_ray.cluster.places import HEAD
 from twinkle_ray.replies.reply import RayReply
 from twinkle_ray.replies.waiting_inputs import WaitingInputs
 from twinkle_remote.errors import PlacementError
+from twinkle_remote.protocol import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
+    from twinkle_remote.protocol import Outcome, Reply
 
     _Reply = RayReply | NodeReply
     _Pending = Mapping[ray.ObjectRef[Any], RayReply | AgentReply]
@@ -31,7 +32,7 @@ _REPLIES = (RayReply, NodeReply)
 _LOOK = 1.0  # seconds between checks whether the answers can still arrive
 
 
-class RayGroups:
+class RayGroups(Backend):
     """The backend over groups that already run.
 
     Args:
@@ -42,8 +43,6 @@ class RayGroups:
         agent: The agent of this node; None where there is one node.
     """
 
-    start_timeout: float | None = None
-
     def __init__(
         self,
         groups: Sequence[RayGroup],
@@ -52,7 +51,7 @@ class RayGroups:
         lost_nodes: LostNodes | None = None,
         agent: Any = None,
     ) -> None:
-        self._store = store
+        self.store = store
         store.lost_nodes = self._lost_nodes = lost_nodes
         self._agents = agents
         self._waiting = WaitingInputs(agent)
@@ -83,11 +82,6 @@ class RayGroups:
         self._waiting.take_agent(agent)
         if lost_nodes is not None:
             self._lost_nodes = lost_nodes
-
-    @property
-    def store(self) -> RayStore:
-        """The store of this process."""
-        return self._store
 
     def group(self, name: str) -> RayGroup:
         """A group by name."""
@@ -174,9 +168,6 @@ class RayGroups:
         assert isinstance(reply, _REPLIES)
         return reply.read()
 
-    def configure(self, defaults: SessionDefaults) -> None:
-        """Do nothing: the driver gives them to the workers."""
-
     def attached(self) -> Sequence[RayGroup]:
         """All groups: the driver asks them for their calls."""
         return self.all()
@@ -189,7 +180,7 @@ class RayGroups:
     def close(self) -> None:
         """End the input waiter; the groups belong to the driver."""
         self._waiting.close()
-        self._store.agent = None
+        self.store.agent = None
 
 
 def _read_together(pending: _Pending, timeout: float | None) -> bool:

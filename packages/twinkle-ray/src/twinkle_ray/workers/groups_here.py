@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.cluster.places import HEAD
 from twinkle_remote.errors import WorkerDiedError
+from twinkle_remote.protocol import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.group import RayGroup
     from twinkle_ray.workers.groups import RayGroups
-    from twinkle_remote.protocol import Outcome, Reply, SessionDefaults
+    from twinkle_remote.protocol import Outcome, Reply
 
 _LOOK_SECONDS = 1.0
 
 
-class GroupsHere:
+class GroupsHere(Backend):
     """The groups of the session, in a worker.
 
     Args:
@@ -31,11 +32,9 @@ class GroupsHere:
         agent: The agent of this node; None where there is one node.
     """
 
-    start_timeout: float | None = None
-
     def __init__(self, groups: ray.ObjectRef[list[RayGroup]], store: RayStore, agent: Any) -> None:
-        self._stored = groups
-        self._store, self._agent = store, agent
+        self.stored = groups
+        self.store, self._agent = store, agent
         self._loading = threading.Lock()
         self._loaded: RayGroups | None = None
 
@@ -47,11 +46,11 @@ class GroupsHere:
             agent: As for the constructor.
         """
         with self._loading:
-            self._stored, self._agent = groups, agent
+            self.stored, self._agent = groups, agent
             loaded = self._loaded
         if loaded is not None:
             if agent is not None:
-                loaded.take_agent(agent, self._store.lost_nodes)
+                loaded.take_agent(agent, self.store.lost_nodes)
             for group in self._fetched(groups):
                 loaded.replace(group)
 
@@ -65,7 +64,7 @@ class GroupsHere:
     def _load(self) -> RayGroups:
         from twinkle_ray.workers.groups import RayGroups  # a worker that calls nobody does not load it
 
-        return RayGroups(self._fetched(self._stored), self._store, {}, self._store.lost_nodes, self._agent)
+        return RayGroups(self._fetched(self.stored), self.store, {}, self.store.lost_nodes, self._agent)
 
     def _fetched(self, groups: ray.ObjectRef[list[RayGroup]]) -> list[RayGroup]:
         """The groups that the driver has stored, unless its node is lost.
@@ -73,18 +72,13 @@ class GroupsHere:
         Raises:
             WorkerDiedError: It is.
         """
-        known = self._store.lost_nodes
+        known = self.store.lost_nodes
         coming = groups.future()  # a thread that Ray never answers would end this process when it leaves Ray
         while not futures.wait([coming], _LOOK_SECONDS).done:
             if known is not None and known.any_lost() and (why := known.lost(HEAD)) is not None:
                 raise WorkerDiedError(f"the groups of the session cannot be read: {why}")
         found: list[RayGroup] = coming.result()
         return found
-
-    @property
-    def store(self) -> RayStore:
-        """The store of this worker."""
-        return self._store
 
     def group(self, name: str) -> RayGroup:
         """A group by name."""
@@ -101,9 +95,6 @@ class GroupsHere:
     def outcome(self, reply: Reply) -> Outcome:
         """The outcome of a reply that is done."""
         return self._groups().outcome(reply)
-
-    def configure(self, defaults: SessionDefaults) -> None:
-        """Do nothing: the driver gives them to the workers."""
 
     def attached(self) -> Sequence[RayGroup]:
         """All groups: the driver asks them for their calls."""

@@ -18,7 +18,7 @@ from twinkle_mesh import launched
 from twinkle_remote.backends.memory import CallersMemory, Memory
 from twinkle_remote.context import leaves_running, run_apart
 from twinkle_remote.errors import BackendError, CallTimeoutError
-from twinkle_remote.protocol.backend import WorkerGroup
+from twinkle_remote.protocol.backend import Backend, WorkerGroup
 from twinkle_remote.protocol.failure import here
 from twinkle_remote.sessions.seeding import seed_process, stop_seeding
 from twinkle_remote.worker.worker import Worker
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
     from twinkle_remote.protocol.backend import InputReplies, Reply
-    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Outcome, Task
     from twinkle_remote.protocol.waiting import WorkerWaits
@@ -141,7 +140,7 @@ class LocalGroup(WorkerGroup):
         return {}
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """One process, or the processes that torchrun started.
 
     Args:
@@ -151,12 +150,11 @@ class LocalBackend:
     """
 
     own_group = "(this process)"
-    start_timeout: float | None = None
 
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
         self._rank, self._size = _place_of_process()
-        self._store = CallersMemory()
+        self.store = CallersMemory()
         self._groups: dict[str, LocalGroup] = {}
         self._exchange: Exchange | None = None
         if self._size > 1:
@@ -170,11 +168,6 @@ class LocalBackend:
     def rank(self) -> int:
         """Rank of this process among those of the program."""
         return self._rank
-
-    @property
-    def store(self) -> Memory:
-        """The store of this process."""
-        return self._store
 
     def group(self, name: str) -> LocalGroup:
         """The group of that name; all groups have the same processes, except this process's own group."""
@@ -217,13 +210,6 @@ class LocalBackend:
         """The outcome of a reply that is done."""
         assert isinstance(reply, LocalReply) and reply.outcome is not None
         return reply.outcome
-
-    def configure(self, defaults: SessionDefaults) -> None:
-        """Do nothing: every worker uses the session of this process."""
-
-    def attached(self) -> Sequence[WorkerGroup]:
-        """None: the calls of workers are calls of this process."""
-        return ()
 
     def after_fork(self) -> bool:
         """Whether calls can go on: a forked process has its own components, but is not a launched process."""

@@ -8,11 +8,12 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING
 
+from twinkle_remote.protocol.backend import Backend
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.protocol.backend import Reply, WorkerGroup
-    from twinkle_remote.protocol.defaults import SessionDefaults
+    from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.protocol.messages import Outcome
 
 _SLICE_SECONDS = 0.5  # a signal that comes just before a wait without a limit is not seen before its end
@@ -93,7 +94,7 @@ class ThreadReply:
             notify(outcome)
 
 
-class ThreadReplyBackend:
+class ThreadReplyBackend(Backend):
     """The part of a backend whose replies threads of this process complete: how these are waited for.
 
     Its workers' calls are known where they are made, and a forked process has none of its threads.
@@ -113,17 +114,6 @@ class ThreadReplyBackend:
         """The outcome of a reply that is done."""
         assert isinstance(reply, ThreadReply) and reply.outcome is not None
         return reply.outcome
-
-    def configure(self, defaults: SessionDefaults) -> None:
-        """Do nothing: no worker takes its defaults from here."""
-
-    def attached(self) -> Sequence[WorkerGroup]:
-        """None."""
-        return ()
-
-    def after_fork(self) -> bool:
-        """False."""
-        return False
 
 
 def wait_for_any(replies: Sequence[ThreadReply], timeout: float | None) -> Sequence[ThreadReply]:

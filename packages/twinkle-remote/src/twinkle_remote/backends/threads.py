@@ -163,16 +163,11 @@ class ThreadsBackend(ThreadReplyBackend):
         ranks_are_threads()
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
-        self._store = CallersMemory()
+        self.store = CallersMemory()
         self._shared = Shared(seed, _PATIENCE if start_timeout is None else start_timeout / 2)
         self._groups = {
             group.name: ThreadGroup(group.name, group.num_workers, Memory(), self._shared) for group in groups
         }
-
-    @property
-    def store(self) -> Memory:
-        """The store of who calls."""
-        return self._store
 
     def group(self, name: str) -> ThreadGroup:
         """A group by name."""

@@ -220,16 +220,15 @@ class WorkerGroup(Protocol):
 
 
 class Backend(Protocol):
-    """Groups of workers, their store, and how to wait for replies."""
+    """Groups of workers, their store, and how to wait for replies.
 
-    @property
-    def store(self) -> Store:
-        """The store that this process reads and writes."""
+    Attributes:
+        store: The store that this process reads and writes.
+        start_timeout: Seconds that a constructor may take; None (the default) for no limit.
+    """
 
-    @property
-    def start_timeout(self) -> float | None:
-        """Seconds that a constructor may take; None (the default) for no limit."""
-        return None
+    store: Store
+    start_timeout: float | None = None
 
     def group(self, name: str) -> WorkerGroup:
         """A group by name.
