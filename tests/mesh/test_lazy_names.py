@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -77,3 +78,11 @@ def test_a_type_checker_reads_the_names_that_the_program_finds(name: str) -> Non
     homes = next(node.args[1] for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
     found = {one: f"{home}.{one}" for home, names in ast.literal_eval(homes).items() for one in names}
     assert read == found
+
+
+@pytest.mark.parametrize("name", ["twinkle_remote", "twinkle_remote.values"])
+def test_a_class_of_the_program_that_names_a_package_is_sent_by_value(name: str) -> None:
+    package, cloudpickle = import_module(name), import_module("ray.cloudpickle")
+    space: dict[str, Any] = {"package": package, "__name__": "__main__"}
+    exec("def found():\n    return package", space)
+    assert cloudpickle.loads(cloudpickle.dumps(space["found"]))() is package

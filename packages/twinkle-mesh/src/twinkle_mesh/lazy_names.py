@@ -18,6 +18,12 @@ class _Package(ModuleType):
         if not is_module or name not in self.__all__:
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        """Travel by name: cloudpickle does this for modules of the type `ModuleType` only."""
+        from importlib import import_module
+
+        return import_module, (self.__name__,)
+
 
 def load_lazily(
     package: str, homes: Mapping[str, Iterable[str]]
