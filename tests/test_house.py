@@ -73,7 +73,6 @@ LEFT: dict[str, dict[str, str]] = {
     },
     "no hasattr or getattr on a protocol": {
         "adapters: getattr value": "an enum of peft's, or a text in its place",
-        "checkpoint_facts: getattr size": "metadata of torch's checkpoints, which has it for tensors only",
         "dispatching: getattr name": "a pandas object of a conformance check",
         "endpoint: getattr weights": "a user's component, which may have the method",
         "fingerprint: getattr fingerprint": "a user's dataset, which may have it",
