@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -55,3 +57,17 @@ def test_the_process_ends_with_its_status_before_handlers_that_were_there() -> N
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_a_file_is_mapped_at_an_address_and_ends_with_what_was_there() -> None:
+    fd = os.memfd_create("twinkle-test")
+    os.write(fd, bytes(mmap.PAGESIZE) + b"x" * mmap.PAGESIZE)
+    memory = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    python_internals.map_at(address + mmap.PAGESIZE, mmap.PAGESIZE, fd, mmap.PAGESIZE)
+    memory[mmap.PAGESIZE + 1] = ord("y")
+    assert memory[mmap.PAGESIZE - 1 : mmap.PAGESIZE + 3] == b"\0xyx" and memory[-1] == 0
+    assert os.pread(fd, 3, mmap.PAGESIZE) == b"xxx"
+    with pytest.raises(OSError, match="Bad file"):
+        python_internals.map_at(address, mmap.PAGESIZE, -1, 0)
+    os.close(fd)

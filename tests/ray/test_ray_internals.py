@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import threading
 from importlib import import_module
 
 import pytest
@@ -58,3 +59,19 @@ def test_free_resources_are_those_of_each_node() -> None:
     free, total = ray_internals.free_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # Ray's own gap
     assert set(free) == {node["NodeID"] for node in ray.nodes()}  # type: ignore[no-untyped-call]  # Ray's own gap
     assert sum(node.get("CPU", 0) for node in free.values()) == total["CPU"]
+
+
+@pytest.mark.ray
+def test_a_value_that_goes_out_of_scope_is_reported(ray_cluster: None) -> None:
+    import twinkle_remote
+    from twinkle_mesh import DeviceGroup
+
+    with twinkle_remote.session("ray", groups=[DeviceGroup("one", 1, "CPU")]):
+        gone = threading.Event()
+        ref = ray.put(1)
+        assert ray_internals.when_out_of_scope(ref, gone.set)
+        held = ray.put([ref])
+        del ref
+        assert not gone.wait(0.5)
+        del held
+        assert gone.wait(30)

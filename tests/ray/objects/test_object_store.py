@@ -191,6 +191,11 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
                 wide = np.repeat(np.asarray(numbers, dtype=np.float64), 50_000).reshape(len(numbers), -1)
                 return {"x": wide, "t": torch.from_numpy(wide), "rows": [str(number) * 20_000 for number in numbers]}
 
+            @twinkle.remote_function(dispatch="all", lazy_collect=False)
+            def whole(self, value):
+                value["t"][twinkle.current_worker().rank] = 5
+                return float(value["t"].sum()), float(value["x"].sum())
+
             @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
             def first(self, batch):
                 numbers = batch["x"][:, 0].tolist()
@@ -215,6 +220,15 @@ def test_rows_move_between_nodes_not_values(program: Callable[..., Any]) -> None
                 payload = call_of(made).outcome(0).payload
                 locations = ray.experimental.get_object_locations([payload.ref])[payload.ref]["node_ids"]
                 assert locations == [cluster.head_node.node_id], locations
+                value = {"t": torch.ones(1 << 20), "x": np.ones(1 << 20)}
+                expected = (1 << 20) + 4.0, float(1 << 20)
+                assert near.whole(value) == expected
+                for _ in range(2):
+                    assert far.whole(value) == [expected] * 4
+                assert far.whole(made) == [
+                    (float(wide.sum()) - wide[rank].sum() + 5 * 50_000, float(wide.sum()))
+                    for wide in [np.repeat(np.arange(40.0), 50_000).reshape(40, -1)] for rank in range(4)
+                ]
                 print("READY")
             cluster.shutdown()
         """

@@ -15,6 +15,7 @@ from twinkle_ray.cluster.node_monitor import NodeMonitor
 from twinkle_ray.cluster.places import HEAD, addresses_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.forkserver.interpreter import chosen_start_method
+from twinkle_ray.objects.memory_offers import MemoryOffers
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.actor_set import ActorSet, check_unique
@@ -108,12 +109,12 @@ class RayBackend(Backend):
         self._colocate = check_colocate(colocate, groups)
         self._seed, self._env_allow = seed, check_names(env_allow)
         self._can_restart = restart == "group"
-        self._calls = check_calls(calls)
-        self._progress = progress
+        self._calls, self._progress = check_calls(calls), progress
         self._tree: AgentTree | None = None
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
         self._made: dict[str, RayGroup] = {}
+        self._offers = MemoryOffers()
         self._agents: dict[str, Any] = {}
         self._defaults = SessionDefaults()
         self._end_waiting: Callable[[], None] = lambda: None
@@ -168,9 +169,8 @@ class RayBackend(Backend):
 
     def _show(self, progress: StartProgress) -> None:
         if progress.due:
-            sets = self._actor_sets
-            missing = {name: (late, len(one.actors)) for name, one in sets.items() if (late := one.missing())}
-            progress.ready(missing)
+            late = [(one, count) for one in self._actor_sets.values() if (count := one.missing())]
+            progress.ready({one.group.name: (count, len(one.actors)) for one, count in late})
 
     def _assign_ranks(self, actor_set: ActorSet) -> RayGroup:
         environment = self._cluster.environment(self._env_allow)
@@ -189,11 +189,11 @@ class RayBackend(Backend):
         self._wait_for([*(member.node for member in members), *agents], [*connecting, *agents.values()])
 
     def _wait_for(self, nodes: Sequence[str], answers: Sequence[Any]) -> None:
-        get_within(answers, self.start_timeout, _UNCONNECTED, nodes, self._monitor)
+        self._offers.take(get_within(answers, self.start_timeout, _UNCONNECTED, nodes, self._monitor))
 
     def _connect(self, member: Member, groups: ray.ObjectRef[list[RayGroup]]) -> Any:
         connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
-        return connect.remote([groups], self._agents.get(member.node), self._defaults)
+        return connect.remote([groups], self._agents.get(member.node), self._defaults, self._offers.to(member))
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Give the session's defaults to every worker, also to those of groups that are restarted later."""
@@ -347,6 +347,7 @@ class RayBackend(Backend):
             self._kill_all()
             self._free()
         self._leave_actors()
+        self._offers.close()
         self._actor_sets, self._reservation, self._tree = {}, None, None
         self._cluster.close()
         forget_raylet()

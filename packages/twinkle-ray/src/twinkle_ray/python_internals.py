@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+_FIXED: Final = 0x10  # MAP_FIXED, on every architecture of Linux that torch is built for
 
 
 @contextmanager
@@ -76,3 +79,24 @@ def skip_destructors() -> None:
         return
     on_exit.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     on_exit(ctypes.cast(now, ctypes.c_void_p), None)
+
+
+def map_at(address: int, size: int, fd: int, offset: int) -> None:
+    """Map a part of a file privately over memory of this process: Python's `mmap` lets the system choose where.
+
+    Args:
+        address: Begin of a page of a mapping that ends with all that is mapped over it.
+        size: Bytes; the rest of the last page is mapped too.
+        fd: The file.
+        offset: Begin of a page of it.
+
+    Raises:
+        OSError: The system refuses it.
+    """
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    flags = mmap.MAP_PRIVATE | _FIXED
+    if function(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import ray
 
 
 def actor_name_marker() -> str:
@@ -40,6 +42,19 @@ def free_resources() -> Mapping[str, Mapping[str, float]]:
     """The free resources of each node by its id: `ray.available_resources()` has the sum over all nodes only."""
     found: Mapping[str, Mapping[str, float]] = import_module("ray._private.state").available_resources_per_node()
     return found
+
+
+def when_out_of_scope(ref: ray.ObjectRef[Any], function: Callable[[], None]) -> bool:
+    """Call a function when no process of the cluster refers to a value any more that this process has put.
+
+    The function waits for nothing. Ray frees the value then, and has no public way to report it.
+
+    Returns:
+        Whether it will be called; False also where Ray is older than 2.60, which cannot do it.
+    """
+    core = import_module("ray._private.worker").global_worker.core_worker
+    register = getattr(core, "add_object_out_of_scope_callback", None)
+    return register is not None and bool(register(ref, lambda _: function()))
 
 
 @contextmanager

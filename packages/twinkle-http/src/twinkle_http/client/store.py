@@ -54,7 +54,7 @@ class ServedStore:
         """The rows of several ranks, joined, and the bytes that came for them."""
         return self._read_rows(pieces, timeout)
 
-    def keep(self, value: object) -> tuple[object, int]:
+    def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
         """The value itself."""
         return value, 0
 

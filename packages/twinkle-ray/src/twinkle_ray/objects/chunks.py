@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Columns, Rows
 
 _CHUNKS = 128
+_CHUNK_BYTES = 16 * 1024
 _SAMPLE = 8
 _WORTH_CUTTING = 64 * 1024
 
@@ -99,7 +100,8 @@ class Chunks:
 def fold(value: Any) -> Any:
     """Return the stored form of a value, which is not changed."""
     if type(value) is list:
-        return _chunked(value) if _is_long(value) else value
+        size = _size_of(value)
+        return _chunked(value, size) if size > _WORTH_CUTTING else value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         form = None if isinstance(value, torch.nn.Parameter) else tensors.array_form(value)
@@ -163,22 +165,71 @@ def pick(value: Any, rows: Rows | None, names: Columns | None) -> tuple[Any, int
     return values.rebuild(some, [part for part, _ in read]), sum(size for _, size in read)
 
 
+def adjoined(parts: Sequence[tuple[Any, int | None, int | None]]) -> tuple[Any, list[int]] | None:
+    """The rows [start, stop) of several stored forms as one value, without a copy, and the bytes of each part.
+
+    Returns:
+        None where they are not dense tensors or arrays of one kind, or dicts of such, that lie in segments.
+    """
+    first = parts[0][0]
+    if type(first) is dict:
+        if any(type(form) is not dict or list(form) != list(first) for form, _, _ in parts):
+            return None
+        columns = [adjoined([(form[name], start, stop) for form, start, stop in parts]) for name in first]
+        if not columns or any(column is None for column in columns):
+            return None
+        found = [column for column in columns if column is not None]
+        sizes = [sum(of_columns) for of_columns in zip(*[sizes for _, sizes in found], strict=True)]
+        return {name: value for name, (value, _) in zip(first, found, strict=True)}, sizes
+    arrays = _arrays(parts)
+    if arrays is None:
+        return None
+    from twinkle_ray.objects import mappings  # who reads from segments has loaded it
+
+    joined = mappings.adjoined(arrays)
+    if joined is None:
+        return None
+    value = tensors.tensor(replace(first, array=joined)) if isinstance(first, tensors.ArrayForm) else joined
+    return value, [array.nbytes for array in arrays]
+
+
+def _arrays(parts: Sequence[tuple[Any, int | None, int | None]]) -> list[Any] | None:
+    """The rows of forms that are tensors, or arrays, of one dtype and of one shape but for their rows."""
+    numpy = sys.modules.get("numpy")
+    first = parts[0][0]
+    of_tensors = isinstance(first, tensors.ArrayForm)
+    if numpy is None or (of_tensors and (first.requires_grad or first.device != "cpu")):
+        return None
+    if not all(type(form) is type(first) for form, _, _ in parts):
+        return None
+    if of_tensors and len({(form.dtype, form.device, form.requires_grad) for form, _, _ in parts}) > 1:
+        return None
+    arrays = [form.array if of_tensors else form for form, _, _ in parts]
+    if not all(type(array) is numpy.ndarray and array.ndim and not array.dtype.hasobject for array in arrays):
+        return None
+    if len({(array.dtype, array.dtype.metadata is None, array.shape[1:]) for array in arrays}) > 1:
+        return None
+    return [
+        array if start is None else array[start:stop] for array, (_, start, stop) in zip(arrays, parts, strict=True)
+    ]
+
+
 def _has_splitter(value: Any) -> bool:
     return values.splitter_of(type(value)) is not None
 
 
-def _is_long(value: list[Any]) -> bool:
-    """Whether a list is large enough to be cut; a few of its rows are measured."""
+def _size_of(value: list[Any]) -> int:
+    """About how many bytes a list has, of which a few rows are measured; 0 for a list that is not cut."""
     if len(value) <= 1:
-        return False
+        return 0
     sample = value[:: max(1, len(value) // _SAMPLE)]
     plain = values.PLAIN.issuperset(map(type, sample))
     size = sum(len(row) if isinstance(row, str | bytes) else 8 for row in sample) if plain else pack(sample).nbytes
-    return size * len(value) > _WORTH_CUTTING * len(sample)
+    return size * len(value) // len(sample)
 
 
-def _chunked(value: list[Any]) -> Chunks:
-    step = -(-len(value) // _CHUNKS)
+def _chunked(value: list[Any], size: int) -> Chunks:
+    step = -(-len(value) // min(_CHUNKS, max(1, size // _CHUNK_BYTES)))
     bounds = [*range(0, len(value), step), len(value)]
     pieces = [pack(value[first:end]) for first, end in itertools.pairwise(bounds)]
     ends = list(itertools.accumulate(len(pickled.head) for pickled in pieces))

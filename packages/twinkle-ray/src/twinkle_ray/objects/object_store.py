@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from concurrent import futures
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ import ray
 from twinkle_ray.cluster.raylet import check_raylet
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
+from twinkle_ray.objects.placed import Placed, place
+from twinkle_ray.objects.segment_ref import GoneError
 from twinkle_ray.objects.time_limit import TooLateError, within
 from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ray import ObjectRef
 
     from twinkle_ray.cluster.lost_nodes import LostNodes
@@ -24,9 +29,11 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Columns, Rows
 
 ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each receiver
+_HEAD_LIMIT = 2 * 1024  # bytes; a larger head of a value in a segment is read from the store
 _LOOK_SECONDS = 1.0
 _LOOKS_UNTIL_PROBE = 2
 RESULT_LIMIT = 16 * 1024  # bytes; larger results stay on the node of their worker
+EAGER_LIMIT = 90 * 1000  # bytes; the same where the caller reads them at once: Ray sends as much with a reply
 
 
 class Inline:
@@ -51,16 +58,21 @@ class Stored:
         node: Id of the node.
         maker: Id of the process that stored it.
         label: Label of that process, for messages.
+        in_segment: Its buffers lie in a segment of the node, and the ref holds the rest.
+        placed: What the ref holds, where that is small and in a segment.
     """
 
-    ref: ObjectRef[Pickled]
+    ref: ObjectRef[Pickled | Placed]
     nbytes: int
     node: str
     maker: str
     label: str
+    in_segment: bool = False
+    placed: Placed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Stored, (self.ref, self.nbytes, self.node, self.maker, self.label)
+        parts = self.ref, self.nbytes, self.node, self.maker, self.label, self.in_segment, self.placed
+        return Stored, parts
 
 
 class StoreFullError(TwinkleError):
@@ -113,14 +125,35 @@ class RayStore:
                 f"{ref.nbytes} bytes of {ref.label} did not arrive: its process, or the raylet of a node, does not "
                 "answer, or they are more than the network carries in that time"
             ) from None
-        except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError) as error:
+        except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError, GoneError) as error:
             raise WorkerDiedError(
                 f"{ref.nbytes} bytes of {ref.label} are gone, because it or its node is: {type(error).__name__}"
             ) from error
         return value, 0 if ref.maker == self._id else size
 
-    def keep(self, value: object) -> tuple[object, int]:
+    def adjoined(
+        self, pieces: Sequence[tuple[object, int | None, int | None]], timeout: float | None = None
+    ) -> tuple[Any, int] | None:
+        """The rows of several values in segments of this node as one value, without a copy; see `AdjoiningStore`."""
+        found: list[tuple[Placed, int | None, int | None]] = []
+        foreign = []
+        for ref, start, stop in pieces:
+            if not isinstance(ref, Stored) or ref.placed is None or ref.node != self._node:
+                return None
+            found.append((ref.placed, start, stop))
+            foreign.append(ref.maker != self._id)
+        try:
+            joined = rows.adjoined([(placed.open(), start, stop) for placed, start, stop in found])
+        except GoneError:  # a read of each says whose it was
+            return None
+        return None if joined is None else (joined[0], sum(itertools.compress(joined[1], foreign)))
+
+    def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
         """Keep a result: plain scalars as they are, small values inside the outcome, others in this node's store.
+
+        Args:
+            value: The result.
+            eager: As in `Store.keep`.
 
         Raises:
             MemoryError: It was too large to be pickled.
@@ -128,8 +161,9 @@ class RayStore:
         """
         if type(value) in values.PLAIN and sys.getsizeof(value) < RESULT_LIMIT:
             return value, 0
+        limit = EAGER_LIMIT if eager else RESULT_LIMIT
         try:
-            pickled = pack(rows.fold(value))
+            pickled = pack(value if eager else rows.fold(value))
         except TwinkleError:  # a lazy result inside it has failed
             raise
         except MemoryError as error:
@@ -138,7 +172,7 @@ class RayStore:
             ) from error
         except Exception as error:  # whatever a value's own pickling raises
             raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
-        if not pickled.buffers and not pickled.refs and len(pickled.head) < RESULT_LIMIT:
+        if not pickled.buffers and not pickled.refs and len(pickled.head) < limit:
             return Inline(pickled.head), len(pickled.head)
         return self._stored(pickled)
 
@@ -149,6 +183,11 @@ class RayStore:
     def _stored(self, pickled: Pickled) -> tuple[Stored, int]:
         size = pickled.nbytes
         try:
+            found = place(pickled)
+            if found is not None:
+                ref, placed = found
+                small = not placed.refs and len(placed.head) < _HEAD_LIMIT
+                return Stored(ref, size, self._node, self._id, self._label, True, placed if small else None), size
             ref = put(pickled)
         except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
             raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
@@ -157,17 +196,24 @@ class RayStore:
     def _read(self, stored: Stored, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
         check_raylet()
         none_registered = values.registered_splitters() is None  # an agent does not have these splitters
-        cut_there = self.agent is not None and stored.node != self._node and none_registered
-        if cut_there and (numbers is not None or columns is not None):
+        far = self.agent is not None and stored.node != self._node
+        if far and none_registered and (numbers is not None or columns is not None):
             try:
                 (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, numbers, columns))
                 whole = range(len(numbers)) if numbers is not None and columns is None else None
                 return _opened(self._fetched(stored, piece), whole, None)
             except ray.exceptions.RayTaskError:  # the agent may not have a class that this process has
                 pass
-        return _opened(self._fetched(stored, stored.ref), numbers, columns)
+        if far and stored.in_segment:
+            (piece,) = ray.get(self.agent.whole.remote([stored.ref], stored.node))
+            try:
+                return _opened(self._fetched(stored, piece), numbers, columns)
+            except ray.exceptions.RayTaskError:
+                self._fetched(stored, stored.ref)  # raises where the process that has put it has ended
+                raise
+        return _opened(stored.placed or self._fetched(stored, stored.ref), numbers, columns)
 
-    def _fetched(self, stored: Stored, ref: ObjectRef[Pickled]) -> Pickled:
+    def _fetched(self, stored: Stored, ref: ObjectRef[Pickled | Placed]) -> Pickled | Placed:
         """Wait for data of a node for as long as the node is not lost, and can be reached from here."""
         known = self.lost_nodes
         if known is None or stored.node == self._node:
@@ -187,7 +233,7 @@ class RayStore:
         finally:
             if probe is not None:
                 probe.close()
-        pickled: Pickled = coming.result()
+        pickled: Pickled | Placed = coming.result()
         return pickled
 
 
@@ -197,17 +243,16 @@ def _probe(node: str) -> NodeProbe:
     return NodeProbe(node)
 
 
-def put(pickled: Pickled) -> ObjectRef[Pickled]:
+def put(pickled: Pickled) -> ObjectRef[Any]:
     """Put a pickled value into this node's object store.
 
     Raises:
         WorkerDiedError: The store has ended.
     """
     check_raylet()
-    ref: ObjectRef[Pickled] = ray.put(pickled)
-    return ref
+    return ray.put(pickled)
 
 
-def _opened(pickled: Pickled, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
+def _opened(pickled: Pickled | Placed, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
     value, size = rows.pick(pickled.open(), numbers, columns)
     return value, size + len(pickled.head)

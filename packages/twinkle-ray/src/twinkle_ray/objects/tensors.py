@@ -3,13 +3,14 @@
 A tensor of a device comes to the host on the driver, always: a program that only steers has no tensors on its GPUs. On
 a worker it comes to the worker's own device, where it has one of that type.
 
-A reader may write to a tensor, and no other process may see that. So a tensor is copied when it is opened, but only the
-rows that its reader takes.
+A reader may write to a tensor, and no other process may see that. So a tensor lies in a private mapping of its reader
+(`mappings.py`), or its reader copies it, but only the rows that it takes.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,14 +67,21 @@ _UNKNOWN_TO_NUMPY = {
 
 
 def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -> torch.Tensor:
-    """A tensor of its own memory with the form's rows [start, stop), or all of them."""
+    """A tensor of its reader's own memory with the form's rows [start, stop), or all of them."""
     torch = _torch()
     rows = form.array if start is None else form.array[start:stop]
-    own = torch.from_numpy(rows.copy(order="C"))
+    own = torch.from_numpy(own_array(rows))
     if form.dtype in _UNKNOWN_TO_NUMPY:
         own = own.view(getattr(torch, form.dtype))
     own = _at_home(own, form.device)
     return own.requires_grad_() if form.requires_grad else own
+
+
+def own_array(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that its reader may write: the same memory, where that is a private mapping, or a copy."""
+    mappings = sys.modules.get("twinkle_ray.objects.mappings")
+    found: NDArray[Any] = array.copy(order="C") if mappings is None else mappings.own(array)
+    return found
 
 
 def reduce(value: torch.Tensor) -> tuple[Any, ...] | None:

@@ -21,7 +21,7 @@ from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
 from twinkle_ray.workers.shown_waits import waits_of
 from twinkle_remote.backends.support import report_start
 from twinkle_remote.errors import DispatchError, TwinkleError
-from twinkle_remote.protocol import Outcome
+from twinkle_remote.protocol import Outcome, UncheckedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,10 @@ class RayGroup:
         waiting: Waits for the inputs of tasks.
         agents: The nodes' agents by node id.
         by_node: Sends calls by node; None if every rank is sent its own.
+        takes_unchecked: As in `WorkerGroup`.
     """
+
+    takes_unchecked = True
 
     def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False, replay: bool = False) -> None:
         self.name, self.size = name, len(members)
@@ -290,7 +293,7 @@ class RayGroup:
             return found[1:]
         try:
             wire, nbytes = task_to_wire(task)
-        except (ray.exceptions.RayError, TwinkleError):
+        except (ray.exceptions.RayError, TwinkleError, UncheckedError):
             raise
         except Exception as error:  # whatever a value's own pickling raises
             raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error

@@ -16,9 +16,12 @@ from twinkle_ray.workers.shown_waits import read_waits
 from twinkle_ray.workers.stack_dump import is_alive, read_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
+    from twinkle_ray.objects.placed import Placed
     from twinkle_remote.protocol import Columns, Rows, WorkerWaits
+
+    _Piece = ray.ObjectRef[Pickled]
 
 _SHARED_FOR = 10.0  # seconds that a piece is held for the other ranks of the node
 
@@ -28,7 +31,7 @@ class NodeAgent:
 
     def __init__(self) -> None:
         self._agents: Mapping[str, Any] = {}
-        self._pieces: dict[tuple[str, Rows | None, Columns | None], tuple[float, Any]] = {}
+        self._pieces: dict[tuple[object, ...], tuple[float, Any]] = {}
         self._lost: Mapping[str, str] = {}
 
     def connect(self, agents: Mapping[str, Any]) -> None:
@@ -43,14 +46,9 @@ class NodeAgent:
         columns: Columns | None,
     ) -> list[ray.ObjectRef[Pickled]]:
         """Rows of a value that lies on another node, as a ref that every rank of this node may read."""
-        now = time.monotonic()
-        for known, (since, _) in list(self._pieces.items()):
-            if now - since > _SHARED_FOR:
-                del self._pieces[known]
-        key = (held[0].hex(), numbers, columns)
-        if key not in self._pieces:
-            self._pieces[key] = now, self._agents[node].cut.remote(list(held), numbers, columns)
-        return [self._pieces[key][1]]
+        return self._shared(
+            (held[0].hex(), numbers, columns), lambda: self._agents[node].cut.remote(list(held), numbers, columns)
+        )
 
     def cut(self, held: Sequence[ray.ObjectRef[Pickled]], numbers: Rows | None, columns: Columns | None) -> Pickled:
         """Rows of a value that lies on this node, in its stored form; see `PickingStore.pick`."""
@@ -58,6 +56,25 @@ class NodeAgent:
         if columns is None and isinstance(numbers, range) and numbers.step == 1:
             return pack(rows.cut(form, numbers.start, numbers.stop))
         return pack(rows.fold(rows.pick(form, numbers, columns)[0]))
+
+    def whole(self, held: Sequence[ray.ObjectRef[Placed]], node: str) -> list[ray.ObjectRef[Pickled]]:
+        """A value in a segment of another node, as a ref that every rank of this node may read."""
+        return self._shared((held[0].hex(),), lambda: self._agents[node].unplaced.remote(list(held)))
+
+    def _shared(
+        self, key: tuple[object, ...], ask: Callable[[], ray.ObjectRef[Pickled]]
+    ) -> list[ray.ObjectRef[Pickled]]:
+        now = time.monotonic()
+        for known, (since, _) in list(self._pieces.items()):
+            if now - since > _SHARED_FOR:
+                del self._pieces[known]
+        if key not in self._pieces:
+            self._pieces[key] = now, ask()
+        return [self._pieces[key][1]]
+
+    def unplaced(self, held: Sequence[ray.ObjectRef[Placed]]) -> Pickled:
+        """A value in a segment of this node, as Ray carries it to others."""
+        return ray.get(held[0]).mapped()
 
     def take_lost(self, lost: Mapping[str, str]) -> None:
         """Take which nodes are lost, and why."""

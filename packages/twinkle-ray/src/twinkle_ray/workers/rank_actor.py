@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.forkserver.forked import take_threads
-from twinkle_ray.objects import tensors
+from twinkle_ray.objects import placed, tensors
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.ray_internals import visibility_variable
@@ -29,6 +29,7 @@ from twinkle_remote.protocol import Outcome, WorkerInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from twinkle_ray.objects.placed import MemoryOffer
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task
@@ -202,24 +203,36 @@ class RankActor(LoopCalls):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
         return offer_stack()
 
-    def connect(self, groups: Sequence[ray.ObjectRef[list[RayGroup]]], agent: Any, defaults: SessionDefaults) -> None:
+    def connect(
+        self,
+        groups: Sequence[ray.ObjectRef[list[RayGroup]]],
+        agent: Any,
+        defaults: SessionDefaults,
+        offer: MemoryOffer,
+    ) -> bool:
         """Connect this worker to all groups, whose components it may then call, and to the agent of its node.
 
         Args:
             groups: One ref, of all groups; later again, after one was restarted. In a list Ray does not fetch it.
             agent: The agent; None where there is one node.
             defaults: The session's.
+            offer: How it shares memory with the driver.
+
+        Returns:
+            Whether it may open the driver's memory.
         """
         self._store.agent = agent
         if agent is not None and self._store.lost_nodes is None:
             from twinkle_ray.workers.lost_node_poller import LostNodePoller  # where there are several nodes
 
             self._store.lost_nodes = LostNodePoller(agent)
+        placed.allow(placing=offer.placing)
         if self._groups is not None:
             self._groups.replace(groups[0], agent)
-            return
-        self._groups = GroupsHere(groups[0], self._store, agent)
-        attach("ray", self._groups, defaults)
+        else:
+            self._groups = GroupsHere(groups[0], self._store, agent)
+            attach("ray", self._groups, defaults)
+        return offer.driver is None or placed.may_open(*offer.driver)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Take the defaults of the session, before the first call."""

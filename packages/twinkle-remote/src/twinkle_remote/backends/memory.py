@@ -36,7 +36,7 @@ class Memory:
         """Whether a payload can be read without its worker: workers share this process."""
         return True
 
-    def keep(self, value: object) -> tuple[object, int]:
+    def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
         """The value, and its size in bytes if it is known."""
         return value, size_in_bytes(value)
 

@@ -11,15 +11,17 @@ from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandedSlot, HandOver
 from twinkle_remote.protocol.messages import StoredSlot
 from twinkle_remote.values.rows import PLAIN, splitter_of
-from twinkle_remote.values.tree import map_parts
+from twinkle_remote.values.tree import is_plain, map_parts
 from twinkle_remote.values.unknown import runs_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
 
 T = TypeVar("T")
+_MANY = 16
+_ROWS = frozenset({dict, list, tuple})
 _STREAMS = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType})
 
 
@@ -50,6 +52,10 @@ def Replicate(value: T) -> T:  # noqa: N802  named like the mark; typed as the v
 class Encoder:
     """Replaces values that do not travel inside the task with slots, each value once per call.
 
+    Args:
+        put: Stores a large value once, as `Store.put` does.
+        unchecked: Leave lists of many rows as they are: whoever sends the tasks refuses what a slot should replace.
+
     Attributes:
         handed: One entry for each lazy result; two if it goes both split and whole.
         inputs: The call and the rank of each outcome that the lazy results read.
@@ -57,15 +63,17 @@ class Encoder:
         of_share: For each distinct share of the arguments, the indexes of its entries in `handed`.
         stored_bytes: Bytes that were put into the store.
         used: Whether a value was replaced.
+        unchecked: Whether a list was left as it is.
     """
 
-    def __init__(self, put: Callable[[object], tuple[object, int] | None]) -> None:
+    def __init__(self, put: Callable[[object], tuple[object, int] | None], *, unchecked: bool = False) -> None:
         self.handed: list[HandOver] = []
         self.inputs: list[tuple[PendingCall, int]] = []
         self.sources: dict[PendingCall, None] = {}
         self.of_share: list[list[int]] = []
         self.stored_bytes = 0
-        self.used = False
+        self.used = self.unchecked = False
+        self._leave = unchecked
         self._put = put
         self._lazies: dict[int, tuple[Lazy[Any], HandOver]] = {}
         self._indexes: dict[tuple[int, bool], int] = {}
@@ -90,7 +98,10 @@ class Encoder:
         kind = type(value)
         if kind in PLAIN:
             return value
-        if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, value)):
+        if kind is list and self._leave and len(value) >= _MANY and type(value[0]) in _ROWS:
+            self.unchecked = True
+            return value
+        if (kind is list or kind is tuple) and is_plain(value):
             return value
         if kind is Replicated:
             return self.whole(value.value)
@@ -143,6 +154,34 @@ class Encoder:
         return slot
 
 
+def refuse_circles(name: str, values: Sequence[object]) -> None:
+    """Refuse arguments that contain themselves, where their caller has not looked through them.
+
+    Args:
+        name: Class.method.
+        values: Plain values in lists, tuples and dicts.
+
+    Raises:
+        DispatchError: One contains itself, or is nested too deeply.
+    """
+    if is_plain(tuple(values)):
+        return
+    try:
+        decode(tuple(values), _no_slot, _no_slot)
+    except RecursionError:
+        raise DispatchError(f"{name}: {CIRCLE}") from None
+
+
+def _no_slot(slot: object) -> object:
+    return slot
+
+
+CIRCLE = (
+    "an argument contains itself, or is nested too deeply to be taken apart; pass it inside an object of a class of "
+    "your own, which is sent whole"
+)
+
+
 def decode(value: Any, handed: Callable[[HandedSlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
     """Replace slots with their values; runs on the worker.
 
@@ -151,17 +190,23 @@ def decode(value: Any, handed: Callable[[HandedSlot], Any], stored: Callable[[St
         handed: Returns the value of a lazy result.
         stored: Returns stored rows.
     """
+    return _SlotDecoder(handed, stored)(value)
 
-    def walk(part: Any) -> Any:
+
+class _SlotDecoder:
+    """A walk without a cycle of references, which would keep the values until the collector comes."""
+
+    def __init__(self, handed: Callable[[HandedSlot], Any], stored: Callable[[StoredSlot], Any]) -> None:
+        self._handed, self._stored = handed, stored
+
+    def __call__(self, part: Any) -> Any:
         kind = type(part)
         if kind in PLAIN:
             return part
         if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, part)):
             return part
         if kind is HandedSlot:
-            return handed(part)
+            return self._handed(part)
         if kind is StoredSlot:
-            return stored(part)
-        return map_parts(part, walk)
-
-    return walk(value)
+            return self._stored(part)
+        return map_parts(part, self)

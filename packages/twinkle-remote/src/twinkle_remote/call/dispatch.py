@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
-from twinkle_remote.call.arguments import Encoder, Replicate, Replicated
+from twinkle_remote.call.arguments import CIRCLE, Encoder, Replicate, Replicated
 from twinkle_remote.call.even_work import assigned
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.uneven import rows_to_send
@@ -65,29 +65,27 @@ class Shares:
         return self.parts[index] if self.balanced else None
 
 
-def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None]) -> Shares:
+def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None], *, unchecked: bool = False) -> Shares:
     """Divide the arguments of one call over the called ranks.
 
     Args:
         call: The call.
         put: Stores a large value once, as `Store.put` does.
+        unchecked: As in `Encoder`.
 
     Raises:
         DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or
             an argument is a generator.
     """
     try:
-        return _dispatch(call, Encoder(put))
+        return _dispatch(call, Encoder(put, unchecked=unchecked))
     except DispatchError as error:
         text = str(error)
         raise (error if text.startswith(call.name) else DispatchError(f"{call.name}: {text}")) from None
     except RecursionError:
         if callable(call.spec.dispatch):  # the recursion may be in the user's callable
             raise
-        raise DispatchError(
-            f"{call.name}: an argument contains itself, or is nested too deeply to be taken apart; pass it inside an "
-            "object of a class of your own, which is sent whole"
-        ) from None
+        raise DispatchError(f"{call.name}: {CIRCLE}") from None
 
 
 def _dispatch(call: Call, encoder: Encoder) -> Shares:

@@ -12,7 +12,7 @@ from twinkle_remote.call.uninterrupted import uninterrupted
 from twinkle_remote.call.whole_rows import warn_whole
 from twinkle_remote.errors import WorkerDiedError
 from twinkle_remote.failures.lateness import called_alone, lateness
-from twinkle_remote.protocol.messages import Share, Task
+from twinkle_remote.protocol.messages import Share, Task, UncheckedError
 from twinkle_remote.protocol.served import SentCall
 from twinkle_remote.values.registered_splitters import registered_splitters
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.call.pending.pending_call import PendingCall
-    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.backend import Reply, Store, WorkerGroup
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.sessions.runtime import Runtime
@@ -101,10 +101,7 @@ def send(runtime: Runtime, call: Call) -> SentTasks:
     """
     group, store = runtime.backend.group(call.component.group), runtime.backend.store
     try:
-        shares = dispatch(call, store.put)
-        submitted = time.time()
-        lazies = LazyArguments(call, shares, store.keep)
-        tasks = group.prepare(_tasks(call, shares, lazies.pieces))
+        shares, lazies, tasks, submitted = _prepared(call, group, store)
     except WorkerDiedError as error:
         text = f"{call.name} was not sent to {group.name!r}: {error}\n  called from {call.line}"
         raise WorkerDiedError(text) from error
@@ -129,6 +126,30 @@ def send(runtime: Runtime, call: Call) -> SentTasks:
     )
 
 
+def _prepared(call: Call, group: WorkerGroup, store: Store) -> tuple[Shares, LazyArguments, Sequence[Task], float]:
+    """The shares of a call, its lazy arguments, its tasks, and when they were ready.
+
+    A group that pickles finds by itself what its caller would look for in lists of many rows; a list in which it finds
+    something is then looked through.
+    """
+    stored: dict[int, tuple[object, tuple[object, int] | None]] = {}
+
+    def put(value: object) -> tuple[object, int] | None:
+        if id(value) not in stored:
+            stored[id(value)] = value, store.put(value)
+        return stored[id(value)][1]
+
+    for unchecked in (True, False) if group.takes_unchecked else (False,):
+        shares = dispatch(call, put, unchecked=unchecked)
+        submitted = time.time()
+        lazies = LazyArguments(call, shares, store.keep)
+        try:
+            return shares, lazies, group.prepare(_tasks(call, shares, lazies.pieces)), submitted
+        except UncheckedError:
+            continue
+    raise AssertionError("tasks were looked through, and were refused as unchecked")
+
+
 def _in_order(runtime: Runtime, submit: Callable[[], Sequence[Reply]]) -> Sequence[Reply]:
     """Submit so that every rank gets this process's calls in one order."""
     with runtime.sending:
@@ -142,7 +163,14 @@ def _tasks(call: Call, shares: Shares, pieces: Sequence[HandedShare] | None) -> 
     seconds = call.deadline if on_loop else None
     if kind == "method" and shares.arguments == [((), {})]:
         return [
-            _bare_task(instance, call.name, call.target, registered_splitters(), on_loop, seconds, spec.columns_unknown)
+            _bare_task(
+                instance,
+                call.name,
+                call.target,
+                registered_splitters(),
+                seconds,
+                (on_loop, spec.columns_unknown, call.eager),
+            )
         ]
     only_lists, splitters = lists_only(spec), registered_splitters()
     added = None
@@ -178,6 +206,8 @@ def _tasks(call: Call, shares: Shares, pieces: Sequence[HandedShare] | None) -> 
             masks=spec.masks,
             adds=added,
             mesh=call.mesh if kind == "create" else None,
+            eager=call.eager,
+            unchecked=shares.encoder.unchecked,
         )
         for index, (args, kwargs) in enumerate(shares.arguments)
     ]
@@ -189,11 +219,11 @@ def _bare_task(
     name: str,
     method: str,
     known: RegisteredSplitters | None,
-    on_loop: bool,
     seconds: float | None,
-    columns_unknown: bool,
+    options: tuple[bool, bool, bool],
 ) -> Task:
     """The task of a call without arguments; it is cached, so that a backend prepares it once."""
+    on_loop, columns_unknown, eager = options
     return Task(
         "method",
         instance,
@@ -203,4 +233,5 @@ def _bare_task(
         on_loop=on_loop,
         seconds=seconds,
         columns_unknown=columns_unknown,
+        eager=eager,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,14 @@ def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
         from twinkle_remote.call.column_rules import rows_to_add_to, with_columns  # few functions add columns
 
         rows = rows_to_add_to(call)
-    pending = start(call, held=True)
+    if lazy is None:
+        lazy = running().lazy_collect if call.spec.lazy_collect is None else call.spec.lazy_collect
+    pending = start(call if lazy or adds else replace(call, eager=True), held=True)
     if call.spec.sync:
         pending.wait()
     result: Lazy[Any] = Lazy(pending, itself)
     if adds:
         result = with_columns(call, rows, result)
-    if lazy is None:
-        lazy = running().lazy_collect if call.spec.lazy_collect is None else call.spec.lazy_collect
     return result if lazy else result.result()
 
 

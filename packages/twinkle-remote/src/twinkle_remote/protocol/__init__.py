@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Share as Share
     from twinkle_remote.protocol.messages import StoredSlot as StoredSlot
     from twinkle_remote.protocol.messages import Task as Task
+    from twinkle_remote.protocol.messages import UncheckedError as UncheckedError
     from twinkle_remote.protocol.own_calls import OwnCalls as OwnCalls
     from twinkle_remote.protocol.own_calls import UnseenFailure as UnseenFailure
     from twinkle_remote.protocol.served import JoiningStore as JoiningStore
@@ -95,7 +96,15 @@ else:
                 "HandedValue",
             ),
             "twinkle_remote.protocol.marks": ("NAMES", "execute_of", "options_of", "options_under", "prefetch_of"),
-            "twinkle_remote.protocol.messages": ("Itself", "Kind", "Outcome", "Share", "StoredSlot", "Task"),
+            "twinkle_remote.protocol.messages": (
+                "Itself",
+                "Kind",
+                "Outcome",
+                "Share",
+                "StoredSlot",
+                "Task",
+                "UncheckedError",
+            ),
             "twinkle_remote.protocol.own_calls": ("OwnCalls", "UnseenFailure"),
             "twinkle_remote.protocol.served": ("JoiningStore", "RowsOfRank", "SentCall", "ServedBackend"),
             "twinkle_remote.protocol.session_tools": ("SessionTool",),

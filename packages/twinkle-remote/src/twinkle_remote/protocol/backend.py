@@ -45,8 +45,12 @@ class Store(Protocol):
             WorkerDiedError: The process that held the value has ended.
         """
 
-    def keep(self, value: object) -> tuple[object, int]:
+    def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
         """Keep a method's result for later readers.
+
+        Args:
+            value: The result.
+            eager: The caller reads it at once, so that it may travel with the outcome.
 
         Returns:
             The payload of the outcome, and its size in bytes.
@@ -71,6 +75,24 @@ class PickingStore(Protocol):
             columns: The columns to read, as `values.selected_where_there` takes them; None for all. A value that lacks
                 one of them is returned with all its columns.
             timeout: Seconds that reading may take.
+        """
+
+
+@runtime_checkable
+class AdjoiningStore(Protocol):
+    """A store that can read pieces of several values as one value without joining copies of them."""
+
+    def adjoined(
+        self, pieces: Sequence[tuple[object, int | None, int | None]], timeout: float | None = None
+    ) -> tuple[Any, int] | None:
+        """The rows of several stored values as one value, as `join` makes it, and the bytes that were fetched.
+
+        Args:
+            pieces: At least two: what `Store.get` takes of each.
+            timeout: As for `Store.get`.
+
+        Returns:
+            None where the values are of types, or lie in places, of which it cannot be done.
         """
 
 
@@ -114,10 +136,13 @@ class WorkerGroup(Protocol):
     Attributes:
         name: Name of the group.
         size: Number of workers.
+        takes_unchecked: `prepare` refuses tasks with `unchecked` whose lists hold other than plain values, so that its
+            caller need not look through them; the default is that it does not.
     """
 
     name: str
     size: int
+    takes_unchecked: bool = False
 
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
@@ -215,6 +240,7 @@ class WorkerGroup(Protocol):
 
         Raises:
             DispatchError: A task cannot be sent; no rank has received the call.
+            UncheckedError: A task with `unchecked` holds other than plain values; likewise.
         """
         return tasks
 

@@ -31,6 +31,7 @@ class Call:
         kwargs: Keyword arguments, likewise.
         own_share: The caller is one of the ranks: a batch marked `sharded` is its share already, and goes whole.
         reads_ranks: The caller reads the outcome of each rank by itself, not the collected value.
+        eager: The caller waits for the value and reads it at once.
     """
 
     kind: Kind
@@ -44,6 +45,7 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
     own_share: bool = False
     reads_ranks: bool = False
+    eager: bool = False
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -83,6 +83,8 @@ class Task:
         columns_unknown: Nothing says whether the elements of a tuple that it returns are rows.
         adds: The columns that the worker keeps of the result, which its caller joins to the argument; None for all.
         masks: The method takes `valid`, the mask of the rows that were repeated to pad its share.
+        eager: The caller reads the result at once.
+        unchecked: Nobody has looked through lists among the arguments for what has to be refused or replaced.
     """
 
     kind: Kind
@@ -111,6 +113,12 @@ class Task:
     balance: bool | CostRule = False
     numbers: Rows | None = None
     in_order: bool = False
+    eager: bool = False
+    unchecked: bool = False
+
+
+class UncheckedError(Exception):
+    """A list that nobody has looked through holds other than plain values."""
 
 
 @dataclass(slots=True)

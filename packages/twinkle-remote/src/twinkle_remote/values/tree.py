@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain, compress
+from typing import TYPE_CHECKING, Any, Final
 
 from twinkle_remote.values.columns import columns, with_parts
+from twinkle_remote.values.rows import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_CONTAINERS: Final = frozenset({list, tuple, dict})
+_DEPTH: Final = 8
+
+
+def is_plain(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether lists, tuples and dicts are all that a list or tuple holds, and numbers and texts all that these hold.
+
+    It looks at the types of one level after the other, without a step of Python for each value, because lists have many
+    rows. A list that contains itself, or is nested deeply, is not plain.
+    """
+    level = values
+    for _ in range(_DEPTH):
+        kinds = set(map(type, level))
+        if kinds <= PLAIN:
+            return True
+        if not kinds <= PLAIN | _CONTAINERS:
+            return False
+        inner = (
+            list(level) if kinds <= _CONTAINERS else [*compress(level, map(_CONTAINERS.__contains__, map(type, level)))]
+        )
+        lists = [part for part in inner if type(part) is not dict] if dict in kinds else inner
+        dicts = [part for part in inner if type(part) is dict] if dict in kinds else []
+        if not dicts and PLAIN.issuperset(map(type, chain.from_iterable(lists))):
+            return True
+        level = [*chain.from_iterable(lists), *chain.from_iterable(map(dict.values, dicts))]
+    return False
 
 
 def map_parts(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], Any] | None = None) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedSlot, HandedValue, HandOver
     from twinkle_remote.protocol.messages import StoredSlot, Task
@@ -43,6 +45,10 @@ class TaskInputs:
         """
         task = self._task
         args, kwargs = task.args, dict(task.kwargs)
+        if task.unchecked:
+            from twinkle_remote.call.arguments import refuse_circles  # few calls are sent so
+
+            refuse_circles(task.name, (*args, *kwargs.values()))
         if task.slots:
             from twinkle_remote.call.arguments import decode  # no call without slots needs it
 
@@ -70,6 +76,16 @@ class TaskInputs:
         self.fetched += size
         return value
 
+    def _read_adjoined(self, pieces: Sequence[HandedPiece]) -> Any:
+        from twinkle_remote.call.tables.handed_value import read_adjoined  # as in `_read`
+
+        found = read_adjoined(self._store, pieces)
+        if found is None:
+            return None
+        value, size = found
+        self.fetched += size
+        return value
+
     def _handed(self, slot: HandedSlot) -> Any:
         if slot not in self._cache:
             assert self._given is not None
@@ -79,7 +95,8 @@ class TaskInputs:
     def _value(self, hand_over: HandOver, given: HandedValue) -> Any:
         from twinkle_remote.call.tables.handed_value import HandedReader  # as in `_read`
 
-        value = HandedReader(self._read, f"{self._task.name}: lazy argument:").value(hand_over, given)
+        reader = HandedReader(self._read, f"{self._task.name}: lazy argument:", self._read_adjoined)
+        value = reader.value(hand_over, given)
         return self._cut(value) if given.cut else value
 
     def _cut(self, value: Any) -> Any:

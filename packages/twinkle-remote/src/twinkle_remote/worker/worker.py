@@ -303,7 +303,7 @@ class Worker(WaitingTasks):
             from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`
 
             value = snapshot(value, keep=True)
-        outcome.payload, outcome.produced = self._store.keep(value)
+        outcome.payload, outcome.produced = self._store.keep(value, eager=task.eager)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         from twinkle_remote.failures.capture import capture  # most workers have no failure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.collect import combine, refuse_tuples
 from twinkle_remote.errors import CollectError, DispatchError
-from twinkle_remote.protocol.backend import PickingStore
+from twinkle_remote.protocol.backend import AdjoiningStore, PickingStore
 from twinkle_remote.protocol.handed import HandedPiece
 from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected
 from twinkle_remote.values.join import join
@@ -44,16 +44,31 @@ def read_piece(store: Store, piece: HandedPiece, timeout: float | None = None) -
     return picked(value, tuple([row - first for row in rows]), columns), size
 
 
+def read_adjoined(store: Store, pieces: Sequence[HandedPiece]) -> tuple[Any, int] | None:
+    """Several pieces as one value, and the bytes that were fetched; None where the store cannot do it."""
+    if len(pieces) < 2 or not isinstance(store, AdjoiningStore):
+        return None
+    if any(piece.rows is not None or piece.columns is not None for piece in pieces):
+        return None
+    return store.adjoined([(piece.payload, piece.start, piece.stop) for piece in pieces])
+
+
 class HandedReader:
     """Reads lazy values.
 
     Args:
         read: Reads a piece.
         name: What the value is, for messages.
+        adjoined: Reads several pieces as one value, or returns None.
     """
 
-    def __init__(self, read: Callable[[HandedPiece], Any], name: str) -> None:
-        self._read, self._name = read, name
+    def __init__(
+        self,
+        read: Callable[[HandedPiece], Any],
+        name: str,
+        adjoined: Callable[[Sequence[HandedPiece]], Any] = lambda pieces: None,
+    ) -> None:
+        self._read, self._name, self._adjoined = read, name, adjoined
 
     def value(self, hand_over: HandOver, given: HandedValue) -> Any:
         """The value, or the rows of it that were planned.
@@ -95,6 +110,9 @@ class HandedReader:
 
     def _rows(self, given: HandedValue) -> Any:
         """The rows of one lazy result, or of one operand of a table."""
+        rows = None if given.listing is not None or given.columns is not None else self._adjoined(given.pieces)
+        if rows is not None:
+            return rows
         values = self._values(given)
         try:
             rows = join(values, results=len(values) > 1)
