@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import CONFIGS, SIZES, plain_logprobs, sgd
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig
+from transformers import AutoModelForCausalLM, DogeConfig, LlamaConfig, MambaConfig
 from transformers.models.bloom.configuration_bloom import BloomConfig
 from transformers.models.ctrl.configuration_ctrl import CTRLConfig
 from transformers.models.falcon_h1.configuration_falcon_h1 import FalconH1Config
@@ -87,6 +87,7 @@ REFORMER = ReformerConfig(
     max_position_embeddings=64,
     is_decoder=True,
 )
+DOGE = DogeConfig(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
 CPU = torch.device("cpu")
 
 
@@ -112,6 +113,13 @@ def test_a_model_that_reads_over_a_border_of_a_pack_is_refused_at_any_size_of_th
     model = built(LEAKING[name], dtype)
     assert look_at_rows(model, CPU, "right") == Neighbours()
     with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
+        look_at_packs(model, CPU)
+
+
+def test_a_model_that_chooses_among_many_tokens_is_not_padded_and_not_packed() -> None:
+    model = built(DOGE)
+    assert [look_at_rows(model, CPU, side).padded for side in ("left", "right")] == [False, False]
+    with pytest.raises(ValueError, match="keep_window_size"):
         look_at_packs(model, CPU)
 
 

@@ -32,6 +32,8 @@ FAR = {2: 0.1, 4: 1e-3, 8: 1e-3}
 """By bytes of a logit, the share of the logits' spread by which half of the tokens may differ: rounding stays below."""
 _BORDERS = ("max_position", "original_max", "window", "chunk", "seq_len", "seq_length")
 _SHORT, _LONG = 5, 9
+_CHOOSING = "keep_window_size"
+"""The config's length from which Doge attends to some of all tokens, those of others too: too many to be looked at."""
 
 
 class Neighbours(NamedTuple):
@@ -118,7 +120,7 @@ def _rows(look: _Look, side: str, cached: bool) -> Neighbours:
             f"{look.name} computes a sequence otherwise with another one of the same length, "
             "so its numbers depend on the batch: use one row at a time (micro_batch_size=1)"
         )
-    padded = not look.far([short, long], side)
+    padded = not look.chooses and not look.far([short, long], side)
     if side == "left" and padded:
         padded = not look.writes_otherwise([short, long], cached)
     return Neighbours(padded, *look.border())
@@ -132,6 +134,11 @@ def look_at_packs(model: Any, device: torch.device, agree: Agree = float) -> Nei
     """
     with _as_before(model):
         look = _Look(model, device, agree)
+        if look.chooses:
+            raise ValueError(
+                f"{look.name} attends to a choice of all tokens of a pack beyond {_CHOOSING}={look.chooses} of them: "
+                "give it padded batches, with micro_batch_size in place of max_tokens"
+            )
         if look.packs_leak([look.ids(_SHORT, 1), look.ids(_LONG, 2), look.ids(_SHORT, 3)]):
             raise ValueError(
                 f"{look.name} reads on over the border of packed sequences, as layers with a state do: give it padded "
@@ -173,6 +180,7 @@ class _Look:
         self._model, self._device, self._agree = model, device, agree
         self._own = plain_model(model)
         self.name = type(self._own).__name__
+        self.chooses: int | None = getattr(self._own.config.get_text_config(), _CHOOSING, None)
         self._table = self._own.get_input_embeddings()
         self._vocabulary = token_limits(model).vocabulary or 8
         self._takes_positions = "position_ids" in inspect.signature(self._own.forward).parameters
