@@ -89,7 +89,7 @@ UNREAD: list[Callable[[Rollouts], Any]] = [
     lambda one: list(one.truncated_sampling or ()),
     lambda one: list(one.columns["more"]),
     lambda one: one[:2].ref_logprobs,
-    lambda one: one[[1, 0]].prompts,
+    lambda one: one[[-1, 0]].prompts,
     lambda one: [row.logprobs for row in one],
     lambda one: Rollouts.concat([one, one]).ref_logprobs,
     lambda one: one.replace(rewards=None).ref_logprobs,

@@ -11,9 +11,10 @@ import pytest
 import torch
 from tiny_models import CONFIGS, SIZES, plain_logprobs, sgd
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, DogeConfig, LlamaConfig, MambaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.bloom.configuration_bloom import BloomConfig
 from transformers.models.ctrl.configuration_ctrl import CTRLConfig
+from transformers.models.doge.configuration_doge import DogeConfig
 from transformers.models.falcon_h1.configuration_falcon_h1 import FalconH1Config
 from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config

@@ -38,11 +38,11 @@ PROGRAM = """
 
         @twinkle.remote_function(dispatch="all")
         def make(self):
-            return np.ones(500_000)
+            return np.ones(100_000)  # larger ones of this host are read without its raylet
 
         @twinkle.remote_function(dispatch="all", timeout=4)
         def make_soon(self):
-            return np.ones(500_000)
+            return np.ones(100_000)  # larger ones of this host are read without its raylet
 
         @twinkle.remote_function(dispatch="all")
         def take(self, arrays):

@@ -132,9 +132,12 @@ IT_DIES_ON_ITS_WAY_BACK = """
     @remote_class()
     class Maker:
         def __init__(self):
-            (folder / f"made-{len(list(folder.glob('made-*')))}").write_text(str(os.getpid()))
-            if len(list(folder.glob("made-*"))) in (3, 4):  # the first two are those of the beginning
+            (folder / f"made-{os.getpid()}").touch()
+            made = len(list(folder.glob("made-*")))
+            if made in (3, 4):  # the first two are those of the beginning
                 os.kill(os.getpid(), signal.SIGKILL)
+            if made == 5:
+                (folder / "back").write_text(str(os.getpid()))
 
         @remote_function(dispatch="slice_dp", collect="flatten")
         def make(self, rows: list[int]) -> list[tuple[int, int]]:
@@ -151,11 +154,11 @@ IT_DIES_ON_ITS_WAY_BACK = """
         with twinkle.stream([[row] for row in range(20_000)], makers.make, rows=10, ahead=20) as batches:
             for batch in batches:
                 seen += twinkle.get(batch)
-                pids, fifth = {pid for _, pid in seen}, folder / "made-4"
-                if (fifth.exists() and int(fifth.read_text() or 0) in pids) or time.monotonic() > until:
+                pids, back = {pid for _, pid in seen}, folder / "back"
+                if (back.exists() and int(back.read_text() or 0) in pids) or time.monotonic() > until:
                     break
         assert [row for row, _ in seen] == list(range(len(seen)))
-        assert int((folder / "made-4").read_text()) in {pid for _, pid in seen}, "it did not come back"
+        assert int((folder / "back").read_text()) in {pid for _, pid in seen}, "it did not come back"
         print("done")
 """
 

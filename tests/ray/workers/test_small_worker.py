@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 START = {
     "twinkle_mesh": """
-        context launch rules rules.checks rules.messages rules.rule_error
+        context launch lazy_names rules rules.checks rules.messages rules.rule_error
     """,
     "twinkle_ray": """
         cluster cluster.places cluster.raylet forkserver forkserver.forked objects
@@ -27,9 +27,9 @@ START = {
         failures.reraise
         protocol protocol.backend protocol.component protocol.defaults protocol.failure protocol.marks protocol.messages
         protocol.spec protocol.targets protocol.waiting running sessions sessions.current sessions.forked
-        sessions.seeding sessions.signals sessions.signals.flag values
-        values.attributes values.columns values.costs values.left_out values.registered_splitters values.rows
-        values.sequences values.tree values.type_names values.unknown worker worker.failure_saver worker.inputs
+        sessions.collector sessions.seeding sessions.signals sessions.signals.flag values
+        values.attributes values.columns values.costs values.left_out values.rows
+        values.sequences values.unknown worker worker.failure_saver worker.inputs
         worker.loop_tasks worker.open_generators worker.thread_state worker.waiting_tasks worker.worker
     """,
 }

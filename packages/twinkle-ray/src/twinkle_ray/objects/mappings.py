@@ -249,6 +249,11 @@ def _is_written(mapping: _PrivateMapping) -> bool:
     return len(entries) < count or bool(written.any())
 
 
+def unmap_kept() -> None:
+    """Unmap what nobody uses."""
+    _kept.clear()
+
+
 def _unmap_idle() -> bool:
     """Unmap what nobody has used for long; returns whether any is left."""
     since = monotonic() - IDLE_SECONDS

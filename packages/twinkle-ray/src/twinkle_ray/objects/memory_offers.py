@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import ray
 
-from twinkle_ray.objects import placed, segments
+from twinkle_ray.objects import mappings, placed, segments
 from twinkle_ray.objects.placed import MemoryOffer
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class MemoryOffers:
         """Share nothing any more; readers keep what they have mapped."""
         placed.allow(placing=False)
         segments.pool.close()
+        mappings.unmap_kept()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -20,7 +20,7 @@ from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ray import ObjectRef
 
@@ -82,6 +82,11 @@ class StoreFullError(TwinkleError):
 class RayStore:
     """A `Store` over Ray's object store.
 
+    Attributes:
+        agent: The agent of a worker's node; None where there is one node, and in the driver.
+        agents: In the driver, the agents by node id.
+        lost_nodes: The nodes that are lost.
+
     Args:
         label: Label of this process, for errors of readers.
     """
@@ -91,6 +96,7 @@ class RayStore:
         self._label = label
         self._node, self._id = context.get_node_id(), context.get_worker_id()
         self.agent: Any = None
+        self.agents: Mapping[str, Any] = {}
         self.lost_nodes: LostNodes | None = None
 
     def put(self, value: object) -> tuple[object, int] | None:
@@ -182,6 +188,7 @@ class RayStore:
 
     def _stored(self, pickled: Pickled) -> tuple[Stored, int]:
         size = pickled.nbytes
+        check_raylet()
         try:
             found = place(pickled)
             if found is not None:
@@ -196,8 +203,8 @@ class RayStore:
     def _read(self, stored: Stored, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
         check_raylet()
         none_registered = values.registered_splitters() is None  # an agent does not have these splitters
-        far = self.agent is not None and stored.node != self._node
-        if far and none_registered and (numbers is not None or columns is not None):
+        far = stored.node != self._node
+        if far and self.agent is not None and none_registered and (numbers is not None or columns is not None):
             try:
                 (piece,) = ray.get(self.agent.piece.remote([stored.ref], stored.node, numbers, columns))
                 whole = range(len(numbers)) if numbers is not None and columns is None else None
@@ -205,13 +212,23 @@ class RayStore:
             except ray.exceptions.RayTaskError:  # the agent may not have a class that this process has
                 pass
         if far and stored.in_segment:
-            (piece,) = ray.get(self.agent.whole.remote([stored.ref], stored.node))
             try:
-                return _opened(self._fetched(stored, piece), numbers, columns)
+                return _opened(self._fetched(stored, self._carried(stored)), numbers, columns)
             except ray.exceptions.RayTaskError:
                 self._fetched(stored, stored.ref)  # raises where the process that has put it has ended
                 raise
         return _opened(stored.placed or self._fetched(stored, stored.ref), numbers, columns)
+
+    def _carried(self, stored: Stored) -> ObjectRef[Pickled | Placed]:
+        """A value in a segment of another node, as Ray carries it here."""
+        if self.agent is not None:
+            (piece,) = ray.get(self.agent.whole.remote([stored.ref], stored.node))
+        elif stored.node in self.agents:
+            piece = self.agents[stored.node].unplaced.remote([stored.ref])
+        else:
+            raise GoneError(f"node {stored.node} has no agent")
+        carried: ObjectRef[Pickled | Placed] = piece
+        return carried
 
     def _fetched(self, stored: Stored, ref: ObjectRef[Pickled | Placed]) -> Pickled | Placed:
         """Wait for data of a node for as long as the node is not lost, and can be reached from here."""

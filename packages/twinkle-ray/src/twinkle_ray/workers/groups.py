@@ -53,7 +53,7 @@ class RayGroups(Backend):
     ) -> None:
         self.store = store
         store.lost_nodes = self._lost_nodes = lost_nodes
-        self._agents = agents
+        store.agents = self._agents = agents
         self._waiting = WaitingInputs(agent)
         self._groups: dict[str, RayGroup] = {}
         for group in groups:
@@ -180,7 +180,7 @@ class RayGroups(Backend):
     def close(self) -> None:
         """End the input waiter; the groups belong to the driver."""
         self._waiting.close()
-        self.store.agent = None
+        self.store.agent, self.store.agents = None, {}
 
 
 def _read_together(pending: _Pending, timeout: float | None) -> bool:
