@@ -143,6 +143,7 @@ PROGRAM = """
         report("WHERE", lambda: [wide.where().result(), near.where().result(), far.where().result()])
         report("REDUCE", lambda: wide.reduce().result())
         report("HANDED", handed)
+        report("BROUGHT", lambda: far.make(list(range(ROWS))).result()[:, 0].tolist())
         report("EXPLAINED", explained)
         report("LOADED", loaded)
         report("SYNCED", synced)
@@ -178,7 +179,7 @@ PROGRAM = """
         report("LEFT", lambda: left.where().result())
         report("LAST", twinkle.shutdown)
 """
-BEFORE = ("WHERE", "REDUCE", "HANDED", "EXPLAINED", "LOADED", "SYNCED")
+BEFORE = ("WHERE", "REDUCE", "HANDED", "BROUGHT", "EXPLAINED", "LOADED", "SYNCED")
 OUT = ("OUT_HANDED", "OUT_SYNCED", "OUT_COUNTED")
 AFTER = ("CUT", "NEXT", "OVER", "ASKS", "GATE", "READS", "HERE", "OTHER", "END", "TOO_FEW", "AGAIN", "LEFT", "LAST")
 """The reports on quiet links, while a link is down for some seconds, and after it is cut."""
@@ -255,6 +256,10 @@ def check_handed(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["HANDED", "SLOW"])
 def test_a_hand_over_moves_each_byte_once_and_none_through_the_driver(told: dict[str, Any], name: str) -> None:
     check_handed(told[name]["value"])
+
+
+def test_the_driver_reads_a_large_value_of_another_host(told: dict[str, Any]) -> None:
+    assert told["BROUGHT"]["value"] == list(map(float, range(30))), told["BROUGHT"]
 
 
 def test_explain_says_what_crosses_hosts(told: dict[str, Any]) -> None:
