@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from tests.remote.call.tables.test_tables import MESHES, Maker, Program, doubled
+from tests.remote.call.tables.table_programs import MESHES, Maker, Program, doubled
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import concat, get, map, minibatches, on, select, session, stats, take  # noqa: A004  named like Python's

@@ -258,7 +258,7 @@ def _unmap_idle() -> bool:
     """Unmap what nobody has used for long; returns whether any is left."""
     since = monotonic() - IDLE_SECONDS
     for _ in range(len(_kept)):
-        with suppress(IndexError):
+        with suppress(IndexError):  # as above
             kept = _kept.popleft()
             if kept.free_since > since:
                 _kept.append(kept)

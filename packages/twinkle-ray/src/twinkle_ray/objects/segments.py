@@ -19,11 +19,12 @@ import sys
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, Final
 
+from twinkle_ray.copy_threads import COPY_THREADS, WORTH_THREADS, run_together
 from twinkle_ray.objects.janitor import IDLE_SECONDS, clean_while
 from twinkle_ray.objects.segment_ref import SegmentRef
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 PAGE: Final = mmap.PAGESIZE
 _NAME: Final = "twinkle-segment"
 _LEFT_FREE: Final = 0.2  # of the host's memory; a store of Ray can write to the disk, a segment cannot
-_WORTH_THREADS: Final = 8 << 20  # bytes; a smaller copy is done before threads have started
-_THREADS: Final = 4
 _CONTAINERS: Final = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -98,16 +97,10 @@ def _copy(target: Any, source: Any) -> None:
     """Copy bytes; many at once in several threads, as Ray does."""
     import numpy as np  # as above
 
-    count = min(_THREADS, len(os.sched_getaffinity(0)))
-    if len(source) < _WORTH_THREADS or count < 2:
-        np.copyto(target, source)
-        return
-    step = -(-len(source) // count)
-    with ThreadPoolExecutor(count, "twinkle-copy") as pool:
-        for done in [
-            pool.submit(np.copyto, target[at : at + step], source[at : at + step]) for at in range(0, len(source), step)
-        ]:
-            done.result()
+    count = min(COPY_THREADS, len(os.sched_getaffinity(0))) if len(source) >= WORTH_THREADS else 1
+    step = max(1, -(-len(source) // count))
+    starts = range(0, max(1, len(source)), step)
+    run_together([partial(np.copyto, target[at : at + step], source[at : at + step]) for at in starts])
 
 
 class SegmentPool:
@@ -241,7 +234,7 @@ def _forget_parent() -> None:
     """In a forked process: leave the segments to the parent."""
     global pool
     for file in (*pool._used, *pool._free, *pool._returned):
-        with suppress(OSError):
+        with suppress(OSError):  # another thread of the parent had closed it
             file.close()
     pool = SegmentPool()
 

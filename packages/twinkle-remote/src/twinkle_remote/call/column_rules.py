@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from twinkle_remote.protocol.call import Call
+    from twinkle_remote.protocol.column_rule import ColumnRule
     from twinkle_remote.protocol.spec import Divided
 
 
@@ -49,10 +50,7 @@ def columns_read(call: Call) -> tuple[Hashable, ...] | None:
     Raises:
         TypeError: The rule of the columns does not fit the call.
     """
-    found = None if call.spec.reads is None else _divided(call)
-    if call.spec.reads is None or found is None:
-        return None
-    return call.spec.reads.columns(call.name, found.name, _by_name(call))
+    return _columns_of(call.spec.reads, call)
 
 
 def columns_added(call: Call) -> tuple[Hashable, ...] | None:
@@ -61,10 +59,7 @@ def columns_added(call: Call) -> tuple[Hashable, ...] | None:
     Raises:
         TypeError: The rule of the columns does not fit the call.
     """
-    found = None if call.spec.adds is None else _divided(call)
-    if call.spec.adds is None or found is None:
-        return None
-    return call.spec.adds.columns(call.name, found.name, _by_name(call))
+    return _columns_of(call.spec.adds, call)
 
 
 def rows_to_add_to(call: Call) -> Any:
@@ -105,6 +100,11 @@ def with_columns(call: Call, rows: Any, result: Lazy[Any]) -> Lazy[Any]:
     names = columns_added(call)
     assert names is not None, "rows_to_add_to has found the argument"
     return added_rows(rows, result, names)
+
+
+def _columns_of(rule: ColumnRule | None, call: Call) -> tuple[Hashable, ...] | None:
+    found = None if rule is None else _divided(call)
+    return None if rule is None or found is None else rule.columns(call.name, found.name, _by_name(call))
 
 
 def _divided(call: Call) -> Divided | None:

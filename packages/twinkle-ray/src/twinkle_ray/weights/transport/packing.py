@@ -5,12 +5,13 @@ from __future__ import annotations
 import mmap
 import zlib
 from contextlib import suppress
-from threading import Thread
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from twinkle_ray.copy_threads import COPY_THREADS, WORTH_THREADS, run_together
 from twinkle_ray.torch_internals import copy_each
 from twinkle_ray.weights.planning.manifest import item_size, torch_dtype
 from twinkle_ray.weights.shards.memory import in_a_row
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.planning.buckets import Bucket
 
 HUGE_BYTES = 4 << 20  # twice the usual size of a huge page
-_PARALLEL_BYTES = 8 << 20
-_COPY_THREADS = 4
 
 
 def slot_views(bucket: Bucket, buffer: Tensor) -> list[Tensor]:
@@ -41,11 +40,15 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     if any(dtype.itemsize == 1 for dtype in {target.dtype for target in targets}):
         targets, sources = list(map(_bits, targets, sources)), list(map(_bits, sources, targets))
     nbytes = sum([target.nbytes for target in targets])
-    if nbytes < _PARALLEL_BYTES or torch.get_num_threads() > 1 or not _on_host(targets, sources):
-        with torch.no_grad():
-            copy_each(targets, sources)
+    if nbytes < WORTH_THREADS or torch.get_num_threads() > 1 or not _on_host(targets, sources):
+        _copy_blocks(targets, sources)
     else:
-        _copy_in_threads(targets, sources, nbytes // _COPY_THREADS)
+        _copy_in_threads(targets, sources, nbytes // COPY_THREADS)
+
+
+def _copy_blocks(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    with torch.no_grad():  # counts for one thread
+        copy_each(targets, sources)
 
 
 def _on_host(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
@@ -53,7 +56,7 @@ def _on_host(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
 
 
 def _copy_in_threads(targets: Sequence[Tensor], sources: Sequence[Tensor], share: int) -> None:
-    """Copy with a few threads, which memory needs to be busy: Ray gives a worker one thread of torch.
+    """Copy with a few threads.
 
     Args:
         targets: All on the host.
@@ -74,23 +77,7 @@ def _copy_in_threads(targets: Sequence[Tensor], sources: Sequence[Tensor], share
             shares[-1][0].append(piece[0])
             shares[-1][1].append(piece[1])
             room -= piece[0].nbytes
-    errors: list[Exception] = []
-
-    def copy(share: tuple[list[Tensor], list[Tensor]]) -> None:
-        try:
-            with torch.no_grad():  # counts for one thread
-                copy_each(*share)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [Thread(target=copy, args=(share,), daemon=True) for share in shares[1:]]
-    for thread in threads:
-        thread.start()
-    copy(shares[0])
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    run_together([partial(_copy_blocks, *share) for share in shares])
 
 
 def _bits(tensor: Tensor, other: Tensor) -> Tensor:
