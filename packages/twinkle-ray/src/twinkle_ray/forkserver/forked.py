@@ -43,7 +43,10 @@ class Asker:
 
 
 def take_threads() -> None:
-    """Give torch the number of threads that Ray has set: in a fork it was loaded before."""
+    """Give torch the number of threads that Ray has set, and the threads: in a fork it was loaded before.
+
+    Also without a number, as `twinkle_remote.sessions.forked.renew_threads_of_torch`.
+    """
     torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
-    if _OF_A_FORK and torch is not None and threads.isdecimal():
-        torch.set_num_threads(int(threads))
+    if _OF_A_FORK and torch is not None:
+        torch.set_num_threads(int(threads) if threads.isdecimal() else torch.get_num_threads())

@@ -15,6 +15,7 @@ from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import execute_of, options_under
 from twinkle_remote.sessions.current import backend_here
+from twinkle_remote.sessions.forked import renew_threads_of_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ def _wrap_init(cls: Any) -> None:
 
 def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
+    renew_threads_of_torch()
     cls = type(itself)
     component = component_of(itself)
     backend = backend_here()

@@ -20,6 +20,7 @@ from twinkle_remote.serving import not_installed
 from twinkle_remote.sessions.current import active, install, remove
 from twinkle_remote.sessions.definitions import end_of_definitions
 from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
+from twinkle_remote.sessions.forked import renew_threads_of_torch
 from twinkle_remote.sessions.in_flight.end_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.runtime import Runtime
 from twinkle_remote.sessions.seeding import check_seed
@@ -89,6 +90,7 @@ def initialize(
         PlacementError: The groups cannot be placed.
     """
     end_of_definitions()
+    renew_threads_of_torch()
     by_name = _by_name(() if groups is None else groups)
     seed = check_seed(seed)
     arguments = {
