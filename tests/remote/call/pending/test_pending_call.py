@@ -182,3 +182,20 @@ def test_a_late_call_that_has_ended_meanwhile_tells_what_its_workers_raised() ->
         assert isinstance(error, CallTimeoutError) and "waits_deep" in str(error)
         with pytest.raises(CallTimeoutError, match="waits_deep"):
             get(lazy)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("steps", ["see cancel", "cancel see", "cancel", "see cancel cancel", "cancel see cancel"])
+def test_a_failure_that_a_caller_has_counts_as_seen_though_the_call_was_cancelled(steps: str) -> None:
+    replies = [ThreadReply(0), ThreadReply(1)]
+    call = pending("Rows.fail", replies)
+    failed(replies[0], upstream=False)
+    for step in steps.split():
+        if step == "see":
+            with pytest.raises(RemoteCallError, match="KeyError"):
+                call.wait()
+        else:
+            call.withdraw()
+    failed(replies[1], upstream=False)
+    assert call.done() and call.unseen() == (steps == "cancel")
+    call.seen = True

@@ -7,15 +7,19 @@ refused.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import types
-from typing import TYPE_CHECKING
+from collections import UserDict
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.errors import DispatchError
+from twinkle_remote.failures.bare import bare_new
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
+T = TypeVar("T")
 _TEXTS = (str, bytes, bytearray)
 _METHODS = (
     types.FunctionType,
@@ -26,6 +30,7 @@ _METHODS = (
     staticmethod,
     classmethod,
 )
+_PLAIN_NEW = (object.__new__, dict.__new__)
 _MISSING = object()
 _slots: dict[type, Sequence[str]] = {}
 
@@ -97,6 +102,33 @@ def set_attributes(value: object, attributes: dict[str, object]) -> None:
     """Set attributes on an object of any type, also on a frozen one."""
     for name, own in attributes.items():
         object.__setattr__(value, name, own)
+
+
+def twin_of(value: T) -> T:
+    """A second object with the attributes of the first, which can be written to without a change of the first.
+
+    It is made without what the type does by itself, because `__copy__`, `__new__` or `__reduce__` may return the same
+    object, or one that shares attributes with others. A dict has no items then. A type in C whose state is not in
+    attributes copies itself.
+
+    Raises:
+        DispatchError: A type in C returned the same object.
+    """
+    kind: Any = type(value)
+    new = bare_new(kind)
+    if new in _PLAIN_NEW:
+        twin = new(kind)
+        set_attributes(twin, dict(attributes_of(value)))
+        if isinstance(twin, UserDict):
+            twin.data = {}
+        return cast("T", twin)
+    twin = copy.copy(value)
+    if twin is value or type(twin) is not kind:
+        raise DispatchError(
+            f"a {kind.__name__} holds rows, and its copy is the object itself: pass a dict, Replicate(value) to send it "
+            f"whole, or teach the type with register_splitter({kind.__name__}, splitter)"
+        )
+    return cast("T", twin)
 
 
 def common_attributes(values: Sequence[object]) -> dict[str, object]:

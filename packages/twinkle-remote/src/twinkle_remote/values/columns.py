@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib
 import sys
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
-from twinkle_remote.values.attributes import attributes_of, carried, is_cache, set_attributes
+from twinkle_remote.values.attributes import attributes_of, carried, is_cache, set_attributes, twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +72,7 @@ def with_parts(value: T, parts: Sequence[object]) -> T:
         return cast("T", _named_tuple(value, parts, dict(getattr(value, "__dict__", {}))))
     if form in ("mapping", "adapter"):
         return with_items(value, dict(zip(cast("Any", columns(value)), parts, strict=True)), whole=True)
-    twin = copy.copy(value)
+    twin = twin_of(value)
     set_attributes(twin, dict(zip(_set_fields(value), parts, strict=True)))
     return twin
 
@@ -97,7 +96,7 @@ def _fresh_dataclass(value: T, parts: Sequence[object]) -> T:
                 "Replicate(value) to send it whole, or teach the type with register_splitter("
                 f"{type(value).__name__}, splitter)"
             )
-    twin = copy.copy(value)
+    twin = twin_of(value)
     for name, _ in list(attributes_of(twin)):
         if name not in names and name not in kept:
             object.__delattr__(twin, name)
@@ -147,7 +146,7 @@ def with_only(value: T, names: Sequence[Any]) -> T:
         return cast("T", items)
     try:
         if issubclass(kind, dict | UserDict):
-            twin: Any = copy.copy(value)
+            twin: Any = twin_of(value)
             twin.clear()
             twin.update(items)
         else:
@@ -160,7 +159,7 @@ def with_only(value: T, names: Sequence[Any]) -> T:
 
 
 def _filled(value: Any, items: dict[Any, object]) -> Any:
-    twin = copy.copy(value)
+    twin = twin_of(value)
     for key, part in items.items():
         twin[key] = part
     return twin

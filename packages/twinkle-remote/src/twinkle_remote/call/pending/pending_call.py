@@ -70,12 +70,8 @@ class PendingCall:
         self.name = call.name
         self.spec = call.spec if sent.of_ranks else collected_elsewhere(call.spec)
         self.mesh = call.mesh
-        self.seen = False
-        self.held = False
+        self.seen = self.held = self.handed_on = self.logged = self.prefetched = False
         self.awaited = 0
-        self.handed_on = False
-        self.logged = False
-        self.prefetched = False
         self.data_rank: int | None = None
         self.group_name = call.component.group
         self._group = runtime.backend.group(self.group_name)
@@ -157,8 +153,7 @@ class PendingCall:
         """Cancel it for its caller, also where a worker has not begun it; that it fails so counts as seen."""
         if self.done() or self._runtime.closed:
             return
-        self._withdrawn = True
-        self._mark_seen()
+        self._expect_cancelled()
         if self.spec.on_loop or len(self.ranks) == 1 or not self.spec.collective:
             self._sent.withdraw(self._replies.pending)
 
@@ -262,8 +257,7 @@ class PendingCall:
                     self._reap(0.0)
         except KeyboardInterrupt:
             if self.spec.on_loop:
-                self._withdrawn = True
-                self._mark_seen()
+                self._expect_cancelled()
             self.cancel()
             raise
         finally:
@@ -333,9 +327,15 @@ class PendingCall:
         call: PendingCall | None = self
         while call is not None:
             call._mark_seen()
+            call._withdrawn = False  # the caller has its failure, whatever the other ranks answer
             if call.failing.follow():
                 call.failing.wait_for_a_source(call._runtime)
             call = call.failing.cause()
+
+    def _expect_cancelled(self) -> None:
+        """That it is cancelled counts as seen; another failure that comes first does not, unless a caller has one."""
+        self._withdrawn = not self.seen or self._withdrawn
+        self._mark_seen()
 
     def _mark_seen(self) -> None:
         self.seen = True
