@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import ast
+import py_compile
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_mesh import load_lazily
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+
+def write_package(folder: Path, name: str, imports: str) -> None:
+    (folder / name).mkdir()
+    text = f"TYPE_CHECKING = False\nif TYPE_CHECKING:\n{imports}"
+    text += "else:\n    from twinkle_mesh import load_lazily\n"
+    text += "    __all__, __getattr__, __dir__ = load_lazily(__name__)\n"
+    (folder / name / "__init__.py").write_text(text)
 
 
 @pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    made = ModuleType("made")
-    monkeypatch.setitem(sys.modules, "made", made)
-    every, load, listed = load_lazily("made", {"colorsys": ("rgb_to_hsv",), "this_is_not_there": ("anything",)})
-    vars(made).update(__all__=every, __getattr__=load, __dir__=listed)
-    return made
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    imports = (
+        "    from colorsys import rgb_to_hsv as rgb_to_hsv\n    from this_is_not_there import anything as anything\n"
+    )
+    write_package(tmp_path, "made", imports)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("made")
+    sys.modules.pop("made")
 
 
 def test_a_name_is_loaded_on_first_use_and_then_held(package: ModuleType) -> None:
@@ -35,11 +48,11 @@ def test_names_are_listed_before_they_are_loaded(package: ModuleType) -> None:
 
 
 def test_a_name_that_its_module_bears_too_stays_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    imports = (
+        "    from bears_names.more import other as other\n    from bears_names.rows import rows as rows  # noqa: F401\n"
+    )
+    write_package(tmp_path, "bears_names", imports)
     folder = tmp_path / "bears_names"
-    folder.mkdir()
-    names = {"bears_names.rows": ("rows",), "bears_names.more": ("other",)}
-    text = f"from twinkle_mesh import load_lazily\n__all__, __getattr__, __dir__ = load_lazily(__name__, {names})\n"
-    (folder / "__init__.py").write_text(text)
     (folder / "rows.py").write_text("def rows(): return 1\n")
     (folder / "more.py").write_text("import bears_names.rows\ndef other(): return 2\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -69,15 +82,32 @@ def test_a_type_checker_reads_the_names_that_the_program_finds(name: str) -> Non
     package = import_module(name)
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     read = {
-        alias.asname: f"{node.module}.{alias.name}"
+        alias.asname or alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
         for alias in node.names
-        if alias.asname
     }
-    homes = next(node.args[1] for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
-    found = {one: f"{home}.{one}" for home, names in ast.literal_eval(homes).items() for one in names}
-    assert read == found
+    assert set(package.__all__) == read - ({"load_lazily"} - {"twinkle_mesh": {"load_lazily"}}.get(name, set()))
+    for one in package.__all__:
+        assert getattr(package, one) is vars(package)[one]
+
+
+def test_a_package_without_its_source_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_package(tmp_path, "compiled", "    from colorsys import rgb_to_hsv as rgb_to_hsv\n")
+    source = tmp_path / "compiled" / "__init__.py"
+    py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")))
+    source.unlink()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="source"):
+        import_module("compiled")
+
+
+def test_a_package_in_an_archive_has_its_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_package(tmp_path, "zipped", "    from colorsys import rgb_to_hsv as rgb_to_hsv\n")
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path, "zipped")
+    shutil.rmtree(tmp_path / "zipped")
+    monkeypatch.syspath_prepend(archive)
+    assert import_module("zipped").rgb_to_hsv(0, 0, 0) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["twinkle_remote", "twinkle_remote.values"])

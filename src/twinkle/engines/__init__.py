@@ -28,27 +28,4 @@ if TYPE_CHECKING:
     from twinkle_engines import supervised as supervised
     from twinkle_engines import supervised_packs as supervised_packs
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_engines": (
-                "JSONLSink",
-                "MLflowSink",
-                "Rollouts",
-                "SamplingParams",
-                "TensorBoardSink",
-                "Throughput",
-                "TransformersModel",
-                "TransformersSampler",
-                "VLLMSampler",
-                "WandbSink",
-                "advantages",
-                "load",
-                "mismatch",
-                "rewards",
-                "save",
-                "supervised",
-                "supervised_packs",
-            ),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)

@@ -1,43 +1,4 @@
 """Losses as plain functions of a token's log-probability; the names of `twinkle_engines.algorithms.losses`."""
 
-from twinkle_engines.algorithms.losses import (
-    COMPARING,
-    ESTIMATORS,
-    LOSSES,
-    NORMALIZATIONS,
-    SAMPLED,
-    Normalization,
-    average,
-    cispo,
-    counted,
-    cross_entropy,
-    dpo,
-    grpo,
-    gspo,
-    importance_sampling,
-    k1,
-    k2,
-    k3,
-    total_and_count,
-)
-
-__all__ = [
-    "COMPARING",
-    "ESTIMATORS",
-    "LOSSES",
-    "NORMALIZATIONS",
-    "SAMPLED",
-    "Normalization",
-    "average",
-    "cispo",
-    "counted",
-    "cross_entropy",
-    "dpo",
-    "grpo",
-    "gspo",
-    "importance_sampling",
-    "k1",
-    "k2",
-    "k3",
-    "total_and_count",
-]
+from twinkle_engines.algorithms.losses import *  # noqa: F403  the names of that module, no others
+from twinkle_engines.algorithms.losses import __all__ as __all__

@@ -28,22 +28,6 @@ if TYPE_CHECKING:
     from twinkle_engines.tracking.sinks import WandbSink as WandbSink
     from twinkle_engines.tracking.throughput import Throughput as Throughput
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_engines.algorithms.advantage": ("advantages",),
-            "twinkle_engines.algorithms.agreement": ("mismatch",),
-            "twinkle_engines.algorithms.grading": ("rewards",),
-            "twinkle_engines.batches.rollouts": ("Rollouts",),
-            "twinkle_engines.batches.supervision": ("supervised", "supervised_packs"),
-            "twinkle_engines.checkpoints.checkpoint": ("load", "save"),
-            "twinkle_engines.models.transformers_model": ("TransformersModel",),
-            "twinkle_engines.samplers.sampling_params": ("SamplingParams",),
-            "twinkle_engines.samplers.transformers_sampler": ("TransformersSampler",),
-            "twinkle_engines.samplers.vllm_sampler": ("VLLMSampler",),
-            "twinkle_engines.tracking.sinks": ("JSONLSink", "MLflowSink", "TensorBoardSink", "WandbSink"),
-            "twinkle_engines.tracking.throughput": ("Throughput",),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)
 
 __version__ = "0.1.0"

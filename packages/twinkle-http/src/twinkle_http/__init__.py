@@ -10,13 +10,6 @@ if TYPE_CHECKING:
     from twinkle_http.server.serve import serve as serve
     from twinkle_http.stub.source import stub_of as stub_of
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_http.client.backend": ("HttpBackend",),
-            "twinkle_http.server.serve": ("serve",),
-            "twinkle_http.stub.source": ("stub_of",),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)
 
 __version__ = "0.1.0"

@@ -32,23 +32,6 @@ if TYPE_CHECKING:
     from twinkle_mesh.unknown_names import instead_of as instead_of
     from twinkle_mesh.unknown_names import with_known_names as with_known_names
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_mesh.balance": ("Slices", "balanced_rows", "balanced_slice"),
-            "twinkle_mesh.context": ("ask_for_rank", "current_rank", "use_rank"),
-            "twinkle_mesh.group": ("DeviceGroup",),
-            "twinkle_mesh.launch": ("LaunchedProcess", "launched"),
-            "twinkle_mesh.layout.ranks": ("Groups", "Ranks"),
-            "twinkle_mesh.lazy_names": ("load_lazily",),
-            "twinkle_mesh.mesh": ("DeviceMesh",),
-            "twinkle_mesh.nodes": ("Nodes",),
-            "twinkle_mesh.recipes": ("DDPConfig", "FSDP2Config", "MegatronFSDPConfig", "create_device_mesh"),
-            "twinkle_mesh.show.explain": ("DimReport", "MeshExplanation"),
-            "twinkle_mesh.show.picture": ("Picture",),
-            "twinkle_mesh.transfer": ("Piece", "plan_transfer"),
-            "twinkle_mesh.unknown_names": ("check_known_names", "instead_of", "with_known_names"),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)
 
 __version__ = "0.1.0"

@@ -7,7 +7,8 @@ from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
+    from typing import Any
 
 
 class _Package(ModuleType):
@@ -25,24 +26,25 @@ class _Package(ModuleType):
         return import_module, (self.__name__,)
 
 
-def load_lazily(
-    package: str, homes: Mapping[str, Iterable[str]]
-) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+def load_lazily(package: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a package that loads its names on first use.
 
-    A type checker reads the names from the imports, so an unknown name is an error for it as well::
+    The names are those that its source imports under their own name, each on a line of its own. So a type checker reads
+    the same list, and an unknown name is an error for it as well::
 
         if TYPE_CHECKING:
             from package.module import name as name
         else:
-            __all__, __getattr__, __dir__ = load_lazily(__name__, {"package.module": ("name",)})
+            __all__, __getattr__, __dir__ = load_lazily(__name__)
 
     Args:
         package: The `__name__` of the package.
-        homes: For each module, by its full name, the public names that it defines.
+
+    Raises:
+        ImportError: The source of the package is not there, as where only compiled modules were installed.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
-    every = sorted(home_of)
+    home_of = _homes(package)
+    every, homes = sorted(home_of), set(home_of.values())
     if any(f"{package}.{name}" in homes for name in every):
         sys.modules[package].__class__ = _Package
     found = vars(sys.modules[package])
@@ -57,3 +59,18 @@ def load_lazily(
         return value
 
     return every, load, lambda: sorted({*found, *every})
+
+
+def _homes(package: str) -> dict[str, str]:
+    """Return the module of each name that the source of a package imports as itself."""
+    spec = sys.modules[package].__spec__
+    loader: Any = spec and spec.loader
+    source: str | None = loader.get_source(package)
+    if source is None:
+        raise ImportError(f"{package} reads its public names from its source, which is not there; install it with *.py")
+    homes: dict[str, str] = {}
+    for line in source.splitlines():
+        match line.split():
+            case ["from", home, "import", name, "as", alias, *_] if name == alias:
+                homes[name] = home
+    return homes

@@ -23,30 +23,6 @@ if TYPE_CHECKING:
     from twinkle_ray.weights import WeightSyncError as WeightSyncError
     from twinkle_ray.weights import WeightSyncTimeoutError as WeightSyncTimeoutError
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_ray.backend": ("RayBackend",),
-            "twinkle_ray.collective": (
-                "Collective",
-                "CollectiveError",
-                "MeshCollective",
-                "Meshes",
-                "SingleProcessCollective",
-            ),
-            "twinkle_ray.restarting": ("restart",),
-            "twinkle_ray.weights": (
-                "ManifestError",
-                "ReplaceableWeights",
-                "Shard",
-                "StagedWeights",
-                "SyncHandle",
-                "WeightDelivery",
-                "WeightSync",
-                "WeightSyncError",
-                "WeightSyncTimeoutError",
-            ),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)
 
 __version__ = "0.1.0"

@@ -68,57 +68,6 @@ if TYPE_CHECKING:
     from twinkle_remote.values.type_names import register_type as register_type
     from twinkle_remote.worker.failed_call import FailedCall as FailedCall
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_remote.call.arguments": ("Replicate",),
-            "twinkle_remote.call.generate": ("RemoteGenerator",),
-            "twinkle_remote.call.lazy_values.as_completed": ("as_completed",),
-            "twinkle_remote.call.lazy_values.get": ("gather", "get"),
-            "twinkle_remote.call.lazy_values.lazy": ("Lazy",),
-            "twinkle_remote.call.submit": ("run_on_workers", "submit", "submit_on_workers"),
-            "twinkle_remote.call.tables.minibatches": ("minibatches",),
-            "twinkle_remote.call.tables.table_operations": ("concat", "join", "map", "select", "take"),
-            "twinkle_remote.component.create": ("on",),
-            "twinkle_remote.component.decorators": ("remote_class", "remote_function"),
-            "twinkle_remote.component.explain_call": ("explain",),
-            "twinkle_remote.component.release": ("release",),
-            "twinkle_remote.context": ("WorkerContext", "current_worker"),
-            "twinkle_remote.errors": (
-                "AlreadyInitializedError",
-                "BackendError",
-                "CallCancelledError",
-                "CallTimeoutError",
-                "CircularCallError",
-                "CollectError",
-                "DispatchError",
-                "NotInitializedError",
-                "PlacementError",
-                "RemoteCallError",
-                "ReplyLostError",
-                "SessionLostError",
-                "TwinkleError",
-                "UnknownWorkerError",
-                "WorkerDiedError",
-            ),
-            "twinkle_remote.place": ("Place", "current_place"),
-            "twinkle_remote.protocol.component": ("is_handle",),
-            "twinkle_remote.replay": ("replay",),
-            "twinkle_remote.serving": ("Server", "serve", "stub_of"),
-            "twinkle_remote.sessions.current": ("stats",),
-            "twinkle_remote.sessions.initialize": ("initialize", "session", "shutdown"),
-            "twinkle_remote.sessions.telemetry.stats": ("CallRecord",),
-            "twinkle_remote.sessions.telemetry.timeline": ("write_timeline",),
-            "twinkle_remote.streams.open_stream": ("stream",),
-            "twinkle_remote.streams.rows.batch_info": ("rows_info",),
-            "twinkle_remote.streams.rows.rows_info": ("RowsInfo",),
-            "twinkle_remote.streams.stream": ("Stream",),
-            "twinkle_remote.streams.telemetry.stream_stats": ("StageStats", "StreamStats"),
-            "twinkle_remote.values.registered_splitters": ("register_splitter",),
-            "twinkle_remote.values.rows": ("ReducibleSplitter", "Splitter"),
-            "twinkle_remote.values.type_names": ("register_type",),
-            "twinkle_remote.worker.failed_call": ("FailedCall",),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)
 
 __version__ = "0.1.0"

@@ -63,40 +63,4 @@ if TYPE_CHECKING:
     from twinkle_remote.worker.ping import ping as ping
     from twinkle_remote.worker.worker import Worker as Worker
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_remote.backends.memory": ("Memory",),
-            "twinkle_remote.backends.thread_reply": ("ThreadReply", "ThreadReplyBackend"),
-            "twinkle_remote.call.arguments": ("Replicated", "RunsOnce"),
-            "twinkle_remote.call.lazy_values.lazy": ("Lazy", "call_of", "hand_over"),
-            "twinkle_remote.call.pending.pending_call": ("PendingCall",),
-            "twinkle_remote.call.submit": ("start_on_workers",),
-            "twinkle_remote.call.tables.hand_over": ("plan_hand_over",),
-            "twinkle_remote.call.tables.table": ("is_table",),
-            "twinkle_remote.component.handle": ("make_handle",),
-            "twinkle_remote.context": ("WorkerContext", "are_ranks_threads", "be_worker", "has_own_context"),
-            "twinkle_remote.failures.capture": ("capture",),
-            "twinkle_remote.failures.frames": ("driver_line", "user_stack"),
-            "twinkle_remote.failures.raising": ("raise_failures",),
-            "twinkle_remote.failures.reraise": ("both_type", "members_of", "raised_type", "remade"),
-            "twinkle_remote.failures.travel": ("error_to_bytes", "reduce_error"),
-            "twinkle_remote.interpreter_end": ("unless_ending",),
-            "twinkle_remote.protocol.component": ("component_of",),
-            "twinkle_remote.random_state": ("RandomState",),
-            "twinkle_remote.running": ("between_awaits",),
-            "twinkle_remote.sessions.collector": ("collector_paused", "paused_for"),
-            "twinkle_remote.sessions.current": ("active", "attach", "report_records", "running", "session_tool"),
-            "twinkle_remote.sessions.in_flight.patience": ("Watch",),
-            "twinkle_remote.sessions.publishing": ("next_version", "publishing", "takes_in_flight"),
-            "twinkle_remote.sessions.seeding": ("SessionSeed", "seed_process", "session_seed", "stop_seeding"),
-            "twinkle_remote.sessions.signals.flag": ("Flag",),
-            "twinkle_remote.sessions.signals.inbox": ("Inbox",),
-            "twinkle_remote.sessions.telemetry.progress_output": ("LINE_SECONDS", "bar_class", "report_start"),
-            "twinkle_remote.sessions.telemetry.worker_lines": ("worker_line",),
-            "twinkle_remote.sessions.weight_sources": ("WorkersOf",),
-            "twinkle_remote.streams.rows.row_source": ("is_read_by_a_stream",),
-            "twinkle_remote.worker.ping": ("ping",),
-            "twinkle_remote.worker.worker": ("Worker",),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)

@@ -32,33 +32,4 @@ if TYPE_CHECKING:
     from twinkle_remote.values.type_names import travels_by_name as travels_by_name
     from twinkle_remote.values.wanted_columns import selected_where_there as selected_where_there
 else:
-    __all__, __getattr__, __dir__ = load_lazily(
-        __name__,
-        {
-            "twinkle_remote.values.columns": ("columns", "rebuild", "with_parts"),
-            "twinkle_remote.values.left_out": ("LeftOut", "column_of"),
-            "twinkle_remote.values.picking": ("pick",),
-            "twinkle_remote.values.registered_splitters": ("register_splitter", "registered_splitters"),
-            "twinkle_remote.values.rows": (
-                "PLAIN",
-                "ReducibleSplitter",
-                "Splitter",
-                "rows_of",
-                "size_in_bytes",
-                "splitter_of",
-                "take",
-            ),
-            "twinkle_remote.values.tree": ("map_columns",),
-            "twinkle_remote.values.type_names": (
-                "TYPES",
-                "TypeNames",
-                "component_name",
-                "is_named_tuple",
-                "name_of",
-                "register_type",
-                "registered_component",
-                "travels_by_name",
-            ),
-            "twinkle_remote.values.wanted_columns": ("selected_where_there",),
-        },
-    )
+    __all__, __getattr__, __dir__ = load_lazily(__name__)
