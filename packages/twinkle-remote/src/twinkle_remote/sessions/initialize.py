@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import caller
@@ -28,7 +28,7 @@ from twinkle_remote.sessions.signals.background import close_all
 from twinkle_remote.sessions.worker_logging import logging_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from twinkle_mesh import DeviceMesh
@@ -108,8 +108,7 @@ def initialize(
         _refuse_difference(before.arguments, arguments)
         return
     _check_limit(max_in_flight)
-    factory = _factory(mode)
-    _check_options(mode, factory, backend_options)
+    factory = _factory(mode, backend_options)
     backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
     shared = (global_device_mesh, lazy_collect, max_in_flight)
     defaults = _configured(backend, SessionDefaults(*shared), save_failures, seed)
@@ -182,41 +181,16 @@ def session(mode: Literal["http"], **options: Unpack[HttpOptions]) -> AbstractCo
 @overload
 def session(mode: str, **options: Unpack[SessionOptions]) -> AbstractContextManager[None]: ...
 @contextmanager
-def session(
-    mode: str = "local",
-    *,
-    groups: Sequence[DeviceGroup] | None = None,
-    global_device_mesh: DeviceMesh | None = None,
-    lazy_collect: bool = True,
-    seed: SupportsIndex = 42,
-    max_in_flight: int = MAX_IN_FLIGHT,
-    save_failures: str | os.PathLike[str] | None = None,
-    **backend_options: Any,
-) -> Iterator[None]:
+def session(mode: str = "local", **options: Any) -> Iterator[None]:
     """`initialize` for a block, and `shutdown` at its end; does nothing inside a session with the same arguments.
 
     A block that ends by an exception abandons its calls in flight; `sys.exit(0)` is a normal end.
 
     Args:
         mode: As for `initialize`.
-        groups: As there.
-        global_device_mesh: As there.
-        lazy_collect: As there.
-        seed: As there.
-        max_in_flight: As there.
-        save_failures: As there.
-        **backend_options: As there.
+        **options: As for `initialize`.
     """
     before = active()
-    options: dict[str, Any] = {
-        "groups": groups,
-        "global_device_mesh": global_device_mesh,
-        "lazy_collect": lazy_collect,
-        "seed": seed,
-        "max_in_flight": max_in_flight,
-        "save_failures": save_failures,
-        **backend_options,
-    }
     initialize(mode, **options)
     begun = active() if active() is not before else None
     try:
@@ -290,18 +264,21 @@ def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
     return dict(zip(names, groups, strict=True))
 
 
-def _factory(mode: str) -> BackendFactory:
+def _factory(mode: str, options: Mapping[str, Any]) -> BackendFactory:
+    """The backend of a mode, which takes these options."""
     from importlib.metadata import entry_points  # its import takes tens of milliseconds
 
     found = {entry.name: entry for entry in entry_points(group="twinkle.backends")}
     if mode in found:
-        return cast("BackendFactory", found[mode].load())
+        factory: BackendFactory = found[mode].load()
+        _check_options(mode, factory, options)
+        return factory
     if mode in _PROVIDERS:
         raise BackendError(not_installed(f"backend {mode!r}", _PROVIDERS[mode]))
     raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
 
 
-def _check_options(mode: str, factory: BackendFactory, options: dict[str, Any]) -> None:
+def _check_options(mode: str, factory: BackendFactory, options: Mapping[str, Any]) -> None:
     parameters = inspect.signature(factory).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
