@@ -125,8 +125,8 @@ def twin_of(value: T) -> T:
     twin = copy.copy(value)
     if twin is value or type(twin) is not kind:
         raise DispatchError(
-            f"a {kind.__name__} holds rows, and its copy is the object itself: pass a dict, Replicate(value) to send it "
-            f"whole, or teach the type with register_splitter({kind.__name__}, splitter)"
+            f"a {kind.__name__} holds rows, and its copy is the object itself: pass a dict, Replicate(value) to send "
+            f"it whole, or teach the type with register_splitter({kind.__name__}, splitter)"
         )
     return cast("T", twin)
 
