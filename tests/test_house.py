@@ -94,6 +94,7 @@ LEFT: dict[str, dict[str, str]] = {
     "prose uses the field's words": {},
     "no class name in two modules": {},
     "what a checker or a test leaves out has its reason on the line": {},
+    "what is suppressed has its reason next to it": {},
     "a test asserts an error's type and a few words": {},
     "the folders of tests mirror those of the packages": {
         "ray/hosts": "clusters of several hosts, in namespaces of the network",
@@ -266,6 +267,18 @@ def skips_without_reason(tree: ast.Module) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
+def unexplained_suppressions(module: Module) -> Iterator[str]:
+    """Yield `suppress(...)` of exceptions without a comment on its line, or on the one above."""
+    lines = module.text.splitlines()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for call in (item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)):
+                own, above = lines[call.lineno - 1], lines[call.lineno - 2].strip()
+                explained = "  # " in own or above.startswith("# ")
+                if ast.unparse(call.func).rpartition(".")[2] == "suppress" and not explained:
+                    yield own.strip()
+
+
 def sentences_in_tests() -> set[str]:
     """Return `test file: match` of each text that a test asserts of an error, where it is a sentence."""
     found: set[str] = set()
@@ -327,6 +340,7 @@ LAWS: dict[str, Callable[[], set[str]]] = {
     "prose uses the field's words": lambda: of_modules(dialect, set()) | dialect_of_pages(),
     "no class name in two modules": twins,
     "what a checker or a test leaves out has its reason on the line": without_reason,
+    "what is suppressed has its reason next to it": lambda: of_modules(unexplained_suppressions, set()),
     "a test asserts an error's type and a few words": sentences_in_tests,
     "the folders of tests mirror those of the packages": folders_without_a_room,
 }

@@ -117,6 +117,7 @@ class Module(NamedTuple):
     lines: int
     tree: ast.Module
     is_package: bool
+    text: str
 
 
 @cache
@@ -128,7 +129,7 @@ def modules() -> dict[str, Module]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             text = path.read_text(encoding="utf-8")
             tree = ast.parse(text, str(path))
-            found[name] = Module(name, package, text.count("\n"), tree, parts[-1] == "__init__")
+            found[name] = Module(name, package, text.count("\n"), tree, parts[-1] == "__init__", text)
     return found
 
 

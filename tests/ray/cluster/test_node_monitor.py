@@ -62,6 +62,10 @@ def test_a_node_that_never_answered_is_not_lost_and_one_that_comes_later_is_watc
             assert monitor.lost("never") is None and monitor.lost(HEAD) is None
 
 
+def time_out() -> None:
+    raise TimeoutError("its own")
+
+
 def test_what_hangs_is_left_alone_when_the_head_is_lost() -> None:
     head = listening()
     with closing(NodeMonitor({HEAD: head.getsockname()}, interval=0.05, grace=0.15)) as monitor:
@@ -70,6 +74,8 @@ def test_what_hangs_is_left_alone_when_the_head_is_lost() -> None:
         assert done == [1]
         with pytest.raises(ZeroDivisionError):
             monitor.during(lambda: 1 // 0)
+        with pytest.raises(TimeoutError, match="its own"):
+            monitor.during(time_out)
         ended = threading.Event()
         head.close()
         monitor.during(ended.wait)

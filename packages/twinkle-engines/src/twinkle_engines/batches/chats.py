@@ -128,7 +128,7 @@ class Template:
             text = ""
         if any(one not in text or any(form in text for form in _quoted(one)) for one in texts):
             objects = [_with_objects(turn) for turn in chat]
-            with suppress(ValueError):
+            with suppress(ValueError):  # the template takes no objects either: the text stays
                 chat, text = objects, self.text(objects)
         fitted = [_with_text(turn) if str(turn.get("content")) in text else turn for turn in chat]
         for before, turn in zip(chat, fitted, strict=True):

@@ -173,7 +173,7 @@ def _ends(folder: Path | None, given: Any) -> Any:
     """The ends of a generation config with those of the tokenizer in a folder; one end stays a number."""
     tokenizer = None
     if folder is not None:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # a folder without a tokenizer, or with one of another library
             tokenizer = read_tokenizer(folder, None)
     ends = ends_of(tokenizer, given)
     return None if not ends else ends[0] if len(ends) == 1 else ends

@@ -113,7 +113,7 @@ class ModelLayout:
                 group.abort()
                 continue
             for step in range(1, group.size()):  # Gloo closes its connections where a wait times out, and only there
-                with suppress(RuntimeError):
+                with suppress(RuntimeError):  # it times out, or the peer has ended
                     group.recv([never], (group.rank() + step) % group.size(), _NEVER).wait(timedelta(milliseconds=1))
 
     def _reduce(self, values: Sequence[float], how: object) -> list[float]:

@@ -203,7 +203,7 @@ def _take(engine: Any, jobs: SimpleQueue[Job], waiting: dict[str, Future[Any]]) 
 
 def _settle(future: Future[Any], outcome: Any) -> None:
     """Give a future its result or error, unless its caller has cancelled it."""
-    with suppress(InvalidStateError):
+    with suppress(InvalidStateError):  # the caller has cancelled it
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:
@@ -212,7 +212,7 @@ def _settle(future: Future[Any], outcome: Any) -> None:
 
 def _refuse(jobs: SimpleQueue[Job], error: Exception) -> None:
     """Settle what came after the end."""
-    with suppress(Empty):
+    with suppress(Empty):  # the end of the loop
         while True:
             job = jobs.get(block=False)
             if isinstance(job, Request | BetweenSteps):

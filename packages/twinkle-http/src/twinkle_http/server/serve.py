@@ -75,7 +75,7 @@ def _start(server: HttpServer) -> None:
     try:
         server.start()
     except BaseException:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the first error says why it did not start
             server.close(0.0)
         raise
 

@@ -12,8 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,8 +112,8 @@ class NodeMonitor:
         running: Future[object] = Future()
         threading.Thread(target=_run, args=(function, running), name="twinkle-may-hang", daemon=True).start()
         while self.lost(HEAD) is None:
-            with suppress(TimeoutError):
-                running.result(self._interval)
+            if wait([running], self._interval).done:
+                running.result()
                 return
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def close_connections(group: ProcessGroup, rank: int, size: int) -> None:
     """
     never = torch.zeros(1, dtype=torch.uint8)
     for step in range(1, size):  # the wait for a dead peer fails before it times out, so the next peer is tried
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # it times out, or the peer is dead
             group.recv([never], (rank + step) % size, NEVER_TAG).wait(timedelta(milliseconds=1))
 
 

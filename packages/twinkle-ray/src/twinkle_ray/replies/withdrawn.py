@@ -41,7 +41,7 @@ def write_withdrawn(asked: Sequence[tuple[int, str]]) -> None:
         folder = f"/proc/{pid}/fd"
         with suppress(OSError):  # it is gone
             for descriptor in os.listdir(folder):
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # closed since it was listed
                     if _NAME in os.readlink(f"{folder}/{descriptor}"):
                         with open(f"{folder}/{descriptor}", "ab", buffering=0) as file:
                             file.write(task.encode() + b"\n")

@@ -60,7 +60,7 @@ def _read(pid: int) -> WorkerWaits | None:
     with suppress(OSError, ValueError, TypeError):  # it is gone, or writes at this moment
         for descriptor in os.listdir(folder):
             path = f"{folder}/{descriptor}"
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # closed since it was listed
                 if _NAME not in os.readlink(path):
                     continue
                 with open(path, "rb") as file:

@@ -43,7 +43,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         TypeError: They are not known.
     """
     for follow in (False, True):
-        with suppress(ValueError):
+        with suppress(ValueError):  # written in C, without a text of its parameters
             return inspect.signature(function, follow_wrapped=follow)
     raise TypeError(
         f"remote_function needs a function whose parameters are known, and {function!r:.80} does not show them: "

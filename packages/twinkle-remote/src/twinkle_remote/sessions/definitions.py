@@ -56,7 +56,7 @@ def defined_in_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
 def _read(module: ModuleType, path: str) -> None:
     reading = _reading.set(True)
     try:
-        with suppress(_Enough):
+        with suppress(_Enough):  # raised where the definitions end
             exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         raise TwinkleError(

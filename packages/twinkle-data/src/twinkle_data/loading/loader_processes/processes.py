@@ -153,7 +153,7 @@ class Processes:
         impatient.daemon = True
         # While the program ends, no thread begins: start() would wait for ever; since Python 3.12 it raises.
         if not sys.is_finalizing():
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError):  # the program began to end just now
                 impatient.start()
         running.__del__()  # torch's own end of an iterator; it may be called twice
         impatient.cancel()

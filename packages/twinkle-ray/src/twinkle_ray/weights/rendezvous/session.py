@@ -74,7 +74,7 @@ class SessionStore:
 
     def abort(self, reason: str) -> None:
         """End the session for every process; the first reason stays. Does nothing if the store has ended."""
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the store has ended, and the session with it
             self.client.compare_set(self._key("abort"), "", reason)
 
     def aborted(self, seconds: float = 0.0) -> str | None:
@@ -125,6 +125,7 @@ def own_address() -> str:
     if ray is not None and ray.is_initialized():
         return str(ray.util.get_node_ip_address())
     for peer in (os.environ.get("MASTER_ADDR"), _ELSEWHERE):
+        # No way leads there, or this host knows no such name.
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((peer or _ELSEWHERE, 9))  # sends nothing
             address = str(probe.getsockname()[0])

@@ -93,7 +93,7 @@ class NcclLink:
         """Abort the communicators; kernels under way end with an error."""
         if not self._aborted.is_set():
             self._aborted.set()
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # they had ended by an error of their own
                 self._raw.abort()
 
     def close(self) -> None:

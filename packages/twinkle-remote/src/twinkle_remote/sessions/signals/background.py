@@ -56,7 +56,7 @@ class _Job:
         """Do it."""
         self._thread = get_ident()
         try:
-            with suppress(TwinkleError):
+            with suppress(TwinkleError):  # its calls keep their failures
                 self._context.run(self._work)
         finally:
             _at_work.discard(self)
