@@ -15,8 +15,8 @@ START = {
     """,
     "twinkle_ray": """
         cluster cluster.places cluster.raylet forkserver forkserver.forked objects
-        objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling objects.placed
-        objects.segment_ref objects.tensors
+        objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling
+        objects.shared_memory objects.shared_memory.placed objects.shared_memory.segment_ref objects.tensors
         objects.time_limit objects.wire ray_internals replies replies.withdrawn telemetry telemetry.whole_lines
         workers workers.groups_here workers.loop_calls workers.rank_actor workers.shown_waits
         workers.stack_dump

@@ -15,8 +15,8 @@ from twinkle_ray.cluster.node_monitor import NodeMonitor
 from twinkle_ray.cluster.places import HEAD, addresses_of
 from twinkle_ray.cluster.raylet import forget_raylet, watch_raylet
 from twinkle_ray.forkserver.interpreter import chosen_start_method
-from twinkle_ray.objects.memory_offers import MemoryOffers
 from twinkle_ray.objects.object_store import RayStore
+from twinkle_ray.objects.shared_memory.memory_offers import MemoryOffers
 from twinkle_ray.options import check_names, check_seconds
 from twinkle_ray.placement.actor_set import ActorSet, check_unique
 from twinkle_ray.placement.colocate import check_colocate, nodes_to_keep

@@ -84,24 +84,27 @@ class Collective(ABC):
         """Rank of this process among those of its node."""
 
     @property
-    @abstractmethod
     def dp_rank(self) -> int:
         """Rank of this process among the data parallel ranks of all nodes."""
+        mesh = self.dp_mesh
+        if mesh is None:
+            return 0
+        return mesh.get_local_rank("dp_replicate") * mesh.size(1) + mesh.get_local_rank("dp_shard")
 
     @property
-    @abstractmethod
     def dp_world_size(self) -> int:
         """Number of data parallel ranks of all nodes."""
+        return 1 if self.dp_mesh is None else self.dp_mesh.size()
 
     @property
-    @abstractmethod
     def tp_rank(self) -> int:
         """Rank of this process in its tensor parallel group."""
+        return 0 if self.tp_mesh is None else self.tp_mesh.get_local_rank()
 
     @property
-    @abstractmethod
     def tp_world_size(self) -> int:
         """Size of a tensor parallel group."""
+        return 1 if self.tp_mesh is None else self.tp_mesh.size()
 
     @property
     @abstractmethod

@@ -214,28 +214,6 @@ class MeshCollective(Collective):
         return self._local_rank
 
     @property
-    def dp_rank(self) -> int:
-        """Rank of this process among the data parallel ranks of all nodes."""
-        parallel = self._mesh.parallel_mesh
-        replica, shard = parallel.get_local_rank("dp_replicate"), parallel.get_local_rank("dp_shard")
-        return replica * parallel["dp_shard"].size() + shard
-
-    @property
-    def dp_world_size(self) -> int:
-        """Number of data parallel ranks of all nodes."""
-        return self.dp_mesh.size()
-
-    @property
-    def tp_rank(self) -> int:
-        """Rank of this process in its tensor parallel group."""
-        return 0 if self.tp_mesh is None else self.tp_mesh.get_local_rank()
-
-    @property
-    def tp_world_size(self) -> int:
-        """Size of a tensor parallel group."""
-        return 1 if self.tp_mesh is None else self.tp_mesh.size()
-
-    @property
     def default_device(self) -> torch.device:
         """The device of this process: cuda:local_rank, or the first GPU of its own; mps; cpu."""
         if self._device_type != "cuda":
@@ -389,5 +367,5 @@ class MeshCollective(Collective):
         )
 
 
-# torch 2.13 renames all_gather_into_tensor, and warns about the old name
+# torch 2.13 renames all_gather_into_tensor, and warns about the old name; the lowest version, 2.12, has only that one
 _gather: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -57,26 +57,6 @@ class SingleProcessCollective(Collective):
         return 0
 
     @property
-    def dp_rank(self) -> int:
-        """0."""
-        return 0
-
-    @property
-    def dp_world_size(self) -> int:
-        """1."""
-        return 1
-
-    @property
-    def tp_rank(self) -> int:
-        """0."""
-        return 0
-
-    @property
-    def tp_world_size(self) -> int:
-        """1."""
-        return 1
-
-    @property
     def default_device(self) -> torch.device:
         """The device of this process."""
         return self._device

@@ -184,7 +184,7 @@ def adjoined(parts: Sequence[tuple[Any, int | None, int | None]]) -> tuple[Any, 
     arrays = _arrays(parts)
     if arrays is None:
         return None
-    from twinkle_ray.objects import mappings  # who reads from segments has loaded it
+    from twinkle_ray.objects.shared_memory import mappings  # who reads from segments has loaded it
 
     joined = mappings.adjoined(arrays)
     if joined is None:

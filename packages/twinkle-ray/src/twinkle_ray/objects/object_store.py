@@ -13,8 +13,8 @@ import ray
 from twinkle_ray.cluster.raylet import check_raylet
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
-from twinkle_ray.objects.placed import Placed, place
-from twinkle_ray.objects.segment_ref import GoneError
+from twinkle_ray.objects.shared_memory.placed import Placed, place
+from twinkle_ray.objects.shared_memory.segment_ref import GoneError
 from twinkle_ray.objects.time_limit import TooLateError, within
 from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError

@@ -79,7 +79,7 @@ def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -
 
 def own_array(array: NDArray[Any]) -> NDArray[Any]:
     """An array that its reader may write: the same memory, where that is a private mapping, or a copy."""
-    mappings = sys.modules.get("twinkle_ray.objects.mappings")
+    mappings = sys.modules.get("twinkle_ray.objects.shared_memory.mappings")
     found: NDArray[Any] = array.copy(order="C") if mappings is None else mappings.own(array)
     return found
 

@@ -18,7 +18,7 @@ from twinkle_ray.workers.stack_dump import is_alive, read_stacks
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
-    from twinkle_ray.objects.placed import Placed
+    from twinkle_ray.objects.shared_memory.placed import Placed
     from twinkle_remote.protocol import Columns, Rows, WorkerWaits
 
     _Piece = ray.ObjectRef[Pickled]

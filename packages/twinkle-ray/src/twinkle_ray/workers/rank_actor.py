@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.forkserver.forked import take_threads
-from twinkle_ray.objects import placed, tensors
+from twinkle_ray.objects import tensors
 from twinkle_ray.objects.object_store import RayStore
+from twinkle_ray.objects.shared_memory import placed
 from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
 from twinkle_ray.ray_internals import visibility_variable
 from twinkle_ray.replies.withdrawn import Withdrawn
@@ -29,7 +30,7 @@ from twinkle_remote.protocol import Outcome, WorkerInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.objects.placed import MemoryOffer
+    from twinkle_ray.objects.shared_memory.placed import MemoryOffer
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
     from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task

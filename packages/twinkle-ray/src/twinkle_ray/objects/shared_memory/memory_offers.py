@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import ray
 
-from twinkle_ray.objects import mappings, placed, segments
-from twinkle_ray.objects.placed import MemoryOffer
+from twinkle_ray.objects.shared_memory import mappings, placed, segments
+from twinkle_ray.objects.shared_memory.placed import MemoryOffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ import torch
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceMesh
-from twinkle_ray.objects import placed, segments
+from twinkle_ray.objects.shared_memory import placed, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Keeper:
 
     @twinkle.remote_function(dispatch="all")
     def mappings(self) -> Any:
-        from twinkle_ray.objects import mappings
+        from twinkle_ray.objects.shared_memory import mappings
 
         gc.collect()
         return len(mappings._live)
@@ -234,7 +234,7 @@ LEFT_OVER = """
             keeper.keep(torch.full((1 << 20,), 2.0))
             assert keeper.total() == [2.0 * (1 << 20)] * 2
             print("RESTARTED", flush=True)
-        from twinkle_ray.objects import segments
+        from twinkle_ray.objects.shared_memory import segments
         assert not segments.pool._used and not segments.pool._free
         fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
         held = [os.readlink(fd) for fd in fds if os.path.exists(fd)]

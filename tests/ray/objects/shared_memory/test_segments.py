@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from twinkle_ray.objects import mappings, segments
 from twinkle_ray.objects.pickling import pack
-from twinkle_ray.objects.placed import Placed
-from twinkle_ray.objects.segment_ref import GoneError, SegmentRef
+from twinkle_ray.objects.shared_memory import mappings, segments
+from twinkle_ray.objects.shared_memory.placed import Placed
+from twinkle_ray.objects.shared_memory.segment_ref import GoneError, SegmentRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_ray.objects.segments import SegmentFile
+    from twinkle_ray.objects.shared_memory.segments import SegmentFile
 
 SIZE = 1 << 20
 
@@ -241,7 +241,7 @@ def test_a_random_program_agrees_with_plain_copies(pool: segments.SegmentPool, s
 OWNER = """
     import sys, time
     import numpy as np
-    from twinkle_ray.objects import segments
+    from twinkle_ray.objects.shared_memory import segments
     segment, starts, _ = segments.pool.put([np.full(1 << 20, 3, np.uint8)])
     print(segment.pid, segment.fd, segment.inode, segment.number, segment.size, starts[0], flush=True)
     time.sleep(100)
@@ -249,8 +249,8 @@ OWNER = """
 READER = """
     import sys, time
     import numpy as np
-    from twinkle_ray.objects import mappings
-    from twinkle_ray.objects.segment_ref import SegmentRef
+    from twinkle_ray.objects.shared_memory import mappings
+    from twinkle_ray.objects.shared_memory.segment_ref import SegmentRef
     *parts, start = map(int, sys.argv[1:])
     held = mappings.opened(SegmentRef(*parts), [(start, 1 << 20)])
     print(held[0][0], flush=True)

@@ -17,15 +17,15 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from twinkle_ray.objects.janitor import IDLE_SECONDS, clean_while
-from twinkle_ray.objects.segment_ref import GoneError
-from twinkle_ray.objects.segments import PAGE
+from twinkle_ray.objects.shared_memory.janitor import IDLE_SECONDS, clean_while
+from twinkle_ray.objects.shared_memory.segment_ref import GoneError
+from twinkle_ray.objects.shared_memory.segments import PAGE
 from twinkle_ray.python_internals import map_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_ray.objects.segment_ref import SegmentRef
+    from twinkle_ray.objects.shared_memory.segment_ref import SegmentRef
 
 _MOST: Final = 128  # mappings at a time: each has two descriptors
 _KEPT: Final = 16

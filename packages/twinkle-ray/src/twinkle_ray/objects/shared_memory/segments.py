@@ -25,8 +25,8 @@ from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, Final
 
 from twinkle_ray.copy_threads import COPY_THREADS, WORTH_THREADS, run_together
-from twinkle_ray.objects.janitor import IDLE_SECONDS, clean_while
-from twinkle_ray.objects.segment_ref import SegmentRef
+from twinkle_ray.objects.shared_memory.janitor import IDLE_SECONDS, clean_while
+from twinkle_ray.objects.shared_memory.segment_ref import SegmentRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

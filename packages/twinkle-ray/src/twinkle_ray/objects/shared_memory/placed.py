@@ -15,7 +15,7 @@ from twinkle_ray.ray_internals import when_out_of_scope
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-    from twinkle_ray.objects.segment_ref import SegmentRef
+    from twinkle_ray.objects.shared_memory.segment_ref import SegmentRef
 
 WORTH_PLACING: Final = 1 << 20  # bytes of buffers; for fewer, a segment costs more than the copies of their readers
 _allowed = False
@@ -46,7 +46,7 @@ class Placed:
         Raises:
             GoneError: The process that has put it has ended.
         """
-        from twinkle_ray.objects.mappings import opened  # a small worker has no large values
+        from twinkle_ray.objects.shared_memory.mappings import opened  # a small worker has no large values
 
         return Pickled(self.head, opened(self.segment, self.spans), self.refs)
 
@@ -68,7 +68,7 @@ def place(pickled: Pickled) -> tuple[ObjectRef[Any], Placed] | None:
     """
     if not _allowed or sum([memoryview(buffer).nbytes for buffer in pickled.buffers]) < WORTH_PLACING:
         return None
-    from twinkle_ray.objects import segments  # as above
+    from twinkle_ray.objects.shared_memory import segments  # as above
 
     pool = segments.pool
     found = pool.put(pickled.buffers)

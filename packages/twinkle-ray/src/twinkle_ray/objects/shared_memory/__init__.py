@@ -1,0 +1,1 @@
+"""Large values of one host: written once into memory that every process of it can map, each for itself."""
