@@ -134,7 +134,9 @@ def way_of_lines(text: str) -> str:
     """How far a line of workers has come: to their files, through Ray's monitor of these, to the thread that prints."""
     import ray
 
-    logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path())
+    node = ray._private.worker.global_worker.node
+    assert node is not None
+    logs = Path(node.get_logs_dir_path())
     files = [file.name for file in logs.glob("worker*") if text in file.read_text(errors="replace")]
     monitor = (logs / "log_monitor.log").read_text().splitlines()
     threads = [thread.name for thread in threading.enumerate()]

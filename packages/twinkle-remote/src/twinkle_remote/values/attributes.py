@@ -128,7 +128,7 @@ def twin_of(value: T) -> T:
             f"a {kind.__name__} holds rows, and its copy is the object itself: pass a dict, Replicate(value) to send "
             f"it whole, or teach the type with register_splitter({kind.__name__}, splitter)"
         )
-    return cast("T", twin)
+    return twin
 
 
 def common_attributes(values: Sequence[object]) -> dict[str, object]:
