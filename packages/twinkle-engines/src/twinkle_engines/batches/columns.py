@@ -186,8 +186,8 @@ def by_sequence(values: torch.Tensor | None, lengths: Sequence[int]) -> list[tor
 
 
 def _mark(parts: Iterable[object]) -> Any:
-    """The mark among parts of a column; None if all of it is there."""
-    return next((part for part in parts if isinstance(part, LeftOut)), None)
+    """A mark for all parts of a column where one is left out; None if all of it is there."""
+    return next((part[:] for part in parts if isinstance(part, LeftOut)), None)
 
 
 def _concatenated(parts: Sequence[torch.Tensor]) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.errors import DispatchError, UnreadColumnError
 from twinkle_remote.protocol.tables import Reads
-from twinkle_remote.values.rows import may_have_rows, splitter_of
+from twinkle_remote.values.rows import may_have_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from twinkle_remote.protocol.spec import FunctionSpec
 
@@ -50,17 +49,13 @@ def with_column_rules(function: Callable[..., Any], spec: FunctionSpec, names: S
         @functools.wraps(function)
         async def body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             call = rules.enter(self, args, kwargs)
-            with rules.reading(call):
-                result = await function(self, *call.args, **call.kwargs)
-            return rules.leave(call, result)
+            return rules.leave(call, await function(self, *call.args, **call.kwargs))
     else:
 
         @functools.wraps(function)
         def body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             call = rules.enter(self, args, kwargs)
-            with rules.reading(call):
-                result = function(self, *call.args, **call.kwargs)
-            return rules.leave(call, result)
+            return rules.leave(call, function(self, *call.args, **call.kwargs))
 
     return body
 
@@ -96,19 +91,6 @@ class _Rules:
             kwargs = {**kwargs, found.key: rows}
         return _Entered(args, kwargs, found.value, reads, adds, method)
 
-    @contextmanager
-    def reading(self, call: _Entered) -> Iterator[None]:
-        """A block in which the error of a library that a frame has no such column says why."""
-        try:
-            yield
-        except Exception as error:
-            if call.reads is None or not _is_of_no_column(error, call.reads) or _can_have_marks(call.rows):
-                raise
-            raise UnreadColumnError(
-                f"{call.method}: reads= leaves out all columns of a {type(call.rows).__name__} but "
-                f"{', '.join(map(repr, call.reads))}: {type(error).__name__}: {error}"
-            ) from error
-
     def leave(self, call: _Entered, result: Any) -> Any:
         """The result: the rows with the columns that were added, or what the function returned.
 
@@ -127,17 +109,3 @@ class _Rules:
                     f"{call.method} returned {mark!r}: name it in reads=, or leave it out of the result"
                 )
         return result
-
-
-def _is_of_no_column(error: Exception, read: Sequence[Hashable]) -> bool:
-    """Whether an error says that there is no column, other than one that is read."""
-    if not isinstance(error, LookupError | AttributeError) and type(error).__name__ != "ColumnNotFoundError":
-        return False
-    return not isinstance(error, UnreadColumnError) and not any(one in read for one in error.args)
-
-
-def _can_have_marks(value: object) -> bool:
-    from twinkle_remote.values.wanted_columns import LeavingSplitter  # as in `enter`
-
-    splitter = splitter_of(type(value))
-    return splitter is None or isinstance(splitter, LeavingSplitter)

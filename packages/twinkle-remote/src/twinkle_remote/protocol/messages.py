@@ -133,6 +133,7 @@ class Outcome:
         counted: Number of `rows_given` that count in a mean, if a batch marks its fillers (`valid`); None without
             marks.
         numbered: Its rows have numbers from 0, which continue from rank to rank when results are joined.
+        whole_columns: Its type holds no marks in place of columns: a function that reads some of them gets all.
         rows_given: Rows of split arguments that this rank received; None when nothing was split.
         numbers: The numbers of these rows in the call, if they do not follow the rank before; None otherwise.
         costs: The cost of each row of the value; None if its type has no costs.
@@ -160,6 +161,7 @@ class Outcome:
     seconds: float = 0.0
     fetch_seconds: float = 0.0
     numbered: bool = False
+    whole_columns: bool = False
     counted: int | None = None
     numbers: Rows | None = None
     costs: array[float] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -130,3 +130,13 @@ class Mapped:
 
 
 Node: TypeAlias = Given | Constant | Taken | Concatenated | Joined | Selected | Narrowed | Mapped
+
+
+def with_all_columns(node: Node) -> Node:
+    """A plan that leaves no column out because nobody reads it; those that were selected stay selected."""
+    if isinstance(node, Given | Constant):
+        return node
+    if isinstance(node, Concatenated | Joined):
+        return type(node)(tuple([with_all_columns(part) for part in node.of]))
+    of = with_all_columns(node.of)
+    return of if isinstance(node, Narrowed) else replace(node, of=of)

@@ -109,7 +109,7 @@ def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str, resu
         found = [table[name] for table in tables if name in table]
         mark = next((part for part in found if type(part) is LeftOut), None)
         if mark is not None:
-            joined[name] = mark
+            joined[name] = mark[:]
             continue
         if len(found) < len(tables):
             found = _with_missing([table.get(name, _MISSING) for table in tables], rows, place)

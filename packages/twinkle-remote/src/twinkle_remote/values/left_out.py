@@ -1,22 +1,26 @@
 """The mark of a column that a function with `reads=` does not read: it stands in the column's place, and refuses use.
 
 The value keeps its type, its columns keep their names and their order, and nothing can be read by mistake: asking
-whether the column is there gives the truth, and every other use of it is an error.
+whether the column is there gives the truth, and every other use of it is an error. Only Python's own containers can
+hold such a mark: frames, tables and datasets of a library would leave the column out in silence, so they are not
+narrowed at all.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from twinkle_remote.errors import UnreadColumnError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+T = TypeVar("T")
 
 _REFUSED = (
     *("bool", "len", "iter", "next", "reversed", "contains", "call", "hash", "str", "format", "bytes", "index", "int"),
-    *("float", "complex", "round", "array", "dataframe", "arrow_c_stream", "dlpack", "enter", "await", "aiter"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "setitem", "delitem"),
+    *("float", "complex", "round", "array", "dataframe", "arrow_c_stream", "dlpack", "dlpack_device", "enter", "await"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "setitem", "delitem", "aiter"),
     *(
         f"{side}{name}"
         for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "and", "or", "xor")
@@ -26,7 +30,9 @@ _REFUSED = (
 
 
 class LeftOut:
-    """A column that a function does not read; a slice of it is itself, so that rows are cut as before.
+    """A column that a function does not read; a slice of it is another one, so that rows are cut as before.
+
+    Two marks never stand for the same rows, or Python would find rows equal by their identity whose columns differ.
 
     Args:
         name: The column's.
@@ -40,7 +46,7 @@ class LeftOut:
 
     def __getitem__(self, key: object) -> LeftOut:
         if isinstance(key, slice):
-            return self
+            return LeftOut(self._name, self._of)
         raise unread(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +64,7 @@ class LeftOut:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., LeftOut], tuple[Hashable, str]]:
-        return left_out, (self._name, self._of)
+        return LeftOut, (self._name, self._of)
 
     @classmethod
     def __torch_function__(cls, function: object, types: object, args: Any = (), kwargs: Any = None) -> NoReturn:
@@ -74,13 +80,16 @@ def _refuses(self: LeftOut, *given: object, **named: object) -> NoReturn:
 for _name in _REFUSED:
     setattr(LeftOut, f"__{_name}__", _refuses)
 
-_made: dict[tuple[Hashable, str], LeftOut] = {}
 
+@runtime_checkable
+class LeavingSplitter(Protocol[T]):
+    """A splitter whose values can have the mark of a column in its place; those of others keep all columns."""
 
-def left_out(name: Hashable, of: str) -> LeftOut:
-    """The mark of a column, in this process one for each column and function."""
-    found = _made.get((name, of))
-    return _made.setdefault((name, of), LeftOut(name, of)) if found is None else found
+    def leave_out(self, value: T, marks: Mapping[Hashable, LeftOut]) -> T:
+        """The same rows with these marks in place of columns; also of columns that the value has not."""
+
+    def marks(self, value: T) -> Sequence[LeftOut]:
+        """The marks that stand in place of columns."""
 
 
 def unread(mark: LeftOut) -> UnreadColumnError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 from twinkle_remote.errors import CollectError, ColumnError, DispatchError, NoTableError, RowIndexError
 from twinkle_remote.values.columns import columns, is_mapping, is_named, rebuild, with_items, with_only
 from twinkle_remote.values.join import join
+from twinkle_remote.values.left_out import LeftOut
 from twinkle_remote.values.rows import rows_of, splitter_of, take
 from twinkle_remote.values.sequences import by_runs
 
@@ -116,7 +117,7 @@ def pick(value: T, rows: Rows) -> T:
         return cast("T", taken)
     parts = columns(value)
     if parts is None:
-        return value
+        return cast("T", value[:]) if isinstance(value, LeftOut) else value
     fresh = [pick(part, rows) for part in parts.values()]
     return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
 

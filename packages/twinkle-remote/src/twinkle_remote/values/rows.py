@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
 from twinkle_remote.values.columns import below, columns, is_by_time, is_named, is_tensor_collection, rebuild
-from twinkle_remote.values.left_out import LeftOut
+from twinkle_remote.values.left_out import LeavingSplitter, LeftOut
 from twinkle_remote.values.sequences import Lists, Ranges, Tuples
 from twinkle_remote.values.unknown import field_with_rows, forget, is_text_of_bytes, refuse, row_protocol
 
@@ -60,6 +60,7 @@ class ReducibleSplitter(Splitter[T], Protocol[T]):
 _registered: dict[type, Splitter[Any]] = {list: Lists(), tuple: Tuples(), range: Ranges()}
 _found: dict[type, Splitter[Any] | None] = {}
 _reducible: dict[type, ReducibleSplitter[Any] | None] = {}
+_marking: dict[type, bool] = {}
 _ADAPTERS = {
     ("datasets", "Column"): "datasets",
     ("datasets", "Dataset"): "datasets",
@@ -84,6 +85,7 @@ def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
     _registered[kind] = splitter
     _found.clear()
     _reducible.clear()
+    _marking.clear()
     forget()
 
 
@@ -102,6 +104,15 @@ def reducible_splitter_of(kind: type) -> ReducibleSplitter[Any] | None:
     except KeyError:
         splitter = splitter_of(kind)
         return _reducible.setdefault(kind, splitter if isinstance(splitter, ReducibleSplitter) else None)
+
+
+def holds_marks(kind: type) -> bool:
+    """Whether values of a type can have a mark in place of a column: others keep the columns that nobody reads."""
+    try:
+        return _marking[kind]
+    except KeyError:
+        splitter = splitter_of(kind)
+        return _marking.setdefault(kind, splitter is None or isinstance(splitter, LeavingSplitter))
 
 
 def _find(kind: type) -> Splitter[Any] | None:
@@ -227,7 +238,7 @@ def take(value: T, start: int, stop: int) -> T:
         return value if splitter.length(value) is None else cast("T", splitter.slice(value, start, stop))
     parts = columns(value)
     if parts is None:
-        return value
+        return cast("T", value[:]) if isinstance(value, LeftOut) else value
     fresh = [take(part, start, stop) for part in parts.values()]
     return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
 

@@ -7,28 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 from twinkle_remote.errors import CollectError, ColumnError, DispatchError, NoTableError
 from twinkle_remote.protocol.tables import Reads
 from twinkle_remote.values.columns import columns, is_mapping, with_items, with_parts
-from twinkle_remote.values.left_out import LeftOut, column_of, left_out
-from twinkle_remote.values.picking import ColumnSplitter, column_names, count_rows, joined, pick, selected
-from twinkle_remote.values.rows import PLAIN, may_have_rows, rows_of, splitter_of
+from twinkle_remote.values.left_out import LeavingSplitter, LeftOut, column_of
+from twinkle_remote.values.picking import column_names, count_rows, joined, pick, selected
+from twinkle_remote.values.rows import PLAIN, holds_marks, may_have_rows, rows_of, splitter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
     from twinkle_remote.protocol.tables import Columns, Rows
 
 T = TypeVar("T")
 _PLAIN = PLAIN - {LeftOut}
-
-
-@runtime_checkable
-class LeavingSplitter(ColumnSplitter[T], Protocol[T]):
-    """A splitter whose values can have the mark of a column in its place; those of others have no such column."""
-
-    def leave_out(self, value: T, marks: Mapping[Hashable, LeftOut]) -> T:
-        """The same rows with these marks in place of columns; also of columns that the value has not."""
-
-    def marks(self, value: T) -> Sequence[LeftOut]:
-        """The marks that stand in place of columns."""
 
 
 @runtime_checkable
@@ -70,14 +59,18 @@ def picked(value: Any, rows: Rows | None, names: Columns | None) -> Any:
 def only_read(value: T, reads: Reads, *, keeps_rows: bool = False) -> T:
     """A value for a function that reads some of its columns: those that are there, and `LeftOut` for the others.
 
-    A value without columns is returned unchanged; of types that cannot have a mark, the other columns are missing.
+    A value without columns is returned unchanged, and one of a type that cannot have a mark: a column that is missing
+    there would be left out of its operations in silence.
 
     Args:
         value: Any value.
         reads: The columns.
         keeps_rows: Where no column that is read has rows, another one stays, so that the rows can be counted.
+
+    Raises:
+        DispatchError: It is a mapping that cannot be made again with marks.
     """
-    names = column_names(value)
+    names = column_names(value) if holds_marks(type(value)) else None
     if names is None:
         return value
     left = [name for name in names if name not in reads.names]
@@ -89,17 +82,18 @@ def only_read(value: T, reads: Reads, *, keeps_rows: bool = False) -> T:
     elif keeps_rows and len(left) == len(names):
         left = left[1:]
     gone = [name for name in reads.gone if name not in names]
-    marks = {name: left_out(name, reads.of) for name in (*left, *gone)}
+    marks = {name: LeftOut(name, reads.of) for name in (*left, *gone)}
     if not marks:
         return value
     if isinstance(splitter, LeavingSplitter):
         return cast("T", splitter.leave_out(value, marks))
-    if isinstance(splitter, ColumnSplitter):
-        return cast("T", splitter.select(value, [name for name in names if name not in marks])) if left else value
     assert parts is not None
-    if gone and is_mapping(value):
-        return with_items(value, {**parts, **marks}, whole=True)
-    return with_parts(value, [marks.get(name, part) for name, part in parts.items()])
+    try:
+        if gone and is_mapping(value):
+            return with_items(value, {**parts, **marks}, whole=True)
+        return with_parts(value, [marks.get(name, part) for name, part in parts.items()])
+    except DispatchError as error:
+        raise DispatchError(f"reads= of {reads.of} puts marks in place of columns: {error}") from error
 
 
 def marks_in(value: Any) -> Sequence[LeftOut]:

@@ -23,7 +23,7 @@ from twinkle_remote.sessions.current import report_calls, saving_here
 from twinkle_remote.sessions.signals.flag import Flag
 from twinkle_remote.values.columns import columns, is_numbered
 from twinkle_remote.values.costs import costs_of
-from twinkle_remote.values.rows import PLAIN, counted_rows, rows_of
+from twinkle_remote.values.rows import PLAIN, counted_rows, holds_marks, rows_of
 from twinkle_remote.values.unknown import runs_once
 from twinkle_remote.worker import thread_state
 from twinkle_remote.worker.failure_saver import FailureSaver
@@ -298,6 +298,7 @@ class Worker(WaitingTasks):
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list, outcome.numbered = isinstance(value, list), is_numbered(value)
+            outcome.whole_columns = not holds_marks(type(value))
             outcome.costs = costs_of(value)
         if self._shared:
             from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`

@@ -10,9 +10,10 @@ from twinkle_remote.call.tables.table_rows import JoinedRows, Operand, RowSpan, 
 from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedValue, HandOverPlan
+from twinkle_remote.protocol.tables import with_all_columns
 from twinkle_remote.values.columns import is_numbered
 from twinkle_remote.values.costs import costs_of
-from twinkle_remote.values.rows import rows_of
+from twinkle_remote.values.rows import holds_marks, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -230,7 +231,9 @@ def _resolved(
     if numbered > (0 if joins(given.table) else 1):  # rows that bear numbers get new ones where tables are joined
         return None
     rows = [RowSpan(len(flat) + i, 0, rows_of(value) or 0) for i, value in enumerate(constants)]
-    table = resolve(given.table, _of_parts(given.parts, sources), rows)
+    whole = any(outcome.whole_columns for outcome in flat) or not all(holds_marks(type(value)) for value in constants)
+    node = with_all_columns(given.table) if whole else given.table
+    table = resolve(node, _of_parts(given.parts, sources), rows)
     return None if numbered and table is not None and not table.is_in_order() else table  # picked ones keep theirs
 
 
