@@ -176,3 +176,34 @@ def test_long_chains_end() -> None:
             error = caught
     found = journey(error)
     assert (found.code, found.__context__.code, found.__context__.__context__.code) == (59, 58, 57)
+
+
+class Held:
+    """What a worker holds, which no caller asked for."""
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("it was to stay")
+
+
+def _raised(statement: str, cause: bool) -> BaseException:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            if cause:
+                exec(statement, {"held": Held()})
+        exec(statement, {"held": Held()})
+    except Exception as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize("cause", [True, False])
+@pytest.mark.parametrize(("statement", "name"), [("held.weights", "weights"), ("weights", "weights")])
+def test_a_name_that_was_not_found_arrives_and_the_object_stays(statement: str, name: str, cause: bool) -> None:
+    error = _raised(statement, cause)
+    for _ in range(2):
+        error = pickle.loads(error_to_bytes(error))
+        assert cast("Any", error).name == name and getattr(error, "obj", None) is None
+        error = combined_error(error, "text", ())
+    assert isinstance(error, AttributeError | NameError) and cast("Any", error).name == name

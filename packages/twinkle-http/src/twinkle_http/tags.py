@@ -9,7 +9,7 @@ from twinkle_http.wire.encode import encode
 from twinkle_http.wire.errors import WireFormatError, WireTypeError
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import errors
-from twinkle_remote.backends.support import Replicated, both_type, members_of, raised_type, remade
+from twinkle_remote.backends.support import Replicated, both_type, raised_type, remade, sent_members
 from twinkle_remote.errors import RemoteCallError
 from twinkle_remote.protocol import Failure, Itself
 from twinkle_remote.values import name_of
@@ -59,7 +59,7 @@ class TagWriter:
         try:
             args = [arg if self._travels(arg) else _shown(arg) for arg in error.args]
             attributes = {key: item for key, item in vars(error).items() if key not in _OURS and self._travels(item)}
-            given = {key: item for key, item in members_of(error).items() if item is not None}  # None: not set
+            given = {key: item for key, item in sent_members(error).items() if item is not None}  # None: not set
             members = {key: item for key, item in given.items() if self._travels(item)}
             failures = (
                 [failure_texts(failure) for failure in error.failures] if isinstance(error, RemoteCallError) else []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import cloudpickle
 
+from twinkle_ray.objects.pickling import reduce_cache
 from twinkle_remote.backends.support import reduce_error
 
 if TYPE_CHECKING:
@@ -23,5 +24,5 @@ class ErrorByValue(_CloudPickler):  # type: ignore[misc]  # as above
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce an exception; anything else is pickled the usual way."""
-        reduced = reduce_error(value, self)
+        reduced = reduce_error(value, self) or reduce_cache(value)
         return super().reducer_override(value) if reduced is None else reduced

@@ -6,10 +6,12 @@ it would free their objects too early, or never.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -85,7 +87,9 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             reduced = tensors.reduce(value)
             if reduced is not None:
                 return reduced
-        reduced = _array(value) or arrow.reduce(value) or dataset_rows.reduce(value) or _slots(value)
+        reduced = (
+            _array(value) or arrow.reduce(value) or dataset_rows.reduce(value) or _slots(value) or reduce_cache(value)
+        )
         return super().reducer_override(value) if reduced is None else reduced
 
 
@@ -106,6 +110,46 @@ def _slots(value: Any) -> tuple[Any, ...] | None:
     slots = state[1] if isinstance(state, tuple) else {}
     plain = (state[0] if isinstance(state, tuple) else state) or {}
     return make, args, (None, {**plain, **slots}), *rest
+
+
+_LRU: Any = type(functools.lru_cache(int))
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+
+
+def reduce_cache(value: Any) -> tuple[Any, ...] | None:
+    """Reduce what keeps computed values for classes and functions of `__main__`; None for any other value.
+
+    A `cached_property` has a lock before Python 3.12, a function under `lru_cache` is pickled by a name that workers do
+    not have, and weak collections, as under `singledispatch`, cannot be pickled at all.
+    """
+    if isinstance(value, functools.cached_property):
+        state = {name: own for name, own in vars(value).items() if name != "lock"}
+        return _cached_property, (type(value), "lock" in vars(value)), state
+    if type(value) is _LRU:
+        return None if _is_found(value) else (_lru, (value.__wrapped__, value.cache_parameters()), vars(value))
+    if isinstance(value, _WEAK) and type(value) in _WEAK:
+        return type(value), (list(value) if isinstance(value, weakref.WeakSet) else dict(value),)
+    return None
+
+
+def _cached_property(kind: Any, locks: bool) -> Any:
+    made = kind.__new__(kind)
+    if locks:
+        made.lock = threading.RLock()
+    return made
+
+
+def _lru(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _is_found(function: Any) -> bool:
+    """Whether a worker finds a function by its name: it is that of a module, and not of the program."""
+    module = getattr(function, "__module__", None)
+    found: Any = sys.modules.get(module or "")
+    for name in getattr(function, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    return found is function and module != "__main__"
 
 
 def pack(value: object) -> Pickled:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from twinkle_remote.failures.frames import user_stack as user_stack
     from twinkle_remote.failures.raising import raise_failures as raise_failures
     from twinkle_remote.failures.reraise import both_type as both_type
-    from twinkle_remote.failures.reraise import members_of as members_of
     from twinkle_remote.failures.reraise import raised_type as raised_type
     from twinkle_remote.failures.reraise import remade as remade
+    from twinkle_remote.failures.reraise import sent_members as sent_members
     from twinkle_remote.failures.travel import error_to_bytes as error_to_bytes
     from twinkle_remote.failures.travel import reduce_error as reduce_error
     from twinkle_remote.interpreter_end import unless_ending as unless_ending

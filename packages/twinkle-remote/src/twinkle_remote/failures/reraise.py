@@ -66,6 +66,14 @@ def members_of(error: BaseException) -> dict[str, Any]:
     return found
 
 
+def sent_members(error: BaseException) -> dict[str, Any]:
+    """The state of `members_of` without the object of an AttributeError, which may be all that a worker holds."""
+    found = members_of(error)
+    if isinstance(error, AttributeError):
+        found.pop("obj", None)
+    return found
+
+
 def remade(kind: Any, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
     """An exception with the given type and state; its constructor is not called."""
     error = bare_new(kind)(kind, *args)
@@ -123,7 +131,7 @@ def both_type(kind: type) -> type[RemoteCallError]:
 
 def _reduce(self: RemoteCallError, protocol: object = None) -> tuple[Any, ...]:
     kind = raised_type(type(self))
-    return _restore, (kind, args_of(self), dict(self.__dict__), members_of(self))
+    return _restore, (kind, args_of(self), dict(self.__dict__), sent_members(self))
 
 
 def _restore(kind: type, args: tuple[Any, ...], state: dict[str, Any], members: dict[str, Any]) -> RemoteCallError:

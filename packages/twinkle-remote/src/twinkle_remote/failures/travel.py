@@ -10,7 +10,7 @@ import pickle
 from typing import Any, Protocol
 
 from twinkle_remote.errors import RemoteCallError
-from twinkle_remote.failures.reraise import args_of, both_type, members_of, raised_type, remade, set_state
+from twinkle_remote.failures.reraise import args_of, both_type, raised_type, remade, sent_members, set_state
 
 _PROTOCOL = 5
 _DEEPEST = 8  # exceptions that are causes, contexts or attributes of each other
@@ -65,7 +65,7 @@ def reduce_error(value: Any, pickler: ErrorPickler) -> tuple[Any, ...] | None:
     if id(value) in pickler.inside or len(pickler.inside) > _DEEPEST:
         raise pickle.PicklingError("an exception that contains itself, or a long chain of them")
     kind, given = type(value), args_of(value)
-    state = (dict(value.__dict__), members_of(value))
+    state = (dict(value.__dict__), sent_members(value))
     attributes, members = (
         {key: data for key, part in parts.items() if (data := _part(part, value, pickler))} for parts in state
     )
@@ -80,7 +80,8 @@ def reduce_error(value: Any, pickler: ErrorPickler) -> tuple[Any, ...] | None:
 def _is_bare(value: BaseException) -> bool:
     """Whether Python's own way to pickle it loses nothing."""
     chained = value.__cause__ is not None or value.__context__ is not None
-    return type(value).__module__ == "builtins" and not chained and not value.__dict__
+    named = isinstance(value, AttributeError | NameError)  # Python leaves out the name, by its version
+    return type(value).__module__ == "builtins" and not chained and not named and not value.__dict__
 
 
 def _own_way(value: BaseException) -> tuple[Any, ...] | None:
