@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.remote.call.tables.table_programs import MESHES, Maker, Program, as_list, outcome
 
@@ -31,6 +32,32 @@ def makers(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
 def test_operations_on_lazy_values_are_those_on_their_values(makers: list[Any]) -> None:
     for number in range(_PROGRAMS):
         Program(random.Random(number), makers).run()
+
+
+def test_rows_of_a_frame_keep_their_labels_in_any_order(makers: list[Any]) -> None:
+    choose = random.Random(7)
+    for _ in range(_PROGRAMS):
+        count = choose.randint(1, 6)
+        start = choose.choice((0, 0, 4))
+        frame = pd.DataFrame({"ids": range(count)}, index=pd.RangeIndex(start, start + count))
+        value: Any = choose.choice((frame, {"frame": frame, "ids": as_list(0, count)}))
+        maker, reader = choose.choice(makers), choose.choice(makers)
+        how = choose.choice((maker.same, maker.balanced))
+        rows = choose.choices(range(count), k=choose.randint(1, 6))
+        lazy, plain = take(submit(how, value), rows), take(get(how(value)), rows)
+        for call in (reader.same, reader.balanced):
+            found, wanted = (
+                one if isinstance(one, pd.DataFrame) else one["frame"] for one in map(get, (call(lazy), call(plain)))
+            )
+            assert found.index.equals(wanted.index) and found.equals(wanted), (count, rows, found, wanted)
+
+
+def test_ranges_in_another_order_are_lists_wherever_they_are_read(makers: list[Any]) -> None:
+    for count in range(7):
+        for maker in makers:
+            made = submit(maker.balanced, range(23, 23 + count))
+            for reader in makers:
+                assert get(reader.same(made)) == get(reader.same(get(made))), (count, made)
 
 
 def test_nothing_is_read_before_somebody_reads(makers: list[Any]) -> None:

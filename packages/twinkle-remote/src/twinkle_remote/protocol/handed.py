@@ -108,6 +108,8 @@ class HandedValue(NamedTuple):
         layers: The values whose columns are joined, in place of pieces.
         order: For each row, its place among those that the pieces, or the parts, give; None where they are the same.
         columns: Those that are kept of the joined rows; None for all.
+        scattered: The rows of all tasks do not follow each other: a range of labels in the part of one is no sign of a
+            new frame, and a range of numbers becomes a list.
     """
 
     pieces: tuple[HandedPiece, ...] = ()
@@ -122,6 +124,7 @@ class HandedValue(NamedTuple):
     columns: Columns | None = None
     numbers: tuple[Rows, ...] = ()
     layers: tuple[HandedValue, ...] = ()
+    scattered: bool = False
 
     def all_pieces(self) -> Iterator[HandedPiece]:
         """Its pieces, and those of its parts."""

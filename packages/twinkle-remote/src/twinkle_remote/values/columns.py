@@ -289,3 +289,22 @@ def renumbered(value: T) -> T:
         return cast("T", value.reset_index(drop=True))
     parts = columns(value)
     return value if parts is None else rebuild(value, [renumbered(part) for part in parts.values()])
+
+
+def labelled(value: T) -> T:
+    """A value whose frames and series, also in its columns, bear labels of their own in place of a range of numbers."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None:
+        return value
+    if isinstance(value, pandas.DataFrame | pandas.Series):
+        index = value.index
+        if not isinstance(index, pandas.RangeIndex):
+            return value
+        return cast("T", value.set_axis(pandas.Index(index.to_numpy(), name=index.name)))
+    parts = columns(value)
+    if parts is None:
+        return value
+    fresh = [labelled(part) for part in parts.values()]
+    return (
+        value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else with_parts(value, fresh)
+    )

@@ -141,7 +141,11 @@ class _Planner:
             self._note_unknown(split=not lists_only)
             return [_whole(given, sources)._replace(cut=True)]
         shares = found.read(self._wanted(found, [outcome.costs for outcome in sources]))
-        return [_read(found.operands[0], share.pieces[0], payloads)._replace(order=share.order) for share in shares]
+        scattered = not found.is_in_order()
+        return [
+            _read(found.operands[0], share.pieces[0], payloads)._replace(order=share.order, scattered=scattered)
+            for share in shares
+        ]
 
     def _table(self, given: HandOver, sources: Sequence[Sequence[Outcome]]) -> Sequence[HandedValue]:
         assert given.table is not None
@@ -157,12 +161,17 @@ class _Planner:
             return [HandedValue(parts=tuple(values), whole=True, cut=split)]
         costs = [outcome.costs for outcome in flat] + list(map(costs_of, constants))
         wanted = self._wanted(table, costs) if split else [range(len(table))]
+        scattered = not table.is_in_order()
         if isinstance(table, TableRows):
-            return [_read_table(table, share, payloads, lists=lists) for share in table.read(wanted)]
+            shares = [_read_table(table, share, payloads, lists=lists) for share in table.read(wanted)]
+            return [share._replace(scattered=scattered) for share in shares]
         of_layers = [
             [_read_table(layer, share, payloads, lists=False) for share in layer.read(wanted)] for layer in table.layers
         ]
-        return [HandedValue(layers=layers, columns=table.columns) for layers in zip(*of_layers, strict=True)]
+        return [
+            HandedValue(layers=layers, columns=table.columns, scattered=scattered)
+            for layers in zip(*of_layers, strict=True)
+        ]
 
     def _note_unknown(self, *, split: bool) -> None:
         """Note that only a value shows how rows are divided by their costs: all that are split are read whole."""

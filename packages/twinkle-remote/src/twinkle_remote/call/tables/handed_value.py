@@ -9,6 +9,7 @@ from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.backend import AdjoiningStore, PickingStore
 from twinkle_remote.protocol.handed import HandedPiece
 from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected
+from twinkle_remote.values.columns import labelled
 from twinkle_remote.values.join import join
 from twinkle_remote.values.picking import concatenated, joined, pick, selected, taken, with_lists
 from twinkle_remote.values.wanted_columns import in_columns, only_read, picked
@@ -87,14 +88,16 @@ class HandedReader:
         if hand_over.how == "list":
             return self._values(given)
         rows = self._rows(given)
-        return rows if given.order is None else pick(rows, given.order)
+        rows = rows if given.order is None else pick(rows, given.order)
+        return with_lists(labelled(rows)) if given.scattered else rows
 
     def _table(self, hand_over: HandOver, given: HandedValue) -> Any:
         assert hand_over.table is not None
         if given.whole:
             parts = [self._whole(part, own) for part, own in zip(hand_over.parts, given.parts, strict=True)]
             return made(hand_over.table, parts)
-        return self._planned(hand_over, given)
+        rows = self._planned(hand_over, given)
+        return labelled(rows) if given.scattered else rows
 
     def _planned(self, hand_over: HandOver, given: HandedValue) -> Any:
         if given.layers:
