@@ -201,7 +201,10 @@ class Program:
             self.adds = ["twice", *[name for name in self.adds if name != "twice"]]
         if self.adds:
             stages.append(self.second.table)
-        stages += [getattr(self.second, name) for name in self.adds]
+        methods = [getattr(self.second, name) for name in self.adds]
+        stages += [partial(method) if choose.random() < 0.3 else method for method in methods]
+        if stages[-1] == self.second.last and choose.random() < 0.5:
+            stages[-1] = partial(self.second.last, name="last")
         self.stages = stages
         self.optional: set[int] = set()
         self.poisoned_ever: set[int] = set()

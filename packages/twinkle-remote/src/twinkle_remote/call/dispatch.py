@@ -109,7 +109,7 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
     if spec.masks and any(key == MASK for key, _ in named):
         raise DispatchError(f"{MASK} is the mask of rows that are repeated to pad a share: the call fills it in itself")
     own = [call.own_share and _is_sharded(value) for _, value in named]
-    split = [not mine and _is_split(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
+    split = [not mine and is_divided(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
     found: list[tuple[str, int]] = []
     lazy = False
     for (key, value), divided in zip(named, split, strict=True):
@@ -191,7 +191,8 @@ def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
     return rebuild(value, [Replicate(part) if key in whole else part for key, part in parts.items()])
 
 
-def _is_split(spec: FunctionSpec, name: str, value: object) -> bool:
+def is_divided(spec: FunctionSpec, name: str, value: object) -> bool:
+    """Whether an argument is divided, if it has rows and the dispatch is no callable."""
     if spec.dispatch == "all" or isinstance(value, Replicated):
         return False
     if not spec.divides(name):

@@ -229,11 +229,20 @@ def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
         collect="none",
         sync=False,
         split=None,
-        replicate=(),
+        replicate=_undivided(spec),
         uneven=None,
         weight=None,
         balance=False,
     )
+
+
+def _undivided(spec: FunctionSpec) -> tuple[str, ...]:
+    """The arguments that a function never divides: of those that go whole, others have the columns of `reads=`."""
+    whole = {name for name in spec.replicate if "." not in name}
+    if spec.split is not None:
+        whole.update(*spec.many)
+        whole.difference_update(name.partition(".")[0] for name in spec.split)
+    return tuple(sorted(whole))
 
 
 def whole_rows_options(spec: FunctionSpec) -> FunctionSpec:

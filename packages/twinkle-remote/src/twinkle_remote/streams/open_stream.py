@@ -35,8 +35,8 @@ def stream(source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: U
 
     Args:
         source: A DataLoader, or any iterable of values with rows; each iteration over it is an epoch.
-        *stages: Bound remote functions, or functions of one value; rows go through them one after the other. A stage
-            returns one row for each row that it gets.
+        *stages: Bound remote functions, partials of them, or functions of one value; rows go through them one after the
+            other. A stage returns one row for each row that it gets.
         **options: The options of a stream.
 
             - rows: Rows of a batch; None keeps the batches of the source.

@@ -10,11 +10,12 @@ from twinkle_remote.component.method import bind
 from twinkle_remote.failures.frames import call_line
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import component_of, same_component
-from twinkle_remote.protocol.marks import NAMES, SPEC, concurrency_of
+from twinkle_remote.protocol.marks import SPEC, concurrency_of
 from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
 from twinkle_remote.protocol.targets import bound_target
 from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.weight_sources import WorkersOf
+from twinkle_remote.streams.fixed_arguments import without_partials
 from twinkle_remote.streams.schedule.intake import Intake
 from twinkle_remote.worker.ping import ping
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.component import Component
+    from twinkle_remote.streams.fixed_arguments import FixedArguments
 
 _WHOLE = FunctionSpec(dispatch="all")
 _ROWS = ("flatten", "first", "none", "last_pp")
@@ -30,7 +32,7 @@ _ROWS = ("flatten", "first", "none", "last_pp")
 
 @dataclass(frozen=True, slots=True)
 class RemoteStage:
-    """A bound remote function whose chunks go to one data rank each.
+    """A bound remote function, or a partial of one, whose chunks go to one data rank each.
 
     That of a collective function has one data rank for each component, of all its ranks: they divide each chunk.
 
@@ -38,21 +40,27 @@ class RemoteStage:
         function: The bound function.
         component: Its component, the first one.
         spec: Its options, as each chunk is called with: whole on all peers of a data rank, or divided if collective.
-        parameter: Name of its first parameter.
+        names: Names of its arguments by place, the rows last.
         peers: The ranks of each data rank.
         collects: The ranks of each data rank whose results are the rows of a chunk, in order.
         name: Class.method.
         components: The component of each data rank: others may join.
+        fixed: Its arguments besides the rows.
     """
 
     function: Callable[..., Any]
     component: Component
     spec: FunctionSpec
-    parameter: str
+    names: Sequence[str]
     peers: list[tuple[int, ...]]
     collects: list[tuple[int, ...]]
     name: str
     components: list[Component]
+    fixed: FixedArguments
+
+    def run(self, rows: Any) -> Any:
+        """Call it whole, for a batch."""
+        return self.function(*self.fixed.args, rows, **self.fixed.kwargs)
 
     def join(self, other: RemoteStage) -> range:
         """Have the data ranks of another component work too; returns which data ranks these are."""
@@ -83,11 +91,7 @@ class RemoteStage:
             rows: The rows.
             label: Which rows these are, for the timeline.
         """
-        part = replace(self.components[data_rank], ranks=self.peers[data_rank])
-        names = (self.parameter,)
-        target, line = bound_target(self.function), call_line()
-        call = Call("method", part, target, self.name, self.spec, line, names, (rows,), reads_ranks=True)
-        pending = _ahead(call)
+        pending = _ahead(self._call(data_rank, rows))
         pending.record.label = label
         return pending
 
@@ -95,7 +99,17 @@ class RemoteStage:
         """The columns that a call adds to rows, and that its workers keep alone; None if they keep whole rows."""
         if self.spec.adds is None or running().served is not None:
             return None
-        return self.spec.adds.columns(self.name, self.parameter, {self.parameter: rows})
+        from twinkle_remote.call.column_rules import columns_added  # few functions add columns
+
+        return columns_added(self._call(0, rows))
+
+    def _call(self, data_rank: int, rows: Any) -> Call:
+        part = replace(self.components[data_rank], ranks=self.peers[data_rank])
+        target, args = bound_target(self.function), (*self.fixed.args, rows)
+        kwargs = dict(self.fixed.kwargs)
+        return Call(
+            "method", part, target, self.name, self.spec, call_line(), self.names, args, kwargs, reads_ranks=True
+        )
 
     def on_one(self, data_rank: int, function: Callable[..., Any], *arguments: Any) -> PendingCall:
         """Call a function of the object and arguments on the first rank of a data rank whose result counts."""
@@ -126,6 +140,10 @@ class PlainStage:
     function: Callable[[Any], Any]
     name: str
 
+    def run(self, rows: Any) -> Any:
+        """Call it for a batch."""
+        return self.function(rows)
+
     @property
     def data_ranks(self) -> int:
         """It has one."""
@@ -139,24 +157,25 @@ def stage_of(function: Any) -> Stage:
     """The stage of a function.
 
     Raises:
-        TypeError: It is neither a remote function of a component nor callable.
-        ValueError: Its options do not let it run for a part of the rows.
+        TypeError: It is neither a remote function of a component nor callable, or a partial's arguments do not fit it.
+        ValueError: A partial's argument would be divided with the rows.
     """
     if not callable(function):
         raise TypeError(f"a stage is a remote function of a component, or a function of one value, got {function!r}")
+    whole = function
+    function, fixed = without_partials(function)
     component = component_of(getattr(function, "__self__", None))
     spec = getattr(function, SPEC, None)
     if spec is None or component is None:
-        return PlainStage(function, getattr(function, "__qualname__", repr(function)))
+        return PlainStage(whole, getattr(whole, "__qualname__", repr(whole)))
     name = f"{component.name}.{bound_target(function)}"
     if spec.yields:
         raise TypeError(f"{name} yields items, and a stage returns one row for each row: return a list")
-    bind(function, component.name, (None,), {})
+    names = bind(function, component.name, (*fixed.args, None), fixed.kwargs)
+    fixed.check(name, spec, names)
     peers, collects = _data_ranks(component, spec)
     asked = by_rank_options(spec)
-    parameter = getattr(function, NAMES)[0]
-    components = [component] * len(peers)
-    return RemoteStage(function, component, asked, parameter, peers, collects, name, components)
+    return RemoteStage(function, component, asked, names, peers, collects, name, [component] * len(peers), fixed)
 
 
 def check_chunks(stage: Stage) -> None:

@@ -209,7 +209,7 @@ class SynchronousEngine:
         stage, began = self._stages[index], time.perf_counter()
         call = self._watch.begin(index, first, count, named)
         try:
-            result = stage.function(value)
+            result = stage.run(value)
         except BaseException:
             self._watch.failed(call)
             raise

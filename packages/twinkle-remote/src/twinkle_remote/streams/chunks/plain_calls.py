@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy, calls_of
 from twinkle_remote.failures.frames import user_stack
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from twinkle_remote.streams.schedule.decisions import StageCall
     from twinkle_remote.streams.stages import PlainStage
+
+_log = logging.getLogger("twinkle.remote")
 
 
 class PlainCalls:
@@ -32,6 +35,7 @@ class PlainCalls:
         self._threads: ThreadPoolExecutor | None = None
         self._calls: list[tuple[StageCall, Future[Any]]] = []
         self._threads_of: dict[int, int] = {}
+        self._warned: set[str] = set()
 
     def begin(self, stage: PlainStage, work: StageCall, given: Any) -> None:
         """Call a stage."""
@@ -42,8 +46,23 @@ class PlainCalls:
 
     def _run(self, stage: PlainStage, number: int, given: Any) -> Any:
         self._threads_of[number] = threading.get_ident()
-        made = stage.function(given)
-        return made.result() if isinstance(made, Lazy) else made  # it may pass on its rows, or call a remote function
+        made = stage.run(given)
+        if not isinstance(made, Lazy):
+            return made
+        self._warn(stage, given, made)
+        return made.result()  # it may pass on its rows, or call a remote function
+
+    def _warn(self, stage: PlainStage, given: Any, made: Lazy[Any]) -> None:
+        """Tell once of a stage that calls a remote function, whose rows come here and not to the next stage."""
+        known = calls_of(given) if isinstance(given, Lazy) else ()
+        own = next((call for call in calls_of(made) if call not in known), None)
+        if own is not None and stage.name not in self._warned:
+            self._warned.add(stage.name)
+            _log.warning(
+                "the stage %s calls %s, and its rows come to this process, because it is a plain function: use %s "
+                "itself as the stage, or functools.partial of it with its other arguments",
+                *(stage.name, own.name, own.name),
+            )
 
     def stack(self, number: int) -> str:
         """The stack of the thread that makes the call with a number, as text; empty if none does."""

@@ -49,6 +49,11 @@ def joining_stages(
             assert isinstance(stage, RemoteStage)
             if any(same_component(own, other.component) for own in stage.components):
                 raise ValueError(f"{other.name} on group {other.component.group!r} is in the stream already")
+            if not other.fixed.are_those_of(stage.fixed):
+                raise ValueError(
+                    f"{other.name} joins with other arguments than the stage has: use functools.partial of it with the "
+                    f"same, args={stage.fixed.args!r:.80} and {dict(stage.fixed.kwargs)!r:.80}"
+                )
             joined[index] = other
     pools = {of_stage[index] for index in joined}
     together = [index for index, pool in enumerate(of_stage) if pool in pools]

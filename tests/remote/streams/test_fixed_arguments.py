@@ -1,0 +1,147 @@
+"""Stages that are a `functools.partial` of a remote function: its rules of rows and columns hold as without one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_remote import Lazy, Replicate, get, on, remote_class, remote_function, session, stats, stream
+from twinkle_remote.streams.stages import PlainStage, RemoteStage, stage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@remote_class()
+class Stage:
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def make(self, rows: list[int], by: int = 1) -> dict[str, Any]:
+        return {"ids": [by * row for row in rows], "wide": np.zeros((len(rows), 1000))}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", replicate=("scales",), reads="ids", adds=lambda name: name)
+    def grade(self, scales: list[int], rows: dict[str, Any], name: str = "score", *, by: int = 1) -> dict[str, Any]:
+        return {**rows, name: [scales[0] * by * one for one in rows["ids"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", adds="last", collective=True)
+    def together(self, rows: dict[str, Any], by: int) -> dict[str, Any]:
+        return {**rows, "last": [by * one for one in rows["ids"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="ids", adds="mark")
+    def mark(self, marks: Any, rows: dict[str, Any]) -> dict[str, Any]:
+        return {**rows, "mark": list(marks) * len(rows["ids"])}
+
+
+class Own(partial):  # type: ignore[type-arg]  # a subclass, which Python does not make flat
+    pass
+
+
+@pytest.fixture(scope="module", params=["local", "threads"])
+def stages(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+    with session(request.param, groups=[DeviceGroup(name, 2, "CPU") for name in ("a", "b")]):
+        yield [on(name, DeviceMesh.from_sizes(dp_size=2)).create(Stage) for name in ("a", "b")]
+
+
+def wanted(rows: list[int], name: str) -> dict[str, list[int]]:
+    ids = [3 * row for row in rows]
+    return {"ids": ids, name: [10 * one for one in ids], "last": [4 * one for one in ids]}
+
+
+PARTIALS: dict[str, Callable[[Any], Any]] = {
+    "by place": lambda stage: partial(stage.grade, [5], by=2),
+    "in a partial": lambda stage: partial(partial(stage.grade, [5], by=7), by=2),
+    "in a partial of its own kind": lambda stage: Own(Own(stage.grade, [5], by=7), by=2, name="other"),
+    "marked": lambda stage: partial(stage.grade, Replicate([5]), by=2),
+}
+
+
+@pytest.mark.parametrize("ahead", [0, 6])
+@pytest.mark.parametrize("how", PARTIALS)
+def test_rows_and_columns_are_those_of_the_function(stages: list[Any], how: str, ahead: int) -> None:
+    maker, other = stages
+    grade = PARTIALS[how](other)
+    name = "other" if "own kind" in how else "score"
+    source, before, found = [[0, 1, 2], [3], [4, 5]], len(stats()), []
+    with stream(source, partial(maker.make, by=3), grade, partial(other.together, by=4), ahead=ahead) as batches:
+        for rows, batch in zip(source, batches, strict=True):
+            value = get(batch)
+            assert {key: value[key] for key in ("ids", name, "last")} == wanted(rows, name)
+            assert list(value) == ["ids", "wide", name, "last"]
+            found += value["ids"]
+    assert found == [3 * row for row in range(6)]
+    assert "Stage.grade" in {one.method for one in stats()[before:]}
+
+
+def test_a_partial_is_a_stage_of_workers(stages: list[Any]) -> None:
+    stage = stage_of(partial(stages[1].grade, [5]))
+    assert isinstance(stage, RemoteStage) and stage.name == "Stage.grade"
+    assert stage.columns_added({"ids": [1]}) == ("score",)
+    named = stage_of(partial(stages[1].grade, [5], name="other"))
+    assert isinstance(named, RemoteStage) and named.columns_added({"ids": [1]}) == ("other",)
+    assert isinstance(stage_of(partial(len)), PlainStage)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "word"),
+    [
+        (lambda stage: partial(stage.together), TypeError, "by"),
+        (lambda stage: partial(stage.make, bye=1), TypeError, "bye"),
+        (lambda stage: partial(stage.grade, scales=[5]), TypeError, "scales"),  # the rows come by place
+        (lambda stage: partial(stage.make, rows=[1]), TypeError, "rows"),
+        (lambda stage: partial(stage.mark, [5]), ValueError, r"Replicate\(value\)"),
+        (lambda stage: partial(stage.mark, stage.make([1])), ValueError, r"Replicate\(value\)"),
+        (lambda stage: partial(stage.mark, Replicate([5])), ValueError, "replicate="),
+        (lambda stage: partial(stage.make, by=[5]), ValueError, "by"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_name(
+    stages: list[Any], make: Callable[[Any], Any], kind: type[Exception], word: str
+) -> None:
+    for ahead in (0, 4):
+        with pytest.raises(kind, match=word):
+            stream([[1]], make(stages[0]), ahead=ahead)
+
+
+def test_components_join_with_the_same_arguments(stages: list[Any]) -> None:
+    one, other = stages
+    with stream([[row] for row in range(8)], partial(one.make, by=3), ahead=4) as batches:
+        if not is_lazy(one.make):
+            with pytest.raises(ValueError, match="synchronous"):
+                batches.add(partial(other.make, by=3))
+            return
+        for wrong in (other.make, partial(other.make, by=2), partial(other.make, by=3, rows=1)):
+            with pytest.raises((ValueError, TypeError), match=r"arguments|rows"):
+                batches.add(wrong)
+        batches.add(partial(other.make, by=3))
+        assert [get(batch)["ids"] for batch in batches] == [[3 * row] for row in range(8)]
+
+
+def test_a_plain_function_that_calls_a_remote_one_is_told_of(
+    stages: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    make = stages[0].make
+
+    @functools.wraps(make)
+    def wrapped(rows: list[int]) -> Any:
+        return make(rows)
+
+    for first, told in ((wrapped, True), (lambda rows: make(rows, by=1), True), (make, False)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), stream([[1], [2], [3]], first, same, ahead=3) as batches:
+            ahead = [get(batch)["ids"] for batch in batches]
+        assert ahead == [[1], [2], [3]]
+        found = [one for one in caplog.records if "Stage.make" in one.getMessage()]
+        assert len(found) == (told and is_lazy(make))
+
+
+def same(rows: Any) -> Any:
+    return rows
+
+
+def is_lazy(make: Any) -> bool:
+    return isinstance(make([1]), Lazy)
