@@ -195,6 +195,26 @@ def test_tokens_that_count_are_written_by_the_model_and_predicted() -> None:
     assert counted(rollouts.pack(5)[0]).int().tolist() == [[0, 1, 0, 0, 1]]
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_column_of_another_shape_is_never_spread_over_the_batch(name: str, size: int) -> None:
+    """One number a sequence would be spread over the tokens where a batch has as many of them as sequences."""
+    columns = {column: torch.randn(size, size) for column in ("logprobs", "ref_logprobs", "advantages")}
+    batch = {"input_ids": torch.ones(size, size), "attention_mask": torch.ones(size, size), **columns}
+    for column, values in columns.items():
+        for other in (values[:, 0], values[:1], values[:, :1], values[None], values.sum()):
+            if other.shape == values.shape or name == "cross_entropy" or (size == 1 and name == "dpo"):
+                continue
+            reads = {"dpo": ("ref_logprobs",), "grpo": tuple(columns)}.get(name, ("logprobs", "advantages"))
+            options: dict[str, float] = {"beta": 0.1} if name == "grpo" else {}
+            if column in reads:
+                with pytest.raises(ValueError, match=rf"column {column} by token"):
+                    LOSSES[name](torch.randn(size, size), {**batch, column: other}, **options)
+    for other in (torch.randn(size), torch.randn(1, size, size)):
+        with pytest.raises(ValueError, match="the values of a loss"):
+            average(other, batch)
+
+
 def test_errors_name_what_is_missing() -> None:
     batch = Rollouts([[1, 2]], logprobs=[[0.0, 0.0]]).pad()
     with pytest.raises(ValueError, match="the loss grpo needs the column advantages"):

@@ -29,14 +29,21 @@ def counted(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def needed(batch: Mapping[str, torch.Tensor], name: str, loss: str) -> torch.Tensor:
-    """A column that a loss cannot do without.
+    """A column that a loss cannot do without, with a value for each token.
 
     Raises:
-        ValueError: The batch has none.
+        ValueError: The batch has none, or one of another shape, which torch would spread over the wrong dim.
     """
     if name not in batch:
         raise ValueError(f"the loss {loss} needs the column {name}, and the batch has {', '.join(batch)}")
-    return batch[name]
+    column, shape = batch[name], batch["input_ids"].shape
+    if column.shape != shape:
+        raise ValueError(
+            f"the loss {loss} reads the column {name} by token, of the shape {tuple(shape)}, but it has the shape "
+            f"{tuple(column.shape)}: give each token its value, as {name}[:, None].expand_as(input_ids) does with one "
+            "number a sequence"
+        )
+    return column
 
 
 def sequence_sums(values: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -72,9 +79,14 @@ def total_and_count(
             sequences of the mean over their counted tokens (GRPO, arXiv 2402.03300); those without any are left out.
 
     Raises:
-        ValueError: It is another word.
+        ValueError: It is another word, or the values have another shape than the batch.
     """
     keep = counted(batch)
+    if values.shape != keep.shape:
+        raise ValueError(
+            f"the values of a loss have the shape {tuple(values.shape)}, but the batch {tuple(keep.shape)}: one for "
+            "each token"
+        )
     values = torch.where(keep, values, 0)
     if normalize == "token":
         return values.sum(), keep.sum()
