@@ -11,7 +11,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_engines.parallel.tensor_parallel import plain_model
 from twinkle_engines.samplers.answer import Answer
-from twinkle_engines.samplers.token_drawing import StopTexts, TokenDrawing, draws_of
+from twinkle_engines.samplers.token_drawing import StopTexts, TokenDrawing, decoded, draws_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -200,7 +200,7 @@ def _length_to_stop(ids: list[int], stop: Sequence[str], tokenizer: PreTrainedTo
     """Tokens up to the first with which a stop is complete; None without one. By bisection, as texts only grow."""
 
     def has_stop(length: int) -> bool:
-        text = tokenizer.decode(ids[:length])
+        text = decoded(ids[:length], tokenizer)
         return any(one in text for one in stop)
 
     if not has_stop(len(ids)):
@@ -240,17 +240,17 @@ def to_rollouts(
 def _text(one: Answer, params: SamplingParams, tokenizer: PreTrainedTokenizerBase, ends: Collection[int]) -> str:
     ids = one.ids[:-1] if one.finish == "stop" and one.ids[-1] in ends else one.ids
     skips = params.skip_special_tokens and not set(tokenizer.all_special_ids).isdisjoint(ids)
-    whole = str(tokenizer.decode(ids))
+    whole = decoded(ids, tokenizer)
     start = min([whole.find(stop) for stop in params.stop if stop in whole], default=None)
     if not skips:
         return whole[:start]
     if start is None:
-        return str(tokenizer.decode(ids, skip_special_tokens=True))
+        return decoded(ids, tokenizer, skips_special=True)
     length = _tokens_before(start, ids, tokenizer)  # a stop may have special tokens, which are not in the text
-    begun = "" if ids[length] in tokenizer.all_special_ids else whole[len(tokenizer.decode(ids[:length])) : start]
-    return str(tokenizer.decode(ids[:length], skip_special_tokens=True)) + begun
+    begun = "" if ids[length] in tokenizer.all_special_ids else whole[len(decoded(ids[:length], tokenizer)) : start]
+    return decoded(ids[:length], tokenizer, skips_special=True) + begun
 
 
 def _tokens_before(start: int, ids: list[int], tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens whose text ends at or before a place in the text of all, which lies before its end."""
-    return max(n for n in range(len(ids)) if len(tokenizer.decode(ids[:n])) <= start)
+    return max(n for n in range(len(ids)) if len(decoded(ids[:n], tokenizer)) <= start)

@@ -101,6 +101,17 @@ class TokenDrawing(LogitsProcessor):
         )
 
 
+def decoded(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, *, skips_special: bool = False) -> str:
+    """The text of tokens as they were written: spaces before marks stay, so that more tokens have a longer text.
+
+    Args:
+        ids: The tokens.
+        tokenizer: Turns them to texts.
+        skips_special: Whether special tokens are left out.
+    """
+    return str(tokenizer.decode(ids, skip_special_tokens=skips_special, clean_up_tokenization_spaces=False))
+
+
 class StopTexts(StoppingCriteria):
     """Ends a sequence whose answer contains one of some texts.
 
@@ -118,7 +129,7 @@ class StopTexts(StoppingCriteria):
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.BoolTensor:
         """Whether each sequence has ended."""
         answers = input_ids[:, self._start :][:, -self._window :].tolist()
-        texts = self._tokenizer.batch_decode(answers)
+        texts = [decoded(answer, self._tokenizer) for answer in answers]
         ended = [any(stop in text for stop in self._stop) for text in texts]
         return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype
 
