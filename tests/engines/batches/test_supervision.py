@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 import numpy as np
 import pytest
+from chat_templates import TEMPLATES, template_tokenizer
 from tiny_models import CONFIGS, adamw
 from tiny_tokenizer import tiny_tokenizer
 from transformers import Qwen3Config
@@ -157,3 +158,14 @@ def test_tools_and_variables_go_to_the_template_those_of_a_row_first() -> None:
 def test_older_forms_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match="functions"):
         supervised([{"messages": CHAT, "functions": [{"name": "f"}]}], tokenizer())
+
+
+@pytest.mark.parametrize("role", ["model", "gpt", "bot", "Assistant", "ASSISTANT"])
+def test_a_chat_whose_answers_have_another_role_is_refused(role: str) -> None:
+    tokenizer = template_tokenizer(TEMPLATES["chatml"])
+    asked = {"role": "user", "content": "Q"}
+    with pytest.raises(ValueError, match=f"no turn of the assistant, but of {role}"):
+        supervised([[asked, {"role": role, "content": "A"}]], tokenizer)
+    for others in (["user"], ["system", "user"], ["user", "tool"]):
+        made = supervised([[{"role": one, "content": "Q"} for one in others]], tokenizer)
+        assert made.mask is not None and not made.mask[0].any()

@@ -108,6 +108,10 @@ def _tokens(row: Any, template: Template) -> _Tokens:
     )
 
 
+_ASKING = ("system", "developer", "user", "tool", "function", "ipython", "observation", "environment", "documents")
+"""Roles in which the assistant is asked, or told something."""
+
+
 def _message(text: str) -> Chat:
     return [{"role": "assistant", "content": text}]
 
@@ -128,7 +132,18 @@ def _pair(prompt: str, completion: str, tokenizer: PreTrainedTokenizerBase) -> _
 
 
 def _chat(chat: Chat, template: Template, asked: int = 0) -> _Tokens:
-    """The tokens of a chat, whose answers count from message `asked` on."""
+    """The tokens of a chat, whose answers count from message `asked` on.
+
+    Raises:
+        ValueError: There are turns of somebody else in the place of the assistant's, such as of "model".
+    """
+    roles = [str(turn["role"]) for turn in chat]
+    others = sorted({role for role in roles if role not in _ASKING})
+    if others and "assistant" not in roles:
+        raise ValueError(
+            f"a chat has no turn of the assistant, but of {', '.join(others)}, and nobody's answer would count: use "
+            'the role "assistant" for what the model writes'
+        )
     weights = [_weight(turn) for turn in chat]
     plain = template.fitted([{key: value for key, value in turn.items() if key != "weight"} for turn in chat])
     counts = [weight and i >= asked for i, weight in enumerate(weights)]
