@@ -12,6 +12,7 @@ import torch
 from tiny_models import CONFIGS, SIZES, plain_logprobs, sgd
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig
+from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bloom.configuration_bloom import BloomConfig
 from transformers.models.ctrl.configuration_ctrl import CTRLConfig
 from transformers.models.doge.configuration_doge import DogeConfig
@@ -23,6 +24,7 @@ from transformers.models.lfm2.configuration_lfm2 import Lfm2Config
 from transformers.models.phi3.configuration_phi3 import Phi3Config
 from transformers.models.recurrent_gemma.configuration_recurrent_gemma import RecurrentGemmaConfig
 from transformers.models.reformer.configuration_reformer import ReformerConfig
+from transformers.models.roc_bert.configuration_roc_bert import RoCBertConfig
 from transformers.models.xglm.configuration_xglm import XGLMConfig
 
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler, mismatch
@@ -115,6 +117,20 @@ def test_a_model_that_reads_over_a_border_of_a_pack_is_refused_at_any_size_of_th
     assert look_at_rows(model, CPU, "right") == Neighbours()
     with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
         look_at_packs(model, CPU)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [BertConfig, RoCBertConfig])
+def test_a_model_that_knows_what_it_is_to_predict_is_refused(kind: Any, dtype: str) -> None:
+    """As a config of BERT has it without is_decoder: each token sees all others, and the loss soon is 0."""
+    sizes: dict[str, Any] = {name: SIZES[name] for name in ("vocab_size", "hidden_size", "num_attention_heads")}
+    sizes |= {"num_hidden_layers": 2, "intermediate_size": 48, "pad_token_id": 0}
+    model = built(kind(**sizes), dtype)
+    for look in (look_at_rows, look_at_packs):
+        arguments: Any = (model, CPU, "right") if look is look_at_rows else (model, CPU)
+        with pytest.raises(ValueError, match="is_decoder=True"):
+            look(*arguments)
+    assert look_at_rows(built(kind(**sizes, is_decoder=True), dtype), CPU, "right") == Neighbours()
 
 
 def test_a_model_that_chooses_among_many_tokens_is_not_padded_and_not_packed() -> None:

@@ -70,6 +70,23 @@ def test_a_model_that_writes_at_other_positions_than_it_reads_is_refused() -> No
         TransformersSampler(lambda: built(ROBERTA)).sample([[3, 5, 7]], PARAMS)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen3-moe"])
+def test_what_is_no_rounding_is_found_in_a_short_type_too(family: str, dtype: str) -> None:
+    """A model that writes with other numbers than it reads may be off by less than rounding is in the deepest ones."""
+    model = Build(family)().to(getattr(torch, dtype)).eval()
+    rows = [([3, 5, 7], [4] * 9), ([8] * 9, [6, 2, 9]), ([11, 4], [13, 1, 1, 7, 20])]
+    for share, holds in ((0.0, True), (1e-4, True), (0.01, dtype != "float32"), (0.06, False), (0.3, False)):
+        answers = []
+        for prompt, ids in rows:
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([prompt + ids]), use_cache=False).logits[0].float()
+            read = logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+            answers.append(Answer(prompt, ids, read + share * logits.std(), "length"))
+        with torch.no_grad():
+            assert Rereading(model).holds(answers, 1.0) == holds, share
+
+
 def test_a_model_that_writes_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Build("llama")().eval()
     rereading = Rereading(model)

@@ -106,7 +106,7 @@ def look_at_rows(
         cached: Whether a sampler writes from what the model keeps of the tokens before.
 
     Raises:
-        ValueError: Rows of one length already change each other.
+        ValueError: Rows of one length already change each other, or a token's numbers come from those behind it.
     """
     with _as_before(model):
         return _rows(_Look(model, device, agree), side, cached)
@@ -114,6 +114,7 @@ def look_at_rows(
 
 def _rows(look: _Look, side: str, cached: bool) -> Neighbours:
     short, long = look.ids(_SHORT, 1), look.ids(_LONG, 2)
+    look.check_causal(long)
     same = look.far([short, look.ids(_SHORT, 3)], "right")
     if same:
         raise ValueError(
@@ -130,10 +131,11 @@ def look_at_packs(model: Any, device: torch.device, agree: Agree = float) -> Nei
     """Measure what sequences of a pack do to each other; arguments as for `look_at_rows`.
 
     Raises:
-        ValueError: A sequence sees those before it, as layers with a state do.
+        ValueError: A sequence sees those before it, as layers with a state do; or a token those behind it.
     """
     with _as_before(model):
         look = _Look(model, device, agree)
+        look.check_causal(look.ids(_LONG, 2))
         if look.chooses:
             raise ValueError(
                 f"{look.name} attends to a choice of all tokens of a pack beyond {_CHOOSING}={look.chooses} of them: "
@@ -191,6 +193,20 @@ class _Look:
         pad = getattr(self._own.config.get_text_config(), "pad_token_id", None)
         known = [i for i in range(1, min(self._vocabulary, 997)) if i != pad] or [0]
         return [known[(7 * seed + 3 * i * seed + i) % len(known)] for i in range(length)]
+
+    def check_causal(self, row: list[int]) -> None:
+        """Raise for a model that predicts a token from itself and those behind it, as BERT's do by default.
+
+        Raises:
+            ValueError: It does.
+        """
+        upto = len(row) // 2
+        given = self._tensors(input_ids=[row], attention_mask=[[1] * len(row)])
+        if self._or(self._pass(given, [(0, slice(0, upto))])[1]):
+            raise ValueError(
+                f"{self.name} computes a token's logits from the tokens behind it too, so it knows what it is to "
+                "predict: use a causal language model; a config with is_decoder is one with is_decoder=True"
+            )
 
     def far(self, rows: list[list[int]], side: str) -> bool:
         """Whether rows of one batch have other values than alone, or see padding or each other."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import GenerationConfig
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from twinkle_engines.samplers.answer import Answer
 
 _FEW = 4  # tokens
+_NEAR = 0.03
+"""The share of the logits' spread by which half of all tokens may differ in a short type, however small rounding is."""
+_PADS = (1, 6, 17)
+"""Numbers of padding tokens on the left, with which a sequence is read to see how far rounding goes."""
 
 
 class Rereading:
@@ -85,7 +89,8 @@ class Rereading:
         size = len(answers), len(longest.prompt) + len(longest.ids), max(len(one.ids) for one in answers)
         if all(now < 2 * before for now, before in zip(size, self._seen, strict=True)):
             return True
-        if not any(self._differs(one, temperature) for one in (longest, answers[0], answers[-1])):
+        looked = {id(one): one for one in (longest, answers[0], answers[-1]) if one.ids}
+        if not self._differ([self._gaps(one, temperature) for one in looked.values()]):
             self._seen = (max(size[0], self._seen[0]), max(size[1], self._seen[1]), max(size[2], self._seen[2]))
             return True
         if not self.cached:
@@ -96,15 +101,63 @@ class Rereading:
         self.cached = False
         return False
 
-    def _differs(self, answer: Answer, temperature: float) -> bool:
-        """Whether half of an answer's last tokens have other values, beyond rounding."""
-        if not answer.ids:
+    def _differ(self, answers: Sequence[_Gaps]) -> bool:
+        """Whether half of an answer's last tokens have other values, or half of all tokens, beyond rounding.
+
+        In a short type a model that reads something else may stay below what rounding may be in the deepest models. So
+        how far it goes in this one is measured, where sequences may be padded.
+        """
+        for one in answers:
+            if float(one.gaps[len(one.gaps) // 2 :].quantile(0.5)) > FAR[one.size] * one.spread:
+                return True
+        if not answers or answers[0].size > 2 or not all(one.rounding for one in answers):
             return False
-        ids = torch.tensor([[*answer.prompt, *answer.ids]], device=self._model.device)
-        logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
-        logits = logits[len(answer.prompt) - 1 : -1]
-        wide = logits.float() / temperature
-        read = chosen(wide, ids[0, len(answer.prompt) :]).cpu()
-        gaps = (read - answer.logprobs.float()).abs()[len(answer.ids) // 2 :]
-        limit = FAR[logits.itemsize] * float(wide.std())
-        return bool(read.isfinite().all()) and float(gaps.quantile(0.5)) > limit
+        gap = float(torch.cat([one.gaps / one.spread for one in answers]).quantile(0.5))
+        rounding = float(torch.stack([torch.stack(list(one.rounding)) for one in answers]).mean(0).max())
+        return gap > max(_NEAR, 4 * rounding)
+
+    def _gaps(self, answer: Answer, temperature: float) -> _Gaps:
+        """How far an answer's log-probabilities are from those that are read; nothing is known of what is no number."""
+        ids = [*answer.prompt, *answer.ids]
+        logits = self._read(ids, len(answer.prompt), 0)
+        size, wide = logits.itemsize, logits.float() / temperature
+        targets = torch.tensor(answer.ids, device=logits.device)
+        read, spread = chosen(wide, targets), float(wide.std())
+        if not bool(read.isfinite().all()):
+            return _Gaps(torch.zeros(len(answer.ids)), 1.0, size)
+        rounding = []
+        for pad in _PADS if size <= 2 and spread > 0 else ():
+            try:
+                again = chosen(self._read(ids, len(answer.prompt), pad).float() / temperature, targets)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # whatever a model raises that reads no padding, or has no positions for it
+                rounding = []
+                break
+            rounding.append(((again - read).abs() / spread).quantile(0.5))
+        return _Gaps((read.cpu() - answer.logprobs.float()).abs(), spread, size, rounding)
+
+    def _read(self, ids: list[int], start: int, pad: int) -> torch.Tensor:
+        """The logits that predict the tokens from one on, of a sequence with so much padding on the left."""
+        device = self._model.device
+        given = torch.tensor([[0] * pad + ids], device=device)
+        mask = torch.tensor([[0] * pad + [1] * len(ids)], device=device)
+        positions = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if pad else {}
+        logits: torch.Tensor = self._model(input_ids=given, attention_mask=mask, use_cache=False, **positions).logits[0]
+        return logits[pad + start - 1 : -1]
+
+
+class _Gaps(NamedTuple):
+    """How far the log-probabilities of an answer are from those that are read.
+
+    Attributes:
+        gaps: At each token.
+        spread: The standard deviation of the logits.
+        size: Bytes of a logit.
+        rounding: For some lengths of padding, the share of the spread by which half of the tokens differ with it.
+    """
+
+    gaps: torch.Tensor
+    spread: float
+    size: int
+    rounding: Sequence[torch.Tensor] = ()
